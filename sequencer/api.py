@@ -1,0 +1,938 @@
+"""The sequencer's interface and its values: what agents, caches and the compactor may ask of it.
+
+Every method takes one versionable struct and returns one, so that the RPC server and client need no
+code per method. Structs are `array_like`: fields are only ever appended, with defaults.
+
+Time stamps are milliseconds since the Unix epoch; `end_offset` is exclusive, `last_offset` inclusive.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar, Protocol
+from uuid import UUID
+
+import msgspec
+
+from tailrace.mixed_object import BatchCoordinates
+
+
+class Value(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of everything that travels to or from the sequencer."""
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+class SequencerError(Exception):
+    """The sequencer refused; the subclass says why in the caller's terms. `code` names it on the wire."""
+
+    code: ClassVar[str] = "sequencer_error"
+
+
+class SequencerUnavailable(SequencerError):
+    """No committer answers, or the database is away. Ask again with the same ids."""
+
+    code = "unavailable"
+
+
+class SequencerOverloaded(SequencerError):
+    """The committer's queue is full. Slow down and ask again with the same ids."""
+
+    code = "overloaded"
+
+
+class IncarnationChanged(SequencerError):
+    """The database is another (older or recovered) one than this caller knew: drop all state and stop."""
+
+    code = "incarnation_changed"
+
+
+class SessionClosed(SequencerError):
+    """This upload session has ended; nothing may be committed under it."""
+
+    code = "session_closed"
+
+
+class CommitExpected(SequencerError):
+    """The commit's number is too far ahead; the message says which number is expected next."""
+
+    code = "commit_expected"
+
+
+class LeaseLost(SequencerError):
+    """The lease named (agent, compactor, committer) is over or was taken by a higher epoch."""
+
+    code = "lease_lost"
+
+
+class TopicExists(SequencerError):
+    code = "topic_exists"
+
+
+class UnknownTopic(SequencerError):
+    code = "unknown_topic"
+
+
+class UnknownPartition(SequencerError):
+    code = "unknown_partition"
+
+
+class InvalidRequest(SequencerError):
+    """A value is out of bounds; the message says what was given and what is allowed."""
+
+    code = "invalid_request"
+
+
+class InvalidConfig(SequencerError):
+    code = "invalid_config"
+
+
+class OffsetOutOfRange(SequencerError):
+    code = "offset_out_of_range"
+
+
+class UnknownGroup(SequencerError):
+    code = "unknown_group"
+
+
+class GroupNotEmpty(SequencerError):
+    code = "group_not_empty"
+
+
+class StaleGroup(SequencerError):
+    """Owner epoch, generation or member is not the group's current one."""
+
+    code = "stale_group"
+
+
+class LimitReached(SequencerError):
+    """A configured limit (topics, partitions, groups, ...) is reached; the message names the setting."""
+
+    code = "limit_reached"
+
+
+class SwapRefused(SequencerError):
+    """The runs are no longer what the compactor read (or its lease is over): plan again."""
+
+    code = "swap_refused"
+
+
+ERRORS: dict[str, type[SequencerError]] = {
+    error.code: error
+    for error in (
+        SequencerError, SequencerUnavailable, SequencerOverloaded, IncarnationChanged, SessionClosed, CommitExpected,
+        LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig, OffsetOutOfRange,
+        UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, SwapRefused,
+    )
+}  # fmt: skip
+
+
+class Empty(Value):
+    """Nothing to say."""
+
+
+# --- upload sessions and commits ---------------------------------------------------------------------
+
+
+class OpenSession(Value):
+    """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this."""
+
+    broker_id: int
+    agent_epoch: int
+    predecessor: UUID | None = None
+
+
+class SessionGrant(Value):
+    """`prefix` (ends in '/') is the only place the session may write. Numbers start at 0."""
+
+    session_id: UUID
+    prefix: str
+    lease_ms: int
+    incarnation: int
+
+
+class SessionRef(Value):
+    session_id: UUID
+
+
+class ObjectKind(enum.IntEnum):
+    MIXED = 0
+    PARQUET = 1
+
+
+class ObjectDescription(Value):
+    """One stored object. `index_start`: the byte at which its footer begins."""
+
+    object_id: UUID
+    kind: ObjectKind
+    key: str
+    size: int
+    crc: int
+    index_start: int
+    created_ms: int
+    format_version: int = 1
+
+
+class RunProposal(Value):
+    """Batches of one partition that stand next to each other at [start, start + length) of the object."""
+
+    topic_id: UUID
+    partition: int
+    start: int
+    length: int
+    batches: list[BatchCoordinates]
+
+
+class CommitRequest(Value):
+    """One sealed buffer. `object` is None when its upload failed for good (an empty commit).
+
+    A batch that was answered SEQUENCE_GAP is asked again by a commit (with the next number) that names the
+    same object and a run of just that batch: no new upload.
+    `answered_below`: numbers below it were answered and will not be asked again.
+    """
+
+    session_id: UUID
+    number: int
+    answered_below: int
+    object: ObjectDescription | None
+    runs: list[RunProposal]
+
+
+class Verdict(enum.IntEnum):
+    """What became of a batch in a run's batch table."""
+
+    STORED = 0
+    DUPLICATE = 1
+    REFUSED = 2
+
+
+class BatchError(enum.IntEnum):
+    """A batch's own outcome. DUPLICATE is a success with the first answer's offset."""
+
+    NONE = 0
+    DUPLICATE = 1
+    SEQUENCE_GAP = 2
+    OUT_OF_ORDER_SEQUENCE = 3
+    UNKNOWN_PRODUCER_ID = 4
+    INVALID_PRODUCER_EPOCH = 5
+    UNKNOWN_TOPIC_OR_PARTITION = 6
+    TRANSACTION_CLOSED = 7
+
+
+class BatchOutcome(Value):
+    """`base_offset` is -1 unless the batch is stored (error NONE or DUPLICATE)."""
+
+    error: BatchError
+    base_offset: int
+
+
+class RunOutcome(Value):
+    """One outcome per batch, in the proposal's order."""
+
+    outcomes: list[BatchOutcome]
+    log_start_offset: int
+
+
+class CommitAnswer(Value):
+    """One run outcome per proposed run, in order."""
+
+    commit_number: int
+    runs: list[RunOutcome]
+
+
+# --- agents and the ring -------------------------------------------------------------------------------
+
+
+class AgentInfo(Value):
+    """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers."""
+
+    host: str
+    port: int
+    peer_host: str
+    peer_port: int
+    http_port: int
+    zone: str
+    version: str
+    instance: UUID
+
+
+class AgentLease(Value):
+    broker_id: int
+    epoch: int
+    lease_ms: int
+    incarnation: int
+
+
+class AgentRef(Value):
+    broker_id: int
+    epoch: int
+
+
+class RenewAgent(Value):
+    """`draining` takes the agent out of leadership and group placement, but keeps its lease."""
+
+    broker_id: int
+    epoch: int
+    draining: bool = False
+
+
+class Member(Value):
+    """A live agent as others see it."""
+
+    broker_id: int
+    epoch: int
+    info: AgentInfo
+    draining: bool
+
+
+class Ring(Value):
+    """The live agents, ordered by broker id; `generation` never falls and is metadata's leader epoch."""
+
+    generation: int
+    members: list[Member]
+
+
+# --- topics ---------------------------------------------------------------------------------------------
+
+
+class Topic(Value):
+    """`configs` holds only what was set; defaults live in tailrace.topic_config."""
+
+    topic_id: UUID
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    created_ms: int
+
+
+class CreateTopic(Value):
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    validate_only: bool = False
+
+
+class DeleteTopic(Value):
+    topic_id: UUID
+
+
+class CreatePartitions(Value):
+    topic_id: UUID
+    partitions: int
+    validate_only: bool = False
+
+
+class MetadataRequest(Value):
+    """`known_version` and `known_generation`: what the caller has; -1 for nothing."""
+
+    known_version: int = -1
+    known_generation: int = -1
+
+
+class Metadata(Value):
+    """`topics`/`ring` are None when the caller's are current."""
+
+    cluster_id: str
+    incarnation: int
+    version: int
+    topics: list[Topic] | None
+    ring: Ring | None
+
+
+class ConfigScope(enum.IntEnum):
+    TOPIC = 0
+    BROKER = 1
+
+
+class ConfigOperation(enum.IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(Value):
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+class AlterConfig(Value):
+    """`name`: topic name, or broker id as text ('' for the cluster-wide default). `replace`: drop what isn't named."""
+
+    scope: ConfigScope
+    name: str
+    changes: list[ConfigChange]
+    replace: bool = False
+    validate_only: bool = False
+
+
+class BrokerConfigsRequest(Value):
+    name: str
+
+
+class Configs(Value):
+    configs: dict[str, str]
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+class RunBatch(Value):
+    """A row of a run's batch table, in the order of the bytes. `base_offset` is -1 unless STORED."""
+
+    length: int
+    record_count: int
+    verdict: Verdict
+    base_offset: int
+    max_timestamp: int
+
+
+class Run(Value):
+    """A committed run: [base_offset, end_offset) of one partition, out of one object.
+
+    Of a mixed object: its batches stand at [start, start + length), one after another.
+    Of a Parquet object: offsets may have holes, `batches` is empty, and the object's own index tells more.
+    """
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+    object_id: UUID
+    kind: ObjectKind
+    key: str
+    object_size: int
+    index_start: int
+    start: int
+    length: int
+    max_timestamp: int
+    running_max_timestamp: int
+    commit_number: int
+    created_ms: int
+    batches: list[RunBatch]
+
+
+class AbortedTransaction(Value):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class FindPartition(Value):
+    """`max_bytes` bounds the runs returned (at least one, if there is any at `offset`)."""
+
+    topic_id: UUID
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class FindRequest(Value):
+    partitions: list[FindPartition]
+
+
+class PartitionError(enum.IntEnum):
+    NONE = 0
+    UNKNOWN_TOPIC_OR_PARTITION = 1
+    OFFSET_OUT_OF_RANGE = 2
+
+
+class FoundPartition(Value):
+    """The partition at one commit number, and the runs from the one that holds `offset` on, in order, tiling."""
+
+    error: PartitionError
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    runs: list[Run]
+    aborted: list[AbortedTransaction]
+
+
+class FindAnswer(Value):
+    commit_number: int
+    partitions: list[FoundPartition]
+
+
+class OffsetSpec(enum.IntEnum):
+    """Special timestamps of ListOffsets; any value >= 0 is a time in ms."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+class OffsetQuery(Value):
+    topic_id: UUID
+    partition: int
+    timestamp: int
+    read_committed: bool = False
+
+
+class OffsetsRequest(Value):
+    queries: list[OffsetQuery]
+
+
+class OffsetResult(Value):
+    """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
+    record at or after the time (the run with the largest timestamp), None when there is none; the caller looks
+    inside it, from `log_start_offset` on."""
+
+    error: PartitionError
+    offset: int
+    timestamp: int
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    run: Run | None
+
+
+class OffsetsAnswer(Value):
+    commit_number: int
+    results: list[OffsetResult]
+
+
+class EpochQuery(Value):
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+
+
+class EpochRequest(Value):
+    queries: list[EpochQuery]
+
+
+class EpochResult(Value):
+    """The end of the log's epoch (Kafka's OffsetForLeaderEpoch): -1, -1 for an unknown one."""
+
+    error: PartitionError
+    leader_epoch: int
+    end_offset: int
+
+
+class EpochAnswer(Value):
+    results: list[EpochResult]
+
+
+class PartitionNews(Value):
+    """What changed for a partition: its bounds now, and the runs added since, in order."""
+
+    topic_id: UUID
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    runs: list[Run]
+
+
+class FeedRequest(Value):
+    """Wait until something was committed after `after` in one of `partitions` ([] means all), or `max_wait_ms`."""
+
+    after: int
+    partitions: list[tuple[UUID, int]]
+    max_wait_ms: int
+
+
+class FeedAnswer(Value):
+    """`reset`: `after` is too old to be continued from; forget what is known and go on from `commit_number`."""
+
+    commit_number: int
+    reset: bool
+    news: list[PartitionNews]
+
+
+# --- producers ---------------------------------------------------------------------------------------------
+
+
+class InitProducer(Value):
+    """For an idempotent producer; transactional ids come with transactions."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class ProducerGrant(Value):
+    producer_id: int
+    producer_epoch: int
+
+
+class ProducerQuery(Value):
+    topic_id: UUID
+    partition: int
+
+
+class ActiveProducer(Value):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+
+
+class ProducersAnswer(Value):
+    error: PartitionError
+    producers: list[ActiveProducer]
+
+
+# --- groups ------------------------------------------------------------------------------------------------
+
+
+class LocateGroup(Value):
+    """Who coordinates the group; `candidates`, best first, are asked when it has no live owner."""
+
+    group_id: str
+    candidates: list[int]
+
+
+class GroupOwner(Value):
+    broker_id: int
+    host: str
+    port: int
+
+
+class LoadGroup(Value):
+    """An agent takes up a group it was located on. `lease_epoch` is the agent's."""
+
+    group_id: str
+    broker_id: int
+    lease_epoch: int
+
+
+class GroupState(Value):
+    """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its keys."""
+
+    group_id: str
+    generation: int
+    state: str
+    protocol_type: str
+    members: list[str]
+    blob: bytes
+
+
+class SaveGroup(Value):
+    broker_id: int
+    lease_epoch: int
+    group: GroupState
+
+
+class OffsetPosition(Value):
+    topic_id: UUID
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int = -1
+
+
+class CommitOffsets(Value):
+    """`generation` -1 and `member_id` '' is only for an empty group, and needs no owner."""
+
+    group_id: str
+    broker_id: int
+    lease_epoch: int
+    generation: int
+    member_id: str
+    offsets: list[OffsetPosition]
+    retention_ms: int = -1
+
+
+class OffsetErrors(Value):
+    """One error per asked position."""
+
+    commit_number: int
+    errors: list[PartitionError]
+
+
+class FetchOffsets(Value):
+    """`partitions` None: all of the group's. Offsets of deleted topics are gone."""
+
+    group_id: str
+    partitions: list[tuple[UUID, int]] | None
+
+
+class OffsetPositions(Value):
+    """In the order asked; offset -1 for none."""
+
+    positions: list[OffsetPosition]
+
+
+class DeleteOffsets(Value):
+    group_id: str
+    partitions: list[tuple[UUID, int]]
+
+
+class GroupRef(Value):
+    group_id: str
+
+
+class GroupListing(Value):
+    group_id: str
+    state: str
+    protocol_type: str
+    owner: int
+
+
+class GroupListings(Value):
+    groups: list[GroupListing]
+
+
+class Lag(Value):
+    group_id: str
+    topic: str
+    partition: int
+    committed: int
+    high_watermark: int
+
+
+class Lags(Value):
+    lags: list[Lag]
+
+
+# --- retention, garbage, compaction --------------------------------------------------------------------------
+
+
+class DeleteRecordsPartition(Value):
+    """`before_offset` -1 means the high watermark."""
+
+    topic_id: UUID
+    partition: int
+    before_offset: int
+
+
+class DeleteRecords(Value):
+    partitions: list[DeleteRecordsPartition]
+
+
+class DeletedRecords(Value):
+    errors: list[PartitionError]
+    log_start_offsets: list[int]
+
+
+class RetentionSummary(Value):
+    runs_removed: int
+    objects_retired: int
+    partitions_moved: int
+    offsets_expired: int
+    producers_expired: int
+    sessions_closed: int
+    agents_expired: int
+
+
+class GarbageRequest(Value):
+    limit: int
+
+
+class DeadSession(Value):
+    session_id: UUID
+    prefix: str
+    closed_ms: int
+
+
+class Garbage(Value):
+    """Objects whose grace is over (delete the bytes, then `forget_objects`), and ended sessions to sweep."""
+
+    objects: list[tuple[UUID, str]]
+    sessions: list[DeadSession]
+
+
+class ForgetObjects(Value):
+    object_ids: list[UUID]
+
+
+class KnownKeys(Value):
+    """Which of these keys belong to an object that has a row."""
+
+    keys: list[str]
+
+
+class SweptSession(Value):
+    """`was_empty`: no orphan was found under the prefix."""
+
+    session_id: UUID
+    was_empty: bool
+
+
+class TakeLease(Value):
+    """A named lease ('compactor', ...). Epoch 0 to take it anew; the held epoch to renew."""
+
+    name: str
+    holder: str
+    epoch: int
+    lease_ms: int
+
+
+class NamedLease(Value):
+    name: str
+    holder: str
+    epoch: int
+    lease_ms: int
+
+
+class CompactionRequest(Value):
+    """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than `min_age_ms`."""
+
+    min_bytes: int
+    min_age_ms: int
+    max_runs: int
+
+
+class CompactionCandidate(Value):
+    topic: Topic
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    runs: list[Run]
+    aborted: list[AbortedTransaction]
+
+
+class CompactionCandidates(Value):
+    candidates: list[CompactionCandidate]
+
+
+class ReplacementRun(Value):
+    """Rows [first_row, first_row + row_count) of the new object replace [base_offset, end_offset)."""
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    length: int
+    replaced: list[tuple[int, UUID]]  # (base_offset, object_id) of each run read, in order
+
+
+class SwapRequest(Value):
+    """One atomic exchange. Asked again with the same `swap_id`, it gets the first answer."""
+
+    swap_id: UUID
+    lease_epoch: int
+    session_id: UUID
+    object: ObjectDescription
+    runs: list[ReplacementRun]
+
+
+class SwapAnswer(Value):
+    commit_number: int
+
+
+class ObjectsRequest(Value):
+    """Objects in key order after `after_key`, for listings and audit."""
+
+    after_key: str
+    limit: int
+
+
+class ObjectRecord(Value):
+    description: ObjectDescription
+    live_runs: int
+    retired_ms: int | None
+
+
+class ObjectsAnswer(Value):
+    objects: list[ObjectRecord]
+
+
+class ObjectRef(Value):
+    object_id: UUID
+
+
+class RunsAnswer(Value):
+    runs: list[Run]
+
+
+class SizesRequest(Value):
+    topic_ids: list[UUID] | None
+
+
+class PartitionSize(Value):
+    topic_id: UUID
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    bytes: int
+    runs: int
+
+
+class SizesAnswer(Value):
+    sizes: list[PartitionSize]
+
+
+class Statistics(Value):
+    """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state."""
+
+    runs: int
+    objects: int
+    retired_objects: int
+    retired_bytes: int
+    live_bytes: int
+    open_sessions: int
+    dead_sessions: int
+    producers: int
+    groups: int
+    commit_number: int
+    uncompacted_bytes: int
+
+
+class Sequencer(Protocol):
+    """All that may be asked. Any method may raise SequencerUnavailable or SequencerOverloaded."""
+
+    # Upload sessions and commits.
+    async def open_session(self, request: OpenSession) -> SessionGrant: ...
+    async def renew_session(self, request: SessionRef) -> SessionGrant: ...
+    async def close_session(self, request: SessionRef) -> Empty: ...
+    async def commit(self, request: CommitRequest) -> CommitAnswer: ...
+
+    # Agents and the ring.
+    async def register_agent(self, request: AgentInfo) -> AgentLease: ...
+    async def renew_agent(self, request: RenewAgent) -> AgentLease: ...
+    async def release_agent(self, request: AgentRef) -> Empty: ...
+
+    # Topics and configs.
+    async def metadata(self, request: MetadataRequest) -> Metadata: ...
+    async def create_topic(self, request: CreateTopic) -> Topic: ...
+    async def delete_topic(self, request: DeleteTopic) -> Empty: ...
+    async def create_partitions(self, request: CreatePartitions) -> Topic: ...
+    async def alter_config(self, request: AlterConfig) -> Empty: ...
+    async def broker_configs(self, request: BrokerConfigsRequest) -> Configs: ...
+
+    # Reading.
+    async def find_batches(self, request: FindRequest) -> FindAnswer: ...
+    async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer: ...
+    async def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer: ...
+    async def feed(self, request: FeedRequest) -> FeedAnswer: ...
+    async def sizes(self, request: SizesRequest) -> SizesAnswer: ...
+
+    # Producers.
+    async def init_producer(self, request: InitProducer) -> ProducerGrant: ...
+    async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer: ...
+
+    # Groups.
+    async def locate_group(self, request: LocateGroup) -> GroupOwner: ...
+    async def load_group(self, request: LoadGroup) -> GroupState: ...
+    async def save_group(self, request: SaveGroup) -> Empty: ...
+    async def delete_group(self, request: GroupRef) -> Empty: ...
+    async def list_groups(self, request: Empty) -> GroupListings: ...
+    async def commit_offsets(self, request: CommitOffsets) -> OffsetErrors: ...
+    async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions: ...
+    async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors: ...
+    async def lags(self, request: Empty) -> Lags: ...
+
+    # Retention, garbage, compaction.
+    async def delete_records(self, request: DeleteRecords) -> DeletedRecords: ...
+    async def apply_retention(self, request: Empty) -> RetentionSummary: ...
+    async def garbage(self, request: GarbageRequest) -> Garbage: ...
+    async def forget_objects(self, request: ForgetObjects) -> Empty: ...
+    async def known_keys(self, request: KnownKeys) -> KnownKeys: ...
+    async def session_swept(self, request: SweptSession) -> Empty: ...
+    async def take_lease(self, request: TakeLease) -> NamedLease: ...
+    async def compaction_candidates(self, request: CompactionRequest) -> CompactionCandidates: ...
+    async def swap(self, request: SwapRequest) -> SwapAnswer: ...
+    async def objects(self, request: ObjectsRequest) -> ObjectsAnswer: ...
+    async def object_runs(self, request: ObjectRef) -> RunsAnswer: ...
+    async def statistics(self, request: Empty) -> Statistics: ...
+
+    async def close(self) -> None: ...

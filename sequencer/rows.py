@@ -1,0 +1,331 @@
+"""Rows: what the sequencer remembers, and the interface of what stores them.
+
+Two kinds. *Hot* rows (topics, partitions, sessions, producers, groups, ...) are all in the committer's memory and
+mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows (objects, runs)
+only live in the store and are looked up.
+
+The committer is the only writer. It decides in memory, collects the `Changes`, and has them written in one
+transaction; an answer leaves only after that transaction is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import ObjectKind, Run
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """Base of the rows: immutable; a change is a new row under the same key (the fields named in KEYS)."""
+
+
+class CounterRow(Row):
+    """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id', 'epoch'."""
+
+    name: str
+    value: int
+
+
+class TopicRow(Row):
+    topic_id: UUID
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    created_ms: int
+
+
+class PartitionRow(Row):
+    """`epochs`: the log's epochs as (epoch, start_offset), ascending; the last is the current one.
+    `running_max_timestamp` is that of the newest run. `bytes` counts what runs hold."""
+
+    topic_id: UUID
+    partition: int
+    log_start_offset: int
+    end_offset: int
+    running_max_timestamp: int
+    epochs: list[tuple[int, int]]
+
+
+class SessionRow(Row):
+    """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps` counts
+    sweeps that found nothing, the last at `swept_ms`."""
+
+    session_id: UUID
+    broker_id: int
+    prefix: str
+    predecessor: UUID | None
+    next_number: int
+    expires_ms: int
+    closed_ms: int | None
+    empty_sweeps: int = 0
+    swept_ms: int = 0
+
+
+class CommitRow(Row):
+    """The answer to (session, number), kept until the agent says it has it. `answer`: encoded CommitAnswer."""
+
+    session_id: UUID
+    number: int
+    answer: bytes
+
+
+class AgentRow(Row):
+    """A broker id and its lease. `info`: encoded AgentInfo. `expires_ms` 0: given back."""
+
+    broker_id: int
+    epoch: int
+    info: bytes
+    expires_ms: int
+    draining: bool
+
+
+class ProducerRow(Row):
+    """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first, as
+    (base_sequence, last_sequence, base_offset)."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    recent: list[tuple[int, int, int]]
+    last_timestamp: int
+    updated_ms: int
+
+
+class GroupRow(Row):
+    """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch."""
+
+    group_id: str
+    owner: int
+    owner_epoch: int
+    generation: int
+    state: str
+    protocol_type: str
+    members: list[str]
+    blob: bytes
+    updated_ms: int
+
+
+class GroupOffsetRow(Row):
+    group_id: str
+    topic_id: UUID
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expires_ms: int | None
+
+
+class BrokerConfigRow(Row):
+    """`name`: broker id as text, '' for the cluster-wide default."""
+
+    name: str
+    configs: dict[str, str]
+
+
+class LeaseRow(Row):
+    name: str
+    holder: str
+    epoch: int
+    expires_ms: int
+
+
+class SwapRow(Row):
+    """A swap's answer, for when it is asked again."""
+
+    swap_id: UUID
+    commit_number: int
+    created_ms: int
+
+
+class ObjectRow(Row):
+    """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the grace,
+    deleted and forgotten."""
+
+    object_id: UUID
+    kind: ObjectKind
+    key: str
+    size: int
+    crc: int
+    index_start: int
+    created_ms: int
+    format_version: int
+    live_runs: int
+    retired_ms: int | None
+
+
+class RunRow(Row):
+    """Key: (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]."""
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+    object_id: UUID
+    start: int
+    length: int
+    max_timestamp: int
+    running_max_timestamp: int
+    commit_number: int
+    created_ms: int
+    is_parquet: bool
+    batches: bytes
+
+
+AnyRow = (
+    CounterRow | TopicRow | PartitionRow | SessionRow | CommitRow | AgentRow | ProducerRow | GroupRow
+    | GroupOffsetRow | BrokerConfigRow | LeaseRow | SwapRow | ObjectRow | RunRow
+)  # fmt: skip
+
+KEYS: dict[type[Row], tuple[str, ...]] = {
+    CounterRow: ("name",),
+    TopicRow: ("topic_id",),
+    PartitionRow: ("topic_id", "partition"),
+    SessionRow: ("session_id",),
+    CommitRow: ("session_id", "number"),
+    AgentRow: ("broker_id",),
+    ProducerRow: ("topic_id", "partition", "producer_id"),
+    GroupRow: ("group_id",),
+    GroupOffsetRow: ("group_id", "topic_id", "partition"),
+    BrokerConfigRow: ("name",),
+    LeaseRow: ("name",),
+    SwapRow: ("swap_id",),
+    ObjectRow: ("object_id",),
+    RunRow: ("topic_id", "partition", "base_offset"),
+}
+"""Each kind of row and the fields of its primary key; one SQL table each, in the order of lock and write."""
+
+HOT: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow))
+
+
+def key_of(row: Row) -> tuple[object, ...]:
+    """The row's primary key."""
+    return tuple(getattr(row, field) for field in KEYS[type(row)])
+
+
+class Changes:
+    """What one transaction writes: the newest row per key, or None where it is deleted. Kept by kind."""
+
+    __slots__ = ("by_kind",)
+
+    def __init__(self) -> None:
+        self.by_kind: dict[type[Row], dict[tuple[object, ...], Row | None]] = {}
+
+    def put(self, row: Row) -> None:
+        self.by_kind.setdefault(type(row), {})[key_of(row)] = row
+
+    def delete(self, kind: type[Row], key: tuple[object, ...]) -> None:
+        self.by_kind.setdefault(kind, {})[key] = None
+
+    def __bool__(self) -> bool:
+        return bool(self.by_kind)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which database this is. `incarnation` is raised by a recovery."""
+
+    cluster_id: str
+    incarnation: int
+    schema_version: int
+
+
+class PartitionBytes(msgspec.Struct, frozen=True, gc=False):
+    topic_id: UUID
+    partition: int
+    bytes: int
+    runs: int
+    uncompacted_bytes: int
+    oldest_uncompacted_ms: int
+
+
+class StoreStatistics(msgspec.Struct, frozen=True):
+    runs: int
+    objects: int
+    retired_objects: int
+    retired_bytes: int
+    live_bytes: int
+    uncompacted_bytes: int
+
+
+class RowStore(Protocol):
+    """Durable rows. The reference is `sequencer.memory.MemoryRowStore`; SQL is `sequencer.sql.store.SqlRowStore`.
+
+    Raises sequencer.api.SequencerUnavailable when the database is away, LeaseLost from `write` when another
+    committer has taken over.
+    """
+
+    async def open(self) -> Identity:
+        """Connect, migrate if this is allowed, and say which database it is (made anew when empty)."""
+        ...
+
+    async def now_ms(self) -> int:
+        """The database's clock."""
+        ...
+
+    async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
+        """Become (or stay) the committer: the fencing epoch, or None while another holds the lease."""
+        ...
+
+    async def committer_address(self) -> str | None:
+        """Where the committer with a live lease listens."""
+        ...
+
+    async def release_committer_lease(self, epoch: int) -> None: ...
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        """All hot rows, by kind."""
+        ...
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        """Write all or nothing, if the committer's epoch is still the newest."""
+        ...
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        """Runs in order, from the first with end_offset > offset on; stops once `max_bytes` are reached."""
+        ...
+
+    async def runs_from_many(self, queries: Sequence[tuple[UUID, int, int, int]]) -> list[list[Run]]:
+        """`runs_from` for many (topic_id, partition, offset, max_bytes) at once."""
+        ...
+
+    async def first_run_reaching(self, topic_id: UUID, partition: int, timestamp: int, from_offset: int) -> Run | None:
+        """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the running
+        maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what follows)."""
+        ...
+
+    async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:
+        """The first of the runs with the largest own max_timestamp."""
+        ...
+
+    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
+        """The oldest runs that end at or below `end_offset`, in order."""
+        ...
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        """Bytes and counts of runs per partition, for retention, compaction and sizes."""
+        ...
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]: ...
+
+    async def runs_of_object(self, object_id: UUID) -> list[Run]: ...
+
+    async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
+        """In key order."""
+        ...
+
+    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
+        """Objects without live runs since before `retired_ms`."""
+        ...
+
+    async def keys_known(self, keys: Sequence[str]) -> list[str]: ...
+
+    async def statistics(self) -> StoreStatistics: ...
+
+    async def close(self) -> None: ...
