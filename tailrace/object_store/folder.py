@@ -1,0 +1,375 @@
+"""Objects as files of one folder: the store of a laptop or an edge box.
+
+A file becomes visible whole or not at all: it is written under a temporary name, synced, renamed
+(linked for `if_absent`), and the directory entries are synced before `put` returns.
+
+Two limits that S3 has not: `a` and `a/b` can't both be objects (the second one is refused), and a path
+part has at most 255 bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from tailrace.clock import Clock
+from tailrace.object_store.api import (
+    Buffer,
+    ObjectExists,
+    ObjectInfo,
+    ObjectMissing,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tailrace.object_store.keys import check_key, check_prefix, check_range
+
+T = TypeVar("T")
+
+UNFINISHED = ".unfinished"
+"""The directory below the root where files are written before they get their names."""
+
+_LOCK = "lock"
+_IOV_MAX = 1024  # Linux's limit for one writev
+_LIST_PAGE = 1000  # keys per hop to a thread; S3's page size
+_PLACE_ATTEMPTS = 100
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_REFUSED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+}
+
+
+class FolderStore:
+    """One file per object below `path`.
+
+    Several processes may share a folder. Each writes its unfinished files into a directory of its own,
+    which it holds locked; what a dead process left there is removed when the next store opens.
+
+    Args:
+        path: the root; made if it is missing. This much happens in the constructor, at start-up.
+        clock: gives objects their modification time.
+        executor: where all blocking calls run; the store owns it and shuts it down in `close`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], clock: Clock, executor: ThreadPoolExecutor) -> None:
+        self._root = Path(path).absolute()
+        self._clock = clock
+        self._executor = executor
+        self._names = itertools.count()  # next() is atomic: one C call under the GIL
+        # Directories whose whole chain of entries is on disk, with their inode numbers: a directory that
+        # was removed and made again by somebody else is another inode, and synced again.
+        self._synced_directories: dict[str, int] = {}
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            _sync(str(self._root.parent))
+            self._unfinished, self._lock = _claim_unfinished(self._root / UNFINISHED)
+        except OSError as error:
+            raise _as_store_error(error, str(self._root)) from error
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        path = self._path(key)
+        await self._run(key, lambda: self._write(key, path, parts, if_absent))
+
+    async def get(self, key: str) -> bytes:
+        path = self._path(key)
+        return await self._run(key, lambda: _read(path, 0, None))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_range(start, length)
+        path = self._path(key)
+        return await self._run(key, lambda: _read(path, start, length))
+
+    async def head(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        return await self._run(key, lambda: _describe(key, path))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        walk = self._walk(prefix, start_after)
+        while page := await self._run(prefix, lambda: list(itertools.islice(walk, _LIST_PAGE))):
+            for info in page:
+                yield info
+
+    async def list_prefixes(self, prefix: str) -> Sequence[str]:
+        check_prefix(prefix)
+        return await self._run(prefix, lambda: self._directories_below(prefix))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        if paths:
+            await self._run(f"{keys[0]} (of {len(keys)} to delete)", lambda: self._remove(paths))
+
+    async def close(self) -> None:
+        """Wait for running calls, then give back threads and the lock. May be called twice."""
+        await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
+
+    # -- below: blocking, on the executor --------------------------------------------------------------
+
+    def _shut_down(self) -> None:
+        self._executor.shutdown(wait=True)
+        if self._lock >= 0:
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+    async def _run(self, what: str, call: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        except OSError as error:
+            raise _as_store_error(error, what) from error
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        if key.split("/", 1)[0] == UNFINISHED:
+            raise StoreRefused(f"key {key!r}: {UNFINISHED}/ is the store's own")
+        return os.path.join(self._root, key)
+
+    def _write(self, key: str, path: str, parts: Sequence[Buffer], if_absent: bool) -> None:
+        unfinished = os.path.join(self._unfinished, str(next(self._names)))
+        try:
+            try:
+                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError as error:
+                raise StoreRefused(
+                    f"{key}: the folder {self._root} was removed while it was in use"
+                ) from error
+            try:
+                _write_all(descriptor, parts)
+                modified_ns = self._clock.wall_ms() * 1_000_000
+                os.utime(descriptor, ns=(modified_ns, modified_ns))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if if_absent:
+                self._place(path, lambda: os.link(unfinished, path))
+            else:
+                self._place(path, lambda: os.rename(unfinished, path))
+        except FileExistsError as error:
+            raise ObjectExists(f"{key}: exists already") from error
+        finally:
+            _unlink_if_there(unfinished)
+
+    def _place(self, path: str, place: Callable[[], None]) -> None:
+        """Give a finished file its name, durably, though directories come and go beside us."""
+        directory = os.path.dirname(path)
+        for _ in range(_PLACE_ATTEMPTS):
+            try:
+                place()
+            except FileNotFoundError:
+                # Never made, or a concurrent delete found it empty between our two steps.
+                _make_directories(directory)
+            else:
+                self._sync_directory(directory)
+                return
+        raise StoreUnavailable(f"{path}: its directory was removed {_PLACE_ATTEMPTS} times while we wrote")
+
+    def _sync_directory(self, directory: str) -> None:
+        try:
+            inode = _sync(directory)
+            if self._synced_directories.get(directory) == inode:
+                return
+            above = directory
+            while above != str(self._root):
+                above = os.path.dirname(above)
+                _sync(above)
+        except FileNotFoundError:
+            return  # the object was deleted at once, and its directory with it: nothing left to sync
+        self._synced_directories[directory] = inode
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        directories: dict[str, None] = {}
+        for path in paths:
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (IsADirectoryError, PermissionError):
+                if os.path.isdir(path):
+                    continue  # `a` is no object where `a/b` is one
+                raise
+            directories[os.path.dirname(path)] = None
+        for directory in directories:
+            self._remove_if_empty(directory)
+
+    def _remove_if_empty(self, directory: str) -> None:
+        """Remove a directory and those above it that are empty now, then sync what is left."""
+        while directory != str(self._root):
+            try:
+                os.rmdir(directory)  # refuses atomically if a put was faster; a slower put makes it again
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+                    break
+                raise
+            self._synced_directories.pop(directory, None)
+            directory = os.path.dirname(directory)
+        try:
+            _sync(directory)
+        except FileNotFoundError:
+            return
+
+    def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        above, _, _ = prefix.rpartition("/")
+        yield from self._walk_directory(f"{above}/" if above else "", prefix, start_after)
+
+    def _walk_directory(self, directory: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Everything below `directory` (empty, or with its slash), ascending by whole key."""
+        for name in _names_in_key_order(os.path.join(self._root, directory)):
+            key = directory + name
+            if key == f"{UNFINISHED}/":
+                continue
+            if name.endswith("/"):
+                may_match = key.startswith(prefix) or prefix.startswith(key)
+                is_past = key < start_after and not start_after.startswith(key)
+                if may_match and not is_past:
+                    yield from self._walk_directory(key, prefix, start_after)
+            elif key > start_after and key.startswith(prefix):
+                try:
+                    yield _describe(key, os.path.join(self._root, key))
+                except FileNotFoundError:
+                    continue  # deleted since we read the directory
+
+    def _directories_below(self, prefix: str) -> Sequence[str]:
+        above, _, beginning = prefix.rpartition("/")
+        directory = f"{above}/" if above else ""
+        names = _names_in_key_order(os.path.join(self._root, directory))
+        found = [name for name in names if name.endswith("/") and name.startswith(beginning)]
+        # A directory may be empty for a moment: before its first file is placed, after its last is gone.
+        return [
+            name[len(beginning) :]
+            for name in found
+            if name != f"{UNFINISHED}/" and next(self._walk_directory(directory + name, "", ""), None)
+        ]
+
+
+def _claim_unfinished(place: Path) -> tuple[str, int]:
+    """Remove what dead processes left below `place`; make and lock a directory of our own there.
+
+    The lock on `place` itself keeps a starting process from taking another's new directory, not locked
+    yet, for a dead one.
+    """
+    place.mkdir(exist_ok=True)
+    with open(place / _LOCK, "w") as everybody:
+        fcntl.flock(everybody, fcntl.LOCK_EX)
+        for left in place.iterdir():
+            if left.is_dir():
+                _remove_unless_alive(left)
+        own = tempfile.mkdtemp(dir=place)
+        lock = os.open(os.path.join(own, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return own, lock
+
+
+def _remove_unless_alive(left: Path) -> None:
+    try:
+        with open(left / _LOCK, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    except BlockingIOError:
+        return  # its process lives
+    except FileNotFoundError:
+        return  # its process closed it meanwhile
+
+
+def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
+    views = [memoryview(part).cast("B") for part in parts if len(part)]
+    at = 0
+    while at < len(views):
+        written = os.writev(descriptor, views[at : at + _IOV_MAX])
+        while at < len(views) and written >= len(views[at]):
+            written -= len(views[at])
+            at += 1
+        if written:
+            views[at] = views[at][written:]
+
+
+def _read(path: str, start: int, length: int | None) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no object, but a directory of objects", path)
+        end = status.st_size if length is None else min(start + length, status.st_size)
+        pieces: list[bytes] = []
+        while start < end:
+            piece = os.pread(descriptor, end - start, start)
+            if not piece:
+                break
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def _describe(key: str, path: str) -> ObjectInfo:
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "no object, but a directory of objects", path)
+    return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _names_in_key_order(directory: str) -> list[str]:
+    """A directory's names, directories with a slash, which is what S3 sorts them by."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _make_directories(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except FileNotFoundError:
+        return  # a concurrent delete took one from under us: the caller tries again
+    except FileExistsError as error:
+        raise NotADirectoryError(
+            errno.ENOTDIR, "an object has the name of this directory", directory
+        ) from error
+
+
+def _sync(directory: str) -> int:
+    """Write a directory's entries to disk; its inode number."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
+
+
+def _unlink_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _as_store_error(error: OSError, what: str) -> StoreError:
+    message = f"{what}: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError):
+        return ObjectMissing(message)
+    if error.errno in _FULL:
+        return StoreFull(message)
+    if error.errno in _REFUSED:
+        return StoreRefused(message)
+    return StoreUnavailable(message)

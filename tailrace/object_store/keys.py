@@ -1,0 +1,45 @@
+"""What a key may look like; the same for every store, so that a laptop refuses what S3 would mangle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tailrace.object_store.api import StoreRefused
+
+MAX_KEY_LENGTH = 1024
+"""S3's limit, in bytes: https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html"""
+
+
+def check_key(key: str) -> None:
+    """Raise StoreRefused unless `key` is a `/`-separated path of printable ASCII parts, none of them
+    empty, `.` or `..`."""
+    if not key or len(key) > MAX_KEY_LENGTH:
+        raise StoreRefused(f"key of {len(key)} characters: allowed are 1 to {MAX_KEY_LENGTH}")
+    if not (key.isascii() and key.isprintable()) or "\\" in key:
+        raise StoreRefused(f"key {key!r}: allowed are printable ASCII characters without a backslash")
+    for part in key.split("/"):
+        if part in ("", ".", ".."):
+            raise StoreRefused(f"key {key!r}: its parts must not be empty, '.' or '..'")
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise StoreRefused unless `prefix` is empty or could begin a key."""
+    if prefix:
+        check_key(prefix + "x")
+
+
+def check_range(start: int, length: int) -> None:
+    """Raise ValueError for a byte range that no caller can mean."""
+    if start < 0 or length < 0:
+        raise ValueError(f"range of {length} bytes from {start}: neither may be negative")
+
+
+def next_part(key: str, prefix: str) -> str | None:
+    """The path part of `key` just below `prefix`, with its slash; None where the key ends before one."""
+    end = key.find("/", len(prefix))
+    return None if end < 0 else key[len(prefix) : end + 1]
+
+
+def distinct_next_parts(keys: Iterable[str], prefix: str) -> list[str]:
+    """The distinct next parts of `keys` below `prefix`, ascending."""
+    return sorted({part for key in keys if (part := next_part(key, prefix)) is not None})

@@ -1,0 +1,339 @@
+"""What every object store does, whatever it is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.clock import SystemClock
+from tailrace.object_store.api import ObjectExists, ObjectMissing, ObjectStore, StoreRefused
+from tailrace.object_store.folder import FolderStore
+from tailrace.object_store.memory import MemoryStore
+
+Open = Callable[[], ObjectStore]
+Scenario = Callable[[ObjectStore], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "folder"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    kind: str = request.param
+    if kind == "memory":
+        yield lambda: MemoryStore(SystemClock())
+    else:
+        yield lambda: FolderStore(tmp_path / "store", SystemClock(), ThreadPoolExecutor(4))
+
+
+def run(opened: Open, scenario: Scenario) -> None:
+    async def whole() -> None:
+        store = opened()
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+
+    asyncio.run(whole())
+
+
+async def keys_of(store: ObjectStore, prefix: str, **more: Any) -> list[str]:
+    return [info.key async for info in store.list(prefix, **more)]
+
+
+def test_what_was_put_is_what_is_got(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("a/b/c", [b"one ", bytearray(b"two "), memoryview(b"xthreex")[1:6]])
+
+        assert await store.get("a/b/c") == b"one two three"
+
+    run(opened, scenario)
+
+
+def test_an_object_may_be_empty(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("empty/none", [])
+        await store.put("empty/blank", [b"", b""])
+
+        assert await store.get("empty/none") == b""
+        assert await store.get_range("empty/blank", 0, 10) == b""
+        assert (await store.head("empty/none")).size == 0
+
+    run(opened, scenario)
+
+
+def test_thousands_of_parts_make_one_object(opened: Open) -> None:
+    parts = [bytes([i % 251]) * (i % 50) for i in range(5000)]
+
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("many/parts", parts)
+
+        assert await store.get("many/parts") == b"".join(parts)
+
+    run(opened, scenario)
+
+
+def test_a_large_object_comes_back_whole(opened: Open) -> None:
+    parts = [bytes(range(256)) * 4096 for _ in range(9)]
+
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("large/object", parts)
+
+        assert await store.get("large/object") == b"".join(parts)
+        assert (
+            await store.get_range("large/object", 5 * 1024 * 1024 + 7, 300) == (bytes(range(256)) * 3)[7:307]
+        )
+
+    run(opened, scenario)
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "expected"),
+    [(0, 10, b"0123456789"), (3, 4, b"3456"), (8, 100, b"89"), (10, 5, b""), (99, 5, b""), (4, 0, b"")],
+)
+def test_a_range_ends_where_the_object_ends(opened: Open, start: int, length: int, expected: bytes) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("digits", [b"0123456789"])
+
+        assert await store.get_range("digits", start, length) == expected
+
+    run(opened, scenario)
+
+
+def test_a_negative_range_is_a_mistake_of_the_caller(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("digits", [b"0123456789"])
+
+        with pytest.raises(ValueError):
+            await store.get_range("digits", -1, 5)
+
+    run(opened, scenario)
+
+
+def test_a_missing_object_is_missing_to_every_read(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("there/object", [b"x"])
+
+        for read in (
+            lambda: store.get("there/none"),
+            lambda: store.get_range("there/none", 0, 1),
+            lambda: store.get_range("there/none", 0, 0),
+            lambda: store.head("there/none"),
+            lambda: store.get("there"),
+            lambda: store.head("there"),
+        ):
+            with pytest.raises(ObjectMissing):
+                await read()
+
+    run(opened, scenario)
+
+
+def test_a_second_put_replaces_the_first(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("k/v", [b"first"])
+        await store.put("k/v", [b"2nd"])
+
+        assert await store.get("k/v") == b"2nd"
+
+    run(opened, scenario)
+
+
+def test_put_if_absent_keeps_what_is_there(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("once/only", [b"first"], if_absent=True)
+
+        with pytest.raises(ObjectExists):
+            await store.put("once/only", [b"second"], if_absent=True)
+
+        assert await store.get("once/only") == b"first"
+
+    run(opened, scenario)
+
+
+def test_head_describes_the_object(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        before_ms = SystemClock().wall_ms()
+        await store.put("h/o", [b"12345"])
+        after_ms = SystemClock().wall_ms()
+
+        info = await store.head("h/o")
+
+        assert (info.key, info.size) == ("h/o", 5)
+        assert before_ms - 2000 <= info.modified_ms <= after_ms + 2000  # S3 tells whole seconds
+
+    run(opened, scenario)
+
+
+def test_a_listing_is_ascending_by_whole_key(opened: Open) -> None:
+    # '-' sorts before '/', '0' after it: a directory sorts by its name with the slash.
+    keys = ["l/a-b", "l/a/z", "l/a/b/c", "l/a0", "l/b", "l/B", "other/x"]
+
+    async def scenario(store: ObjectStore) -> None:
+        for key in keys:
+            await store.put(key, [key.encode()])
+
+        infos = [info async for info in store.list("l/")]
+
+        assert [info.key for info in infos] == sorted(key for key in keys if key.startswith("l/"))
+        assert all(info.size == len(info.key) for info in infos)
+        assert await keys_of(store, "") == sorted(keys)
+
+    run(opened, scenario)
+
+
+def test_a_listing_takes_half_a_name_as_its_prefix(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        for key in ("p/ab/1", "p/abc/2", "p/abd", "p/b/3"):
+            await store.put(key, [b""])
+
+        assert await keys_of(store, "p/ab") == ["p/ab/1", "p/abc/2", "p/abd"]
+        assert await keys_of(store, "p/ab/") == ["p/ab/1"]
+        assert await keys_of(store, "nothing/here") == []
+
+    run(opened, scenario)
+
+
+@pytest.mark.parametrize(
+    "start_after", ["", "s", "s/a", "s/a/1", "s/a/1x", "s/a/2", "s/b", "s/b0", "s/c/3", "t"]
+)
+def test_a_listing_goes_on_after_a_key(opened: Open, start_after: str) -> None:
+    keys = ["s/a/1", "s/a/2", "s/b", "s/c/3"]
+
+    async def scenario(store: ObjectStore) -> None:
+        for key in keys:
+            await store.put(key, [b""])
+
+        assert await keys_of(store, "s/", start_after=start_after) == [
+            key for key in keys if key > start_after
+        ]
+
+    run(opened, scenario)
+
+
+def test_a_listing_longer_than_a_page_misses_nothing(opened: Open) -> None:
+    keys = [f"page/{i % 7}/{i:04}" for i in range(1030)]
+
+    async def scenario(store: ObjectStore) -> None:
+        for first in range(0, len(keys), 16):
+            await asyncio.gather(*(store.put(key, [b"x"]) for key in keys[first : first + 16]))
+
+        assert await keys_of(store, "page/") == sorted(keys)
+        await store.delete(keys)
+        assert await keys_of(store, "page/") == []
+
+    run(opened, scenario)
+
+
+def test_prefixes_are_the_next_path_parts(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        for key in ("x/a/1", "x/a/2", "x/b/c/3", "x/file", "y/1", "top"):
+            await store.put(key, [b""])
+
+        assert list(await store.list_prefixes("x/")) == ["a/", "b/"]
+        assert list(await store.list_prefixes("")) == ["x/", "y/"]
+        assert list(await store.list_prefixes("none/")) == []
+
+    run(opened, scenario)
+
+
+def test_what_is_deleted_is_gone(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        for key in ("d/a/1", "d/a/2", "d/b"):
+            await store.put(key, [b"x"])
+
+        await store.delete(["d/a/1", "d/b", "d/never"])
+
+        assert await keys_of(store, "d/") == ["d/a/2"]
+        with pytest.raises(ObjectMissing):
+            await store.get("d/b")
+
+    run(opened, scenario)
+
+
+def test_deleting_nothing_or_what_is_gone_is_fine(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.delete([])
+        await store.delete(["never/was"])
+        await store.put("g/o", [b"x"])
+        await store.delete(["g/o"])
+        await store.delete(["g/o"])
+
+    run(opened, scenario)
+
+
+def test_a_key_can_be_put_again_after_its_deletion(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("again/x", [b"1"])
+        await store.delete(["again/x"])
+        await store.put("again/x", [b"2"], if_absent=True)
+
+        assert await store.get("again/x") == b"2"
+
+    run(opened, scenario)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/", "/etc/x", "a//b", "a/", "../x", "a/../../x", "a/./b", "a\\b", "a\0b", "ä", "k" * 1025]
+)
+def test_a_key_that_no_store_should_see_is_refused(opened: Open, key: str) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        for call in (
+            lambda: store.put(key, [b"x"]),
+            lambda: store.get(key),
+            lambda: store.get_range(key, 0, 1),
+            lambda: store.head(key),
+            lambda: store.delete([key]),
+        ):
+            with pytest.raises(StoreRefused):
+                await call()
+
+    run(opened, scenario)
+
+
+def test_keys_with_signs_that_addresses_escape_are_kept(opened: Open) -> None:
+    keys = sorted(
+        ["esc/a b", "esc/a+b", "esc/a%20b", "esc/topic=x/day=1", "esc/é".replace("é", "e'&?#~(*)!")]
+    )
+
+    async def scenario(store: ObjectStore) -> None:
+        for key in keys:
+            await store.put(key, [key.encode()])
+
+        assert await keys_of(store, "esc/") == keys
+        for key in keys:
+            assert await store.get(key) == key.encode()
+            assert (await store.head(key)).key == key
+        await store.delete(keys)
+        assert await keys_of(store, "esc/") == []
+
+    run(opened, scenario)
+
+
+def test_calls_side_by_side_do_not_mix(opened: Open) -> None:
+    async def scenario(store: ObjectStore) -> None:
+        async def there_and_back(i: int) -> None:
+            await store.put(f"side/{i}", [str(i).encode()] * 100)
+            assert await store.get(f"side/{i}") == str(i).encode() * 100
+            await store.delete([f"side/{i}"])
+
+        await asyncio.gather(*(there_and_back(i) for i in range(40)))
+
+        assert await keys_of(store, "side/") == []
+
+    run(opened, scenario)
+
+
+def test_what_was_put_outlives_the_store_that_put_it(opened: Open, request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["opened"] in ("memory", "faulty", "metered", "hedged"):
+        pytest.skip("lives in memory")
+
+    async def write(store: ObjectStore) -> None:
+        await store.put("outlive/x", [b"still here"])
+
+    async def read(store: ObjectStore) -> None:
+        assert await store.get("outlive/x") == b"still here"
+
+    run(opened, write)
+    run(opened, read)
