@@ -1,0 +1,423 @@
+# Agents: stateless, so an autoscaling group over three zones. Clients find them by a zonal address of an
+# internal load balancer and then talk to each agent directly, at the address that it advertises.
+
+data "aws_caller_identity" "current" {}
+
+data "aws_partition" "current" {}
+
+data "aws_region" "current" {}
+
+locals {
+  kafka_port = 9092
+  http_port  = 9644
+  peer_port  = 9646
+
+  group_name       = "${var.name}-agents"
+  drain_hook       = "drain"
+  metric_namespace = "Tailrace/${var.name}"
+
+  files = {
+    "/etc/tailrace/node.env" = {
+      mode = "0644"
+      content = join("", [for key, value in {
+        AWS_REGION        = data.aws_region.current.region
+        STORE_URL         = var.store.url
+        SEQUENCER_ADDRESS = var.sequencer.address
+        AUTOSCALING_GROUP = local.group_name
+        DRAIN_HOOK        = local.drain_hook
+        METRIC_NAMESPACE  = local.metric_namespace
+        TRAFFIC_COUNTERS  = join(",", var.traffic_counters)
+      } : "${key}=${value}\n"])
+    }
+    "/usr/local/lib/tailrace/write_config.sh" = {
+      mode    = "0755"
+      content = file("${path.module}/files/write_config.sh")
+    }
+    "/usr/local/lib/tailrace/drain.sh" = {
+      mode    = "0755"
+      content = file("${path.module}/files/drain.sh")
+    }
+    "/usr/local/lib/tailrace/publish_traffic.py" = {
+      mode    = "0755"
+      content = file("${path.module}/files/publish_traffic.py")
+    }
+    "/etc/systemd/system/tailrace-agent.service" = {
+      mode = "0644"
+      content = templatefile("${path.module}/files/tailrace-agent.service.tftpl", {
+        drain_seconds = var.drain_seconds
+      })
+    }
+    "/etc/systemd/system/tailrace-drain.service" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-drain.service")
+    }
+    "/etc/systemd/system/tailrace-traffic.service" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-traffic.service")
+    }
+    "/etc/systemd/system/tailrace-traffic.timer" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-traffic.timer")
+    }
+  }
+
+  # Compressed: EC2 takes 16 KiB of user data, and cloud-init unpacks it.
+  user_data = base64gzip(join("\n", ["#cloud-config", yamlencode({
+    write_files = [for path, file in local.files : {
+      path        = path
+      permissions = file.mode
+      encoding    = "b64"
+      content     = base64encode(file.content)
+    }]
+    runcmd = [
+      ["systemctl", "daemon-reload"],
+      ["systemctl", "enable", "--now", "tailrace-agent.service", "tailrace-drain.service", "tailrace-traffic.timer"],
+    ]
+  })]))
+}
+
+resource "aws_security_group" "agent" {
+  name_prefix = "${var.name}-agents-"
+  description = "Agents of ${var.name}"
+  vpc_id      = var.vpc_id
+
+  tags = { Name = "${var.name}-agents" }
+
+  lifecycle {
+    create_before_destroy = true
+  }
+}
+
+resource "aws_security_group" "balancer" {
+  name_prefix = "${var.name}-agents-nlb-"
+  description = "Load balancer before the agents of ${var.name}"
+  vpc_id      = var.vpc_id
+
+  tags = { Name = "${var.name}-agents-nlb" }
+
+  lifecycle {
+    create_before_destroy = true
+  }
+}
+
+# Clients reach the load balancer (to find the agents) and the agents (from then on).
+resource "aws_vpc_security_group_ingress_rule" "kafka_from_groups" {
+  for_each = {
+    for pair in setproduct(["agent", "balancer"], keys(var.kafka_client_security_group_ids)) :
+    "${pair[0]}-${pair[1]}" => { side = pair[0], client = pair[1] }
+  }
+
+  security_group_id            = each.value.side == "agent" ? aws_security_group.agent.id : aws_security_group.balancer.id
+  description                  = "Kafka from ${each.value.client}"
+  referenced_security_group_id = var.kafka_client_security_group_ids[each.value.client]
+  ip_protocol                  = "tcp"
+  from_port                    = local.kafka_port
+  to_port                      = local.kafka_port
+}
+
+resource "aws_vpc_security_group_ingress_rule" "kafka_from_ranges" {
+  for_each = {
+    for pair in setproduct(["agent", "balancer"], var.kafka_client_cidrs) :
+    "${pair[0]}-${pair[1]}" => { side = pair[0], range = pair[1] }
+  }
+
+  security_group_id = each.value.side == "agent" ? aws_security_group.agent.id : aws_security_group.balancer.id
+  description       = "Kafka from ${each.value.range}"
+  cidr_ipv4         = each.value.range
+  ip_protocol       = "tcp"
+  from_port         = local.kafka_port
+  to_port           = local.kafka_port
+}
+
+resource "aws_vpc_security_group_egress_rule" "balancer_to_agents" {
+  for_each = { kafka = local.kafka_port, health = local.http_port }
+
+  security_group_id            = aws_security_group.balancer.id
+  description                  = "To the agents: ${each.key}"
+  referenced_security_group_id = aws_security_group.agent.id
+  ip_protocol                  = "tcp"
+  from_port                    = each.value
+  to_port                      = each.value
+}
+
+resource "aws_vpc_security_group_ingress_rule" "agent_from_balancer" {
+  for_each = { kafka = local.kafka_port, health = local.http_port }
+
+  security_group_id            = aws_security_group.agent.id
+  description                  = "From the load balancer: ${each.key}"
+  referenced_security_group_id = aws_security_group.balancer.id
+  ip_protocol                  = "tcp"
+  from_port                    = each.value
+  to_port                      = each.value
+}
+
+resource "aws_vpc_security_group_ingress_rule" "peers" {
+  security_group_id            = aws_security_group.agent.id
+  description                  = "Cache peers"
+  referenced_security_group_id = aws_security_group.agent.id
+  ip_protocol                  = "tcp"
+  from_port                    = local.peer_port
+  to_port                      = local.peer_port
+}
+
+resource "aws_vpc_security_group_egress_rule" "agent_to_groups" {
+  for_each = {
+    peers     = { group = aws_security_group.agent.id, port = local.peer_port }
+    sequencer = { group = var.sequencer.security_group_id, port = tonumber(split(":", var.sequencer.address)[1]) }
+    aws       = { group = var.endpoints_security_group_id, port = 443 }
+  }
+
+  security_group_id            = aws_security_group.agent.id
+  description                  = "To ${each.key}"
+  referenced_security_group_id = each.value.group
+  ip_protocol                  = "tcp"
+  from_port                    = each.value.port
+  to_port                      = each.value.port
+}
+
+resource "aws_vpc_security_group_egress_rule" "agent_to_s3" {
+  security_group_id = aws_security_group.agent.id
+  description       = "To S3 by the gateway endpoint"
+  prefix_list_id    = var.s3_prefix_list_id
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+}
+
+data "aws_iam_policy_document" "assume" {
+  statement {
+    actions = ["sts:AssumeRole"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["ec2.${data.aws_partition.current.dns_suffix}"]
+    }
+  }
+}
+
+resource "aws_iam_role" "this" {
+  name_prefix        = "${var.name}-agents-"
+  assume_role_policy = data.aws_iam_policy_document.assume.json
+}
+
+data "aws_iam_policy_document" "this" {
+  # Agents write objects and read them. Only the collector deletes.
+  statement {
+    sid     = "Objects"
+    actions = ["s3:GetObject", "s3:PutObject"]
+    # Below our prefix: keys are hashes and upload sessions that only the agent knows.
+    resources = ["${var.store.bucket_arn}/${var.store.prefix}/*"]
+  }
+
+  # Without it S3 answers 403 instead of 404 for a key that doesn't exist, and an agent could not tell a
+  # collected object (plan again) from lost rights (an error). A condition on the prefix would not hold for
+  # that: a GET carries none.
+  statement {
+    sid       = "TellMissingFromForbidden"
+    actions   = ["s3:ListBucket"]
+    resources = [var.store.bucket_arn]
+  }
+
+  statement {
+    sid       = "ObjectKey"
+    actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
+    resources = [var.store.kms_key_arn]
+  }
+
+  statement {
+    sid     = "CompleteDrain"
+    actions = ["autoscaling:CompleteLifecycleAction"]
+    # The group's id stands in its ARN and is not known before the group, which needs this role.
+    resources = ["arn:${data.aws_partition.current.partition}:autoscaling:${data.aws_region.current.region}:${data.aws_caller_identity.current.account_id}:autoScalingGroup:*:autoScalingGroupName/${local.group_name}"]
+  }
+
+  statement {
+    sid     = "Traffic"
+    actions = ["cloudwatch:PutMetricData"]
+    # PutMetricData knows no resources; the condition below holds it to our namespace.
+    resources = ["*"]
+
+    condition {
+      test     = "StringEquals"
+      variable = "cloudwatch:namespace"
+      values   = [local.metric_namespace]
+    }
+  }
+}
+
+resource "aws_iam_role_policy" "this" {
+  name_prefix = "${var.name}-agents-"
+  role        = aws_iam_role.this.id
+  policy      = data.aws_iam_policy_document.this.json
+}
+
+resource "aws_iam_instance_profile" "this" {
+  name_prefix = "${var.name}-agents-"
+  role        = aws_iam_role.this.name
+}
+
+resource "aws_launch_template" "this" {
+  name_prefix            = "${var.name}-agents-"
+  image_id               = var.ami_id
+  instance_type          = var.instance_type
+  update_default_version = true
+  user_data              = local.user_data
+
+  iam_instance_profile {
+    arn = aws_iam_instance_profile.this.arn
+  }
+
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+  }
+
+  # CPU each minute: at five, scaling comes too late.
+  monitoring {
+    enabled = true
+  }
+
+  network_interfaces {
+    associate_public_ip_address = false
+    delete_on_termination       = true
+    security_groups             = [aws_security_group.agent.id]
+  }
+
+  block_device_mappings {
+    device_name = "/dev/xvda"
+
+    ebs {
+      volume_size           = var.root_volume_gib
+      volume_type           = "gp3"
+      encrypted             = true
+      delete_on_termination = true
+    }
+  }
+
+  tag_specifications {
+    resource_type = "instance"
+    tags          = { Name = "${var.name}-agent" }
+  }
+}
+
+# One address a zone, and none crosses to another: a client that bootstraps in its zone stays there.
+resource "aws_lb" "this" {
+  name                             = "${var.name}-kafka"
+  load_balancer_type               = "network"
+  internal                         = true
+  security_groups                  = [aws_security_group.balancer.id]
+  subnets                          = values(var.subnet_ids)
+  enable_deletion_protection       = true
+  enable_cross_zone_load_balancing = false
+  dns_record_client_routing_policy = "availability_zone_affinity"
+}
+
+resource "aws_lb_target_group" "this" {
+  name                 = "${var.name}-kafka"
+  vpc_id               = var.vpc_id
+  target_type          = "instance"
+  protocol             = "TCP"
+  port                 = local.kafka_port
+  deregistration_delay = var.drain_seconds
+
+  health_check {
+    protocol            = "HTTP"
+    port                = local.http_port
+    path                = "/readyz"
+    matcher             = "200"
+    interval            = 5
+    timeout             = 3
+    healthy_threshold   = 2
+    unhealthy_threshold = 2
+  }
+}
+
+resource "aws_lb_listener" "this" {
+  load_balancer_arn = aws_lb.this.arn
+  protocol          = "TCP"
+  port              = local.kafka_port
+
+  default_action {
+    type             = "forward"
+    target_group_arn = aws_lb_target_group.this.arn
+  }
+}
+
+resource "aws_autoscaling_group" "this" {
+  name                      = local.group_name
+  vpc_zone_identifier       = values(var.subnet_ids)
+  target_group_arns         = [aws_lb_target_group.this.arn]
+  health_check_type         = "ELB"
+  health_check_grace_period = 120
+  default_instance_warmup   = 120
+  min_size                  = var.min_agents
+  max_size                  = var.max_agents
+  metrics_granularity       = "1Minute"
+  enabled_metrics           = ["GroupDesiredCapacity", "GroupInServiceInstances", "GroupTerminatingInstances"]
+
+  launch_template {
+    id      = aws_launch_template.this.id
+    version = aws_launch_template.this.latest_version
+  }
+
+  # files/drain.sh stops the agent and completes this; the margin is for noticing (its poll) and the calls.
+  # Where an instance dies before that, it goes all the same.
+  initial_lifecycle_hook {
+    name                 = local.drain_hook
+    lifecycle_transition = "autoscaling:EC2_INSTANCE_TERMINATING"
+    heartbeat_timeout    = var.drain_seconds + 60
+    default_result       = "CONTINUE"
+  }
+
+  instance_refresh {
+    strategy = "Rolling"
+
+    preferences {
+      min_healthy_percentage = 100
+      max_healthy_percentage = 134
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [desired_capacity]
+  }
+
+  depends_on = [aws_iam_role_policy.this]
+}
+
+resource "aws_autoscaling_policy" "cpu" {
+  name                   = "${var.name}-cpu"
+  autoscaling_group_name = aws_autoscaling_group.this.name
+  policy_type            = "TargetTrackingScaling"
+
+  target_tracking_configuration {
+    target_value = var.target_cpu_percent
+
+    predefined_metric_specification {
+      predefined_metric_type = "ASGAverageCPUUtilization"
+    }
+  }
+}
+
+# CPU alone misses agents that are bound by the network: cached fetches cost little CPU per byte.
+resource "aws_autoscaling_policy" "traffic" {
+  name                   = "${var.name}-traffic"
+  autoscaling_group_name = aws_autoscaling_group.this.name
+  policy_type            = "TargetTrackingScaling"
+
+  target_tracking_configuration {
+    target_value = var.target_mib_per_second
+
+    customized_metric_specification {
+      namespace   = local.metric_namespace
+      metric_name = "TrafficMiBPerSecond"
+      statistic   = "Average"
+
+      metric_dimension {
+        name  = "AutoScalingGroupName"
+        value = local.group_name
+      }
+    }
+  }
+}

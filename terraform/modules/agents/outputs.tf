@@ -1,0 +1,19 @@
+output "bootstrap_servers" {
+  description = "Address for Kafka clients in any zone; with Route 53 it resolves to the caller's own zone first."
+  value       = "${aws_lb.this.dns_name}:${local.kafka_port}"
+}
+
+output "zonal_bootstrap_servers" {
+  description = "Addresses for Kafka clients by zone: those of the load balancer in one zone only."
+  value       = { for zone in keys(var.subnet_ids) : zone => "${zone}.${aws_lb.this.dns_name}:${local.kafka_port}" }
+}
+
+output "security_group_id" {
+  description = "Security group of the agents, which the sequencer lets in."
+  value       = aws_security_group.agent.id
+}
+
+output "autoscaling_group_name" {
+  description = "Name of the autoscaling group."
+  value       = aws_autoscaling_group.this.name
+}

@@ -1,0 +1,14 @@
+output "address" {
+  description = "Where agents and the compactor reach the sequencer, as host:port."
+  value       = "${aws_lb.this.dns_name}:${local.rpc_port}"
+}
+
+output "balancer_security_group_id" {
+  description = "Security group of the sequencer's load balancer, for outgoing rules."
+  value       = aws_security_group.balancer.id
+}
+
+output "security_group_id" {
+  description = "Security group of the servers, which the database lets in."
+  value       = aws_security_group.server.id
+}
