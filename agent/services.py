@@ -1,0 +1,73 @@
+"""What handlers may use: everything an agent is made of, wired once at start."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent.settings import AgentSettings
+from sequencer.api import AgentInfo, Sequencer
+from tailrace.clock import Clock, Entropy
+
+if TYPE_CHECKING:
+    from agent.fetch.sessions import FetchSessions
+    from agent.fetch.tail import Tail
+    from agent.groups.coordinator import GroupCoordinator
+    from agent.metadata import Catalog
+    from agent.produce.lanes import Lanes
+    from agent.telemetry import AgentTelemetry
+    from cache.reader import BatchReader
+
+
+@dataclass(slots=True)
+class Identity:
+    """Who this agent is in the ring, as the last renewed lease says. `valid_until`: on the monotonic clock."""
+
+    broker_id: int
+    lease_epoch: int
+    info: AgentInfo
+    valid_until: float
+
+    @property
+    def zone(self) -> str:
+        return self.info.zone
+
+
+@dataclass(slots=True)
+class Services:
+    """An agent's parts, by name. One per agent; owned by agent.server.Agent."""
+
+    settings: AgentSettings
+    clock: Clock
+    entropy: Entropy
+    identity: Identity
+    sequencer: Sequencer
+    catalog: Catalog
+    lanes: Lanes
+    reader: BatchReader
+    tail: Tail
+    sessions: FetchSessions
+    groups: GroupCoordinator
+    telemetry: AgentTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's."""
+
+    api_version: int
+    client_id: str
+    client_host: str
+    zone: str
+
+
+Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
+"""Takes a decoded request; returns the response message, or (Produce only) an awaitable of it, wrapped in Deferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A handler's answer that is not there yet; the next request of the connection may be read meanwhile."""
+
+    response: Awaitable[Any]

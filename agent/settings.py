@@ -1,0 +1,78 @@
+"""An agent's settings, with their defaults and bounds."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MIB = 1024 * 1024
+
+
+class AgentSettings(BaseModel):
+    """What an agent may be told. Sizes in bytes, times in ms unless the name says otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flush_bytes: int = Field(8 * MIB, ge=64 * 1024, le=256 * MIB, description="Seal the buffer at this size.")
+    linger_ms: int = Field(250, ge=1, le=60_000, description="Seal the buffer at the latest after this time.")
+    quiet_ms: int = Field(10, ge=0, le=60_000, description="Seal early when no batch came for this long.")
+    max_puts_per_second: float = Field(
+        20.0,
+        gt=0,
+        le=10_000,
+        description="Budget of early-sealed PUTs a second, per lane; what early sealing may cost.",
+    )
+    flush_lanes: int = Field(1, ge=1, le=64, description="Independent buffers, sessions and commit orders.")
+    max_inflight_uploads: int = Field(4, ge=1, le=256, description="Uploads under way at once, per lane.")
+    upload_deadline_ms: int = Field(
+        5_000, ge=100, le=120_000, description="Past this, a sealed buffer fails with a retriable error."
+    )
+    commit_deadline_ms: int = Field(
+        20_000,
+        ge=100,
+        le=120_000,
+        description="Past this without the sequencer's answer, producers get a time-out.",
+    )
+    gap_deadline_ms: int = Field(
+        5_000,
+        ge=0,
+        le=60_000,
+        description="How long a batch waits for the sequence before it (another agent's).",
+    )
+    session_rotation_seconds: int = Field(
+        3_600, ge=1, le=86_400, description="Age at which upload sessions end."
+    )
+    memory_budget_bytes: int = Field(
+        512 * MIB,
+        ge=16 * MIB,
+        description="Bound of all received and unflushed bytes; above it reading stops.",
+    )
+    max_request_bytes: int = Field(
+        100 * MIB, ge=1024, le=1024 * MIB, description="Largest request frame (socket.request.max.bytes)."
+    )
+    max_connections: int = Field(10_000, ge=1, description="Open client connections.")
+    max_inflight_requests: int = Field(
+        64, ge=1, le=10_000, description="Produce requests in flight per connection."
+    )
+    idle_connection_ms: int = Field(
+        600_000, ge=1_000, description="Idle connections are closed after this time."
+    )
+    fetch_max_bytes: int = Field(64 * MIB, ge=1024, description="Bound of one fetch response's records.")
+    fetch_max_wait_ms: int = Field(
+        30_000, ge=0, description="Bound of a fetch's wait, whatever the client asks."
+    )
+    fetch_sessions: int = Field(1_000, ge=0, description="Fetch sessions kept; the least recently used goes.")
+    auto_create_topics: bool = Field(
+        True, description="Create unknown topics on Metadata, as Kafka's setting of the name."
+    )
+    default_partitions: int = Field(
+        1, ge=1, le=10_000, description="Partitions of auto-created topics (num.partitions)."
+    )
+    drain_ms: int = Field(30_000, ge=0, description="How long shutdown waits for requests in flight.")
+    chunk_cache_bytes: int = Field(256 * MIB, ge=MIB, description="Memory of the chunk cache.")
+    group_min_session_timeout_ms: int = Field(6_000, ge=1, description="group.min.session.timeout.ms")
+    group_max_session_timeout_ms: int = Field(1_800_000, ge=1, description="group.max.session.timeout.ms")
+    group_initial_rebalance_delay_ms: int = Field(
+        0, ge=0, le=60_000, description="Wait for more members before a new group's first rebalance."
+    )
+    group_max_size: int = Field(10_000, ge=1, description="Members of one group (group.max.size).")
+    offset_metadata_max_bytes: int = Field(4_096, ge=0, description="offset.metadata.max.bytes")

@@ -1,0 +1,179 @@
+"""Topic configs: one table that yields names, defaults, bounds, documentation and typed settings.
+
+Names, defaults and bounds are Kafka's. A config without effect here is accepted, described, and says so.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+DAY_MS = 86_400_000
+
+
+class ConfigType(enum.IntEnum):
+    """Kafka's config types as DescribeConfigs numbers them."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class InvalidConfigValue(ValueError):
+    """A config's name or value is not allowed; the message says what is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDefinition:
+    """One config: `choices` for strings and lists, bounds (inclusive) for numbers.
+
+    `broker_name` is the broker config that gives the topic's default (Kafka's synonym).
+    """
+
+    name: str
+    type: ConfigType
+    default: str
+    doc: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] | None = None
+    broker_name: str | None = None
+    has_effect: bool = True
+
+    def check(self, value: str) -> None:
+        """Raise InvalidConfigValue unless the value is allowed."""
+        given = f"{self.name}: {value!r} was given"
+        if self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT):
+            try:
+                number: float = int(value.strip())
+            except ValueError:
+                raise InvalidConfigValue(f"{given}, a whole number is needed") from None
+            self._check_bounds(given, number)
+        elif self.type is ConfigType.DOUBLE:
+            try:
+                number = float(value.strip())
+            except ValueError:
+                raise InvalidConfigValue(f"{given}, a number is needed") from None
+            self._check_bounds(given, number)
+        elif self.type is ConfigType.BOOLEAN:
+            if value.strip().lower() not in ("true", "false"):
+                raise InvalidConfigValue(f"{given}, 'true' or 'false' is needed")
+        elif self.choices is not None:
+            parts = [part.strip() for part in value.split(",")] if self.type is ConfigType.LIST else [value.strip()]
+            for part in parts:
+                if part not in self.choices:
+                    raise InvalidConfigValue(f"{given}, allowed are {', '.join(self.choices)}")
+
+    def _check_bounds(self, given: str, number: float) -> None:
+        if self.minimum is not None and number < self.minimum:
+            raise InvalidConfigValue(f"{given}, at least {self.minimum:.0f} is needed")
+        if self.maximum is not None and number > self.maximum:
+            raise InvalidConfigValue(f"{given}, at most {self.maximum:.0f} is allowed")
+
+
+_NO_DISKS = "Accepted for compatibility, without effect: agents have no log segments on disks. "
+_T = ConfigType
+
+TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
+    definition.name: definition
+    for definition in (
+        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' keeps the last value of each key.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
+        ConfigDefinition("compression.type", _T.STRING, "producer", "'producer' keeps the producer's codec. Another value is accepted and described; batches are stored as they came, and the compactor's Parquet is always zstd.", choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), broker_name="compression.type"),
+        ConfigDefinition("compression.gzip.level", _T.INT, "-1", _NO_DISKS + "Batches are never recompressed by an agent.", -1, 9, broker_name="compression.gzip.level", has_effect=False),
+        ConfigDefinition("compression.lz4.level", _T.INT, "9", _NO_DISKS + "Batches are never recompressed by an agent.", 1, 17, broker_name="compression.lz4.level", has_effect=False),
+        ConfigDefinition("compression.zstd.level", _T.INT, "3", _NO_DISKS + "Batches are never recompressed by an agent.", -131072, 22, broker_name="compression.zstd.level", has_effect=False),
+        ConfigDefinition("delete.retention.ms", _T.LONG, str(DAY_MS), "How long tombstones stay in a compacted topic.", 0, LONG_MAX, broker_name="log.cleaner.delete.retention.ms"),
+        ConfigDefinition("file.delete.delay.ms", _T.LONG, "60000", _NO_DISKS + "The deletion grace of objects is the sequencer's setting.", 0, LONG_MAX, broker_name="log.segment.delete.delay.ms", has_effect=False),
+        ConfigDefinition("flush.messages", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 1, LONG_MAX, broker_name="log.flush.interval.messages", has_effect=False),
+        ConfigDefinition("flush.ms", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 0, LONG_MAX, broker_name="log.flush.interval.ms", has_effect=False),
+        ConfigDefinition("follower.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False),
+        ConfigDefinition("index.interval.bytes", _T.INT, "4096", _NO_DISKS, 0, INT_MAX, broker_name="log.index.interval.bytes", has_effect=False),
+        ConfigDefinition("leader.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False),
+        ConfigDefinition("local.retention.bytes", _T.LONG, "-2", _NO_DISKS, -2, LONG_MAX, broker_name="log.local.retention.bytes", has_effect=False),
+        ConfigDefinition("local.retention.ms", _T.LONG, "-2", _NO_DISKS, -2, LONG_MAX, broker_name="log.local.retention.ms", has_effect=False),
+        ConfigDefinition("max.compaction.lag.ms", _T.LONG, str(LONG_MAX), _NO_DISKS, 1, LONG_MAX, broker_name="log.cleaner.max.compaction.lag.ms", has_effect=False),
+        ConfigDefinition("max.message.bytes", _T.INT, "1048588", "The largest record batch (as sent, compressed) that is taken.", 0, INT_MAX, broker_name="message.max.bytes"),
+        ConfigDefinition("message.timestamp.after.max.ms", _T.LONG, "3600000", "How far ahead of the agent's clock a record's timestamp may be.", 0, LONG_MAX, broker_name="log.message.timestamp.after.max.ms"),
+        ConfigDefinition("message.timestamp.before.max.ms", _T.LONG, str(LONG_MAX), "How far behind the agent's clock a record's timestamp may be.", 0, LONG_MAX, broker_name="log.message.timestamp.before.max.ms"),
+        ConfigDefinition("message.timestamp.type", _T.STRING, "CreateTime", "Whose time records carry: the producer's, or the agent's on receipt.", choices=("CreateTime", "LogAppendTime"), broker_name="log.message.timestamp.type"),
+        ConfigDefinition("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", _NO_DISKS, 0, 1, broker_name="log.cleaner.min.cleanable.ratio", has_effect=False),
+        ConfigDefinition("min.compaction.lag.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.cleaner.min.compaction.lag.ms", has_effect=False),
+        ConfigDefinition("min.insync.replicas", _T.INT, "1", "Accepted for compatibility, without effect: the object store replicates.", 1, INT_MAX, broker_name="min.insync.replicas", has_effect=False),
+        ConfigDefinition("preallocate", _T.BOOLEAN, "false", _NO_DISKS, broker_name="log.preallocate", has_effect=False),
+        ConfigDefinition("remote.log.copy.disable", _T.BOOLEAN, "false", _NO_DISKS, has_effect=False),
+        ConfigDefinition("remote.log.delete.on.disable", _T.BOOLEAN, "false", _NO_DISKS, has_effect=False),
+        ConfigDefinition("remote.storage.enable", _T.BOOLEAN, "false", _NO_DISKS + "Everything is on the object store.", has_effect=False),
+        ConfigDefinition("retention.bytes", _T.LONG, "-1", "How many bytes a partition keeps; -1 for no bound. The oldest runs beyond it are removed.", -1, LONG_MAX, broker_name="log.retention.bytes"),
+        ConfigDefinition("retention.ms", _T.LONG, str(7 * DAY_MS), "How long records are kept, by their timestamps; -1 for ever.", -1, LONG_MAX, broker_name="log.retention.ms"),
+        ConfigDefinition("segment.bytes", _T.INT, "1073741824", _NO_DISKS, 1048576, INT_MAX, broker_name="log.segment.bytes", has_effect=False),
+        ConfigDefinition("segment.index.bytes", _T.INT, "10485760", _NO_DISKS, 4, INT_MAX, broker_name="log.index.size.max.bytes", has_effect=False),
+        ConfigDefinition("segment.jitter.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.roll.jitter.ms", has_effect=False),
+        ConfigDefinition("segment.ms", _T.LONG, str(7 * DAY_MS), _NO_DISKS, 1, LONG_MAX, broker_name="log.roll.ms", has_effect=False),
+        ConfigDefinition("unclean.leader.election.enable", _T.BOOLEAN, "false", _NO_DISKS + "There are no elections.", broker_name="unclean.leader.election.enable", has_effect=False),
+    )
+}  # fmt: skip
+"""Every topic config that is accepted, by name."""
+
+
+def check_topic_configs(configs: Mapping[str, str]) -> None:
+    """Raise InvalidConfigValue for the first unknown name or value that is not allowed."""
+    for name, value in configs.items():
+        definition = TOPIC_CONFIGS.get(name)
+        if definition is None:
+            raise InvalidConfigValue(f"Unknown topic config name: {name}")
+        definition.check(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic's effective configs, typed. Times in ms, sizes in bytes; -1 (or None) for no bound."""
+
+    cleanup_policy: frozenset[str]
+    compression_type: str
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    retention_ms: int
+    retention_bytes: int
+    delete_retention_ms: int
+
+
+def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> str:
+    """A config's value: the topic's own, else the cluster's default for it, else Kafka's."""
+    definition = TOPIC_CONFIGS[name]
+    own = configs.get(name)
+    if own is not None:
+        return own
+    if broker and definition.broker_name is not None:
+        return broker.get(definition.broker_name, definition.default)
+    return definition.default
+
+
+def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> TopicSettings:
+    """The typed settings that follow from what was set (already checked)."""
+
+    def number(name: str) -> int:
+        return int(effective(name, configs, broker))
+
+    return TopicSettings(
+        cleanup_policy=frozenset(part.strip() for part in effective("cleanup.policy", configs, broker).split(",")),
+        compression_type=effective("compression.type", configs, broker),
+        max_message_bytes=number("max.message.bytes"),
+        log_append_time=effective("message.timestamp.type", configs, broker) == "LogAppendTime",
+        timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+        delete_retention_ms=number("delete.retention.ms"),
+    )
