@@ -1,0 +1,396 @@
+# The compactor: `tailrace compact`, PySpark on local[*] in a Fargate task, started by EventBridge Scheduler.
+# Compaction holds a lease in SQL, so a run that starts while another works ends at once. With the run goes
+# garbage collection, so this role, and no other, may delete objects.
+
+data "aws_caller_identity" "current" {}
+
+data "aws_partition" "current" {}
+
+data "aws_region" "current" {}
+
+locals {
+  sequencer_port = tonumber(split(":", var.sequencer.address)[1])
+  repository     = split("@", join("/", slice(split("/", var.image), 1, length(split("/", var.image)))))[0]
+  account        = data.aws_caller_identity.current.account_id
+  partition      = data.aws_partition.current.partition
+  region         = data.aws_region.current.region
+}
+
+resource "aws_security_group" "this" {
+  name_prefix = "${var.name}-compactor-"
+  description = "Compactor of ${var.name}; nothing calls it"
+  vpc_id      = var.vpc_id
+
+  tags = { Name = "${var.name}-compactor" }
+
+  lifecycle {
+    create_before_destroy = true
+  }
+}
+
+resource "aws_vpc_security_group_egress_rule" "to_groups" {
+  for_each = {
+    sequencer = { group = var.sequencer.security_group_id, port = local.sequencer_port }
+    database  = { group = var.database.security_group_id, port = var.database.port }
+    aws       = { group = var.endpoints_security_group_id, port = 443 }
+  }
+
+  security_group_id            = aws_security_group.this.id
+  description                  = "To ${each.key}"
+  referenced_security_group_id = each.value.group
+  ip_protocol                  = "tcp"
+  from_port                    = each.value.port
+  to_port                      = each.value.port
+}
+
+resource "aws_vpc_security_group_egress_rule" "to_s3" {
+  security_group_id = aws_security_group.this.id
+  description       = "To S3 by the gateway endpoint"
+  prefix_list_id    = var.s3_prefix_list_id
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+}
+
+data "aws_iam_policy_document" "key" {
+  statement {
+    sid = "AccountDelegatesByIam"
+    # The key's administration and use, without kms:*, so that what is granted can be read here.
+    actions = [
+      "kms:CancelKeyDeletion",
+      "kms:CreateAlias",
+      "kms:Decrypt",
+      "kms:DeleteAlias",
+      "kms:DescribeKey",
+      "kms:DisableKey",
+      "kms:EnableKey",
+      "kms:EnableKeyRotation",
+      "kms:Encrypt",
+      "kms:GenerateDataKey",
+      "kms:GetKeyPolicy",
+      "kms:GetKeyRotationStatus",
+      "kms:ListGrants",
+      "kms:ListKeyPolicies",
+      "kms:ListResourceTags",
+      "kms:PutKeyPolicy",
+      "kms:RevokeGrant",
+      "kms:ScheduleKeyDeletion",
+      "kms:TagResource",
+      "kms:UntagResource",
+      "kms:UpdateAlias",
+      "kms:UpdateKeyDescription",
+    ]
+    # In a key's policy, "*" is this key; KMS allows no other way to say it.
+    resources = ["*"]
+
+    principals {
+      type        = "AWS"
+      identifiers = ["arn:${local.partition}:iam::${local.account}:root"]
+    }
+  }
+
+  statement {
+    sid     = "Logs"
+    actions = ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"]
+    # As above: this key.
+    resources = ["*"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["logs.${local.region}.${data.aws_partition.current.dns_suffix}"]
+    }
+
+    condition {
+      test     = "ArnEquals"
+      variable = "kms:EncryptionContext:aws:logs:arn"
+      values   = ["arn:${local.partition}:logs:${local.region}:${local.account}:log-group:/${var.name}/compactor"]
+    }
+  }
+}
+
+resource "aws_kms_key" "this" {
+  description             = "Logs of the compactor of ${var.name}"
+  enable_key_rotation     = true
+  deletion_window_in_days = 30
+  policy                  = data.aws_iam_policy_document.key.json
+}
+
+resource "aws_cloudwatch_log_group" "this" {
+  name              = "/${var.name}/compactor"
+  retention_in_days = var.log_retention_days
+  kms_key_id        = aws_kms_key.this.arn
+}
+
+data "aws_iam_policy_document" "assume_task" {
+  statement {
+    actions = ["sts:AssumeRole"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["ecs-tasks.${data.aws_partition.current.dns_suffix}"]
+    }
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:SourceAccount"
+      values   = [local.account]
+    }
+  }
+}
+
+# What the job itself may do: it rewrites objects, and it is the collector.
+resource "aws_iam_role" "collector" {
+  name_prefix        = "${var.name}-collector-"
+  assume_role_policy = data.aws_iam_policy_document.assume_task.json
+}
+
+data "aws_iam_policy_document" "collector" {
+  statement {
+    sid     = "Objects"
+    actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+    # Below our prefix: any object may become garbage. Not s3:DeleteObjectVersion: what is deleted can be
+    # brought back for some days.
+    resources = ["${var.store.bucket_arn}/${var.store.prefix}/*"]
+  }
+
+  # The collector lists the prefixes of dead sessions; and a missing key must read as 404, not 403, which a
+  # condition on the prefix would undo.
+  statement {
+    sid       = "List"
+    actions   = ["s3:ListBucket"]
+    resources = [var.store.bucket_arn]
+  }
+
+  statement {
+    sid       = "ObjectKey"
+    actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
+    resources = [var.store.kms_key_arn]
+  }
+}
+
+resource "aws_iam_role_policy" "collector" {
+  name_prefix = "${var.name}-collector-"
+  role        = aws_iam_role.collector.id
+  policy      = data.aws_iam_policy_document.collector.json
+}
+
+# What ECS needs to start it: the image, the secret, the log.
+resource "aws_iam_role" "execution" {
+  name_prefix        = "${var.name}-compact-ecs-"
+  assume_role_policy = data.aws_iam_policy_document.assume_task.json
+}
+
+data "aws_iam_policy_document" "execution" {
+  statement {
+    sid     = "ImageLogin"
+    actions = ["ecr:GetAuthorizationToken"]
+    # A login is to the whole registry; the service knows no resource for it.
+    resources = ["*"]
+  }
+
+  statement {
+    sid       = "Image"
+    actions   = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+    resources = ["arn:${local.partition}:ecr:${local.region}:${local.account}:repository/${local.repository}"]
+  }
+
+  statement {
+    sid     = "Logs"
+    actions = ["logs:CreateLogStream", "logs:PutLogEvents"]
+    # The streams of our group: each run makes one, named by the task's id.
+    resources = ["${aws_cloudwatch_log_group.this.arn}:log-stream:*"]
+  }
+
+  statement {
+    sid       = "DatabasePassword"
+    actions   = ["secretsmanager:GetSecretValue"]
+    resources = [var.database.secret_arn]
+  }
+
+  statement {
+    sid       = "DatabasePasswordKey"
+    actions   = ["kms:Decrypt"]
+    resources = [var.database.kms_key_arn]
+
+    condition {
+      test     = "StringEquals"
+      variable = "kms:ViaService"
+      values   = ["secretsmanager.${local.region}.${data.aws_partition.current.dns_suffix}"]
+    }
+  }
+}
+
+resource "aws_iam_role_policy" "execution" {
+  name_prefix = "${var.name}-compact-ecs-"
+  role        = aws_iam_role.execution.id
+  policy      = data.aws_iam_policy_document.execution.json
+}
+
+resource "aws_ecs_cluster" "this" {
+  name = "${var.name}-compactor"
+
+  setting {
+    name  = "containerInsights"
+    value = "enabled"
+  }
+}
+
+# Fargate's disks are always encrypted.
+resource "aws_ecs_task_definition" "this" {
+  family                   = "${var.name}-compactor"
+  requires_compatibilities = ["FARGATE"]
+  network_mode             = "awsvpc"
+  cpu                      = var.size.vcpu * 1024
+  memory                   = var.size.memory_gib * 1024
+  task_role_arn            = aws_iam_role.collector.arn
+  execution_role_arn       = aws_iam_role.execution.arn
+
+  ephemeral_storage {
+    size_in_gib = var.size.disk_gib
+  }
+
+  runtime_platform {
+    operating_system_family = "LINUX"
+    cpu_architecture        = "ARM64"
+  }
+
+  container_definitions = jsonencode([{
+    name       = "compactor"
+    image      = var.image
+    essential  = true
+    user       = "tailrace"
+    entryPoint = ["sh", "-ec"]
+    command    = [file("${path.module}/files/compact.sh")]
+
+    environment = [
+      { name = "AWS_REGION", value = local.region },
+      { name = "DATABASE_HOST", value = var.database.address },
+      { name = "DATABASE_NAME", value = var.database.name },
+      { name = "DATABASE_PORT", value = tostring(var.database.port) },
+      { name = "PGSSLROOTCERT", value = "/etc/tailrace/rds-ca.pem" },
+      { name = "TAILRACE_SEQUENCER__ADDRESS", value = var.sequencer.address },
+      { name = "TAILRACE_STORE", value = var.store.url },
+    ]
+
+    # ECS puts the secret into the container's environment at start: not into Terraform, not into a log.
+    secrets = [{ name = "DATABASE_LOGIN", valueFrom = var.database.secret_arn }]
+
+    linuxParameters = { initProcessEnabled = true }
+    stopTimeout     = 120
+
+    logConfiguration = {
+      logDriver = "awslogs"
+      options = {
+        "awslogs-group"         = aws_cloudwatch_log_group.this.name
+        "awslogs-region"        = local.region
+        "awslogs-stream-prefix" = "run"
+      }
+    }
+  }])
+}
+
+# Runs that the scheduler could not start. Empty in good times; an alarm belongs on it.
+resource "aws_sqs_queue" "undelivered" {
+  name                      = "${var.name}-compactor-undelivered"
+  sqs_managed_sse_enabled   = true
+  message_retention_seconds = 1209600
+}
+
+data "aws_iam_policy_document" "assume_scheduler" {
+  statement {
+    actions = ["sts:AssumeRole"]
+
+    principals {
+      type        = "Service"
+      identifiers = ["scheduler.${data.aws_partition.current.dns_suffix}"]
+    }
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:SourceAccount"
+      values   = [local.account]
+    }
+  }
+}
+
+resource "aws_iam_role" "scheduler" {
+  name_prefix        = "${var.name}-compact-run-"
+  assume_role_policy = data.aws_iam_policy_document.assume_scheduler.json
+}
+
+data "aws_iam_policy_document" "scheduler" {
+  statement {
+    sid       = "Run"
+    actions   = ["ecs:RunTask"]
+    resources = [aws_ecs_task_definition.this.arn]
+
+    condition {
+      test     = "ArnEquals"
+      variable = "ecs:cluster"
+      values   = [aws_ecs_cluster.this.arn]
+    }
+  }
+
+  statement {
+    sid       = "HandRolesToTheTask"
+    actions   = ["iam:PassRole"]
+    resources = [aws_iam_role.collector.arn, aws_iam_role.execution.arn]
+
+    condition {
+      test     = "StringEquals"
+      variable = "iam:PassedToService"
+      values   = ["ecs-tasks.${data.aws_partition.current.dns_suffix}"]
+    }
+  }
+
+  statement {
+    sid       = "Undelivered"
+    actions   = ["sqs:SendMessage"]
+    resources = [aws_sqs_queue.undelivered.arn]
+  }
+}
+
+resource "aws_iam_role_policy" "scheduler" {
+  name_prefix = "${var.name}-compact-run-"
+  role        = aws_iam_role.scheduler.id
+  policy      = data.aws_iam_policy_document.scheduler.json
+}
+
+resource "aws_scheduler_schedule" "this" {
+  name                = "${var.name}-compactor"
+  description         = "Compaction and garbage collection of ${var.name}"
+  schedule_expression = var.schedule
+
+  flexible_time_window {
+    mode = "OFF"
+  }
+
+  target {
+    arn      = aws_ecs_cluster.this.arn
+    role_arn = aws_iam_role.scheduler.arn
+
+    ecs_parameters {
+      task_definition_arn = aws_ecs_task_definition.this.arn
+      launch_type         = "FARGATE"
+      task_count          = 1
+
+      network_configuration {
+        assign_public_ip = false
+        security_groups  = [aws_security_group.this.id]
+        subnets          = values(var.subnet_ids)
+      }
+    }
+
+    # A run that could not start is not worth much later: the next one does its work.
+    retry_policy {
+      maximum_event_age_in_seconds = 900
+      maximum_retry_attempts       = 3
+    }
+
+    dead_letter_config {
+      arn = aws_sqs_queue.undelivered.arn
+    }
+  }
+
+  depends_on = [aws_iam_role_policy.collector, aws_iam_role_policy.execution, aws_iam_role_policy.scheduler]
+}
