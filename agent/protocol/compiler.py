@@ -4,9 +4,9 @@ The code of a codec is straight-line Python, made on first use (1 to 3 ms) and k
 inlined. Values of fixed size that stand side by side, with the length or the first varint byte that follows
 them, are read by one `struct` call and written by one.
 
-Decoders trust nothing: every declared count and length is held against the bytes that are left before anything
-is allocated, and whatever is wrong with the bytes is MalformedRequest. Encoders write into a bytearray that the
-caller starts (with a header, say) and pass records on as they are.
+Decoders trust nothing: every declared count and length is held against the bytes that are left before
+anything is allocated, and whatever is wrong with the bytes is MalformedRequest. Encoders write into a
+bytearray that the caller starts (with a header, say) and pass records on as they are.
 """
 
 from __future__ import annotations
