@@ -1,0 +1,52 @@
+"""Bringing a database to this version's tables, or saying why that isn't done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from sequencer.api import SequencerError
+
+_ADVISORY_LOCK = 0x7461696C72616365  # "tailrace"
+
+
+class SchemaMismatch(SequencerError):
+    """The database's tables are not of this version; the message says what to do."""
+
+    code = "schema_mismatch"
+
+
+def migrate(connection: sa.Connection, *, allowed: bool) -> None:
+    """Bring the database up to the newest migration, all or nothing, inside the connection's transaction.
+
+    Two servers that start together do it one after the other.
+
+    Raises:
+        SchemaMismatch: the tables are newer than this program; or older and `allowed` is False.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("select pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    scripts = ScriptDirectory.from_config(config)
+    known = {script.revision for script in scripts.walk_revisions()}
+    newest = scripts.get_current_head()
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found == newest:
+        return
+    if found is not None and found not in known:
+        raise SchemaMismatch(
+            f"the database has schema {found}, this program knows up to {newest}: run a newer tailrace"
+        )
+    if not allowed:
+        raise SchemaMismatch(
+            f"the database has schema {found or 'none'}, this program needs {newest}: "
+            "migrate it first (a server that may migrate does so when it starts)"
+        )
+    command.upgrade(config, "head")

@@ -1,0 +1,208 @@
+"""PostgreSQL: asyncpg's pool, one statement per table whatever the number of rows, and the server's clock.
+
+The committer's epoch is read with a lock that a taker of the lease waits for: a transaction that saw its
+epoch is over before the next committer loads. Nobody hangs: connecting, waiting for a lock and every
+statement have bounds, on the server's side too: a lost client's transaction doesn't hold the lease's row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from sequencer.api import LeaseLost, SequencerUnavailable
+from sequencer.rows import Changes
+from sequencer.sql.database import TableStatements, Values, split_changes, table_statements
+from sequencer.sql.migrate import migrate as migrate_tables
+from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
+
+CONNECT_SECONDS = 5.0
+STATEMENT_SECONDS = 10.0
+MIGRATION_SECONDS = 300.0
+CONNECTIONS = 8
+
+_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.InsufficientResourcesError,  # disk full, out of memory, too many connections
+    asyncpg.OperatorInterventionError,  # shutting down, starting up, statement_timeout
+    asyncpg.PostgresIOError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.ReadOnlySQLTransactionError,  # connected to a standby
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+
+_RUNS_FROM = f"""
+    select q.ordinal, {RUN_COLUMNS}
+    from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
+        with ordinality as q (topic_id, partition, from_offset, max_bytes, ordinal)
+    cross join lateral (
+        select w.*, sum(w.length) over (order by w.base_offset) - w.length as bytes_before
+        from (
+            select * from runs s
+            where s.topic_id = q.topic_id and s.partition = q.partition and s.end_offset > q.from_offset
+              and s.base_offset >= coalesce(
+                (select p.base_offset from runs p
+                 where p.topic_id = q.topic_id and p.partition = q.partition
+                   and p.base_offset <= q.from_offset
+                 order by p.base_offset desc limit 1), q.from_offset)
+            order by s.base_offset limit $5
+        ) w
+    ) r
+    left join objects o on o.object_id = r.object_id
+    where r.bytes_before < greatest(q.max_bytes, 1)
+    order by q.ordinal, r.base_offset
+"""
+
+
+class PostgresDatabase:
+    """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode)."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, url: sa.URL) -> None:
+        self._dsn = url.render_as_string(hide_password=False)
+        self._name = f"PostgreSQL at {url.host or 'local'}:{url.port or 5432}/{url.database}"
+        self._tables = table_statements("postgresql")
+        self._upserts = {kind: _upsert(table) for kind, table in self._tables.items()}
+        self._deletes = {kind: _delete(table) for kind, table in self._tables.items()}
+        self._pool: Any = None
+
+    async def start(self, *, migrate: bool) -> None:
+        with self._unavailable():
+            await self._migrate(migrate)
+            self._pool = await asyncpg.create_pool(
+                self._dsn,
+                min_size=1,
+                max_size=CONNECTIONS,
+                timeout=CONNECT_SECONDS,
+                command_timeout=STATEMENT_SECONDS,
+                server_settings={
+                    "application_name": "tailrace-sequencer",
+                    "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
+                    "lock_timeout": str(int(STATEMENT_SECONDS * 500)),
+                    "idle_in_transaction_session_timeout": str(int(STATEMENT_SECONDS * 1000)),
+                },
+            )
+
+    async def execute(self, statement: str, *arguments: Any) -> list[Values]:
+        return await self.fetch(statement, *arguments)
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
+        async with self._connection() as connection:
+            found: list[Values] = await connection.fetch(statement.replace("{now}", _NOW), *arguments)
+            return found
+
+    async def fetch_among(
+        self, statement: str, kind: Literal["uuid", "text"], values: Values
+    ) -> list[Values]:
+        return await self.fetch(statement.replace("{among}", f"= any($1::{kind}[])"), values)
+
+    async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
+        async with (
+            self._connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            return [await connection.fetch(statement) for statement in statements]
+
+    async def fetch_runs(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
+    ) -> list[list[Values]]:
+        columns = [list(column) for column in zip(*queries, strict=True)]
+        found: list[list[Values]] = [[] for _ in queries]
+        for ordinal, *run in await self.fetch(_RUNS_FROM, *columns, max_runs):
+            found[ordinal - 1].append(run)
+        return found
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        async with self._connection() as connection, connection.transaction():
+            found = await connection.fetchval("select committer_epoch from cluster where id = 1 for share")
+            if found != committer_epoch:
+                raise LeaseLost(f"the committer's epoch is {found}, not {committer_epoch}: another took over")
+            parts = split_changes(changes, self._tables)
+            for table, gone, _ in parts:
+                if gone:
+                    await connection.execute(self._deletes[table.codec.kind], *table.codec.encode_keys(gone))
+            for table, _, rows in parts:
+                if rows:
+                    await connection.execute(self._upserts[table.codec.kind], *table.codec.encode_rows(rows))
+
+    async def stop(self) -> None:
+        if self._pool is None:
+            return
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._pool.close()
+        except (TimeoutError, *_AWAY):
+            self._pool.terminate()
+
+    # -- below: details ------------------------------------------------------------------------------------
+
+    async def _migrate(self, allowed: bool) -> None:
+        async def connect() -> Any:
+            return await asyncpg.connect(
+                self._dsn, timeout=CONNECT_SECONDS, command_timeout=MIGRATION_SECONDS
+            )
+
+        engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(lambda plain: migrate_tables(plain, allowed=allowed))
+        finally:
+            await engine.dispose()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        with self._unavailable():
+            if self._pool is None:
+                raise SequencerUnavailable(f"{self._name}: not opened")
+            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                yield connection
+
+    @contextmanager
+    def _unavailable(self) -> Iterator[None]:
+        try:
+            yield
+        except asyncpg.DataError:
+            raise  # also an InterfaceError: an argument that doesn't fit, a bug
+        except _AWAY as error:
+            raise self._away(error) from error
+        except sa.exc.DBAPIError as error:
+            if isinstance(error.driver_exception, _AWAY):
+                raise self._away(error.driver_exception) from error
+            raise
+
+    def _away(self, error: BaseException) -> SequencerUnavailable:
+        return SequencerUnavailable(f"{self._name}: {error or 'no answer in time'} ({type(error).__name__})")
+
+
+def _upsert(table: TableStatements) -> str:
+    arrays = ", ".join(
+        f"${place}::{column.array_type}" for place, column in enumerate(table.codec.columns, 1)
+    )
+    return (
+        f"insert into {table.name} ({table.columns}) select * from unnest({arrays}) "
+        f"on conflict ({table.key}) do update set {table.assignments}"
+    )
+
+
+def _delete(table: TableStatements) -> str:
+    arrays = ", ".join(f"${place}::{column.array_type}" for place, column in enumerate(table.codec.key, 1))
+    named = " and ".join(f'"{column.name}" = k.{column.name}_' for column in table.codec.key)
+    names = ", ".join(f"{column.name}_" for column in table.codec.key)
+    return f"delete from {table.name} using unnest({arrays}) as k ({names}) where {named}"

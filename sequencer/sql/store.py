@@ -1,0 +1,241 @@
+"""The durable rows: `SqlRowStore`, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from sequencer.api import Run
+from sequencer.rows import (
+    HOT,
+    Changes,
+    Identity,
+    ObjectRow,
+    PartitionBytes,
+    Row,
+    StoreStatistics,
+)
+from sequencer.sql import statements
+from sequencer.sql.database import Database, Values, table_statements
+from sequencer.sql.postgres import PostgresDatabase
+from sequencer.sql.row_codec import decode_run, text_to_database, uuid_to_database
+from sequencer.sql.sqlite import SqliteDatabase
+from tailrace.clock import Clock, Entropy
+
+SCAN_RUNS = 10_000
+"""How many runs one statement looks at by their own time stamps."""
+
+
+class UnknownDatabase(ValueError):
+    """The URL names no database that can be used; the message says which can."""
+
+
+def open_database(url: str, *, clock: Clock, executor: Executor | None = None) -> Database:
+    """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise UnknownDatabase(
+            "the database's URL can't be read: want sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+        ) from error
+    kind = parsed.get_backend_name()
+    if kind == "sqlite":
+        in_memory = parsed.database in (None, "", ":memory:")
+        return SqliteDatabase(
+            None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
+        )
+    if kind in ("postgresql", "postgres"):
+        return PostgresDatabase(parsed.set(drivername="postgresql"))
+    raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
+
+
+def open_row_store(
+    url: str, *, clock: Clock, entropy: Entropy, executor: Executor | None = None, auto_migrate: bool = True
+) -> SqlRowStore:
+    """A row store for a database URL; nothing is connected before `open`."""
+    return SqlRowStore(url, clock=clock, entropy=entropy, executor=executor, auto_migrate=auto_migrate)
+
+
+class SqlRowStore:
+    """`sequencer.rows.RowStore` in SQL.
+
+    A `write` that raises SequencerUnavailable, or is cancelled, may have been applied: only a `load` tells.
+
+    Args:
+        url: see `open_database`.
+        clock: SQLite's "database clock"; PostgreSQL has its own.
+        entropy: makes the cluster's id when the database is empty.
+        executor: of one thread, for SQLite; one is made where none is given.
+        auto_migrate: whether `open` may bring older tables up to date.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        executor: Executor | None = None,
+        auto_migrate: bool = True,
+    ) -> None:
+        self._database = open_database(url, clock=clock, executor=executor)
+        self._entropy = entropy
+        self._auto_migrate = auto_migrate
+        dialect = self._database.dialect
+        self._dialect = dialect
+        self._tables = table_statements(dialect)
+        self._objects = self._tables[ObjectRow]
+        self._uuid = uuid_to_database(dialect)
+        self._text = text_to_database(dialect)
+
+    # -- identity and lease ----------------------------------------------------------------------------
+
+    async def open(self) -> Identity:
+        await self._database.start(migrate=self._auto_migrate)
+        await self._database.execute(statements.MAKE_CLUSTER, str(self._entropy.uuid()))
+        ((cluster_id, incarnation, schema_version),) = await self._database.fetch(statements.IDENTITY)
+        return Identity(cluster_id, incarnation, schema_version)
+
+    async def now_ms(self) -> int:
+        ((now,),) = await self._database.fetch(statements.NOW)
+        return int(now)
+
+    async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
+        assert holder, "a committer has a name"
+        taken = await self._database.execute(
+            statements.TAKE_COMMITTER_LEASE, self._text(holder), self._text(address), lease_ms
+        )
+        return int(taken[0][0]) if taken else None
+
+    async def committer_address(self) -> str | None:
+        found = await self._database.fetch(statements.COMMITTER_ADDRESS)
+        return str(found[0][0]) if found else None
+
+    async def release_committer_lease(self, epoch: int) -> None:
+        await self._database.execute(statements.RELEASE_COMMITTER_LEASE, epoch)
+
+    # -- hot rows --------------------------------------------------------------------------------------
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        tables = [self._tables[kind] for kind in HOT]
+        found = await self._database.fetch_together([table.select_all for table in tables])
+        return {
+            table.codec.kind: [table.codec.decode_row(values) for values in rows]
+            for table, rows in zip(tables, found, strict=True)
+        }
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        await self._database.write(changes, committer_epoch)
+
+    # -- runs ------------------------------------------------------------------------------------------
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        (found,) = await self._database.fetch_runs([(topic_id, partition, offset, max_bytes)], max_runs)
+        return self._runs(found)
+
+    async def runs_from_many(self, queries: Sequence[tuple[UUID, int, int, int]]) -> list[list[Run]]:
+        if not queries:
+            return []
+        return [self._runs(found) for found in await self._database.fetch_runs(queries, 1000)]
+
+    async def first_run_reaching(
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
+    ) -> Run | None:
+        where = (self._uuid(topic_id), partition)
+        first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
+        if not first:
+            return None
+        base_offset, running_max = first[0]
+        if running_max < timestamp:
+            reached = await self._database.fetch(statements.FIRST_RUNNING_MAX, *where, timestamp)
+            if not reached:
+                return None
+            base_offset = max(base_offset, reached[0][0])
+        while True:
+            found = await self._database.fetch(
+                statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, SCAN_RUNS
+            )
+            if found:
+                return decode_run(found[0], self._dialect)
+            # Only where the run that raised the running maximum is gone.
+            ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, SCAN_RUNS)
+            if count < SCAN_RUNS:
+                return None
+            base_offset = last + 1
+
+    async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:
+        where = (self._uuid(topic_id), partition, from_offset)
+        found = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where)
+        if not found:
+            found = await self._database.fetch(statements.RUN_OF_OWN_MAX, *where)
+        return decode_run(found[0], self._dialect) if found else None
+
+    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
+        return self._runs(
+            await self._database.fetch(
+                statements.RUNS_BELOW, self._uuid(topic_id), partition, end_offset, limit
+            )
+        )
+
+    async def runs_of_object(self, object_id: UUID) -> list[Run]:
+        return self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        if topic_ids is None:
+            found = await self._database.fetch(statements.PARTITION_BYTES)
+        else:
+            asked = [self._uuid(topic_id) for topic_id in dict.fromkeys(topic_ids)]
+            found = await self._database.fetch_among(statements.PARTITION_BYTES_AMONG, "uuid", asked)
+        return [
+            PartitionBytes(UUID(bytes=topic_id) if self._dialect == "sqlite" else topic_id, *numbers)
+            for topic_id, *numbers in found
+        ]
+
+    # -- objects ---------------------------------------------------------------------------------------
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
+        """Those that exist, in the order asked."""
+        asked = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
+        rows = self._object_rows(
+            await self._database.fetch_among(statements.objects_among(self._objects.columns), "uuid", asked)
+        )
+        by_id = {row.object_id: row for row in rows}
+        return [by_id[object_id] for object_id in object_ids if object_id in by_id]
+
+    async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
+        return self._object_rows(
+            await self._database.fetch(
+                statements.objects_after(self._objects.columns), self._text(key), limit
+            )
+        )
+
+    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
+        return self._object_rows(
+            await self._database.fetch(statements.retired_before(self._objects.columns), retired_ms, limit)
+        )
+
+    async def keys_known(self, keys: Sequence[str]) -> list[str]:
+        """Those that are, in the order asked."""
+        encoded = [self._text(key) for key in keys]
+        found = await self._database.fetch_among(statements.KEYS_AMONG, "text", list(dict.fromkeys(encoded)))
+        known = {values[0] for values in found}
+        return [key for key, asked in zip(keys, encoded, strict=True) if asked in known]
+
+    async def statistics(self) -> StoreStatistics:
+        (values,) = await self._database.fetch(statements.STATISTICS)
+        return StoreStatistics(*values)
+
+    async def close(self) -> None:
+        await self._database.stop()
+
+    def _runs(self, found: Sequence[Values]) -> list[Run]:
+        return [decode_run(values, self._dialect) for values in found]
+
+    def _object_rows(self, found: Sequence[Values]) -> list[ObjectRow]:
+        return [self._objects.codec.decode_row(values) for values in found]

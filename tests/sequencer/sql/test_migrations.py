@@ -1,0 +1,123 @@
+"""The migrations make exactly the tables that the code names, on both databases, and only when they may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from sequencer.sql.migrate import SchemaMismatch, migrate
+from sequencer.sql.schema import SCHEMA_VERSION, TABLES, metadata
+from sequencer.sql.store import open_row_store
+from tailrace.clock import ManualClock, SeededEntropy
+from tests.support.servers import PostgresServer
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/rows.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    made = server.create_database()
+    yield made
+    server.drop_database(made)
+
+
+def engine(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("+asyncpg", "+psycopg"), poolclass=sa.NullPool)
+
+
+def open_and_close(url: str, *, auto_migrate: bool = True) -> None:
+    async def run() -> None:
+        store = open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1), auto_migrate=auto_migrate)
+        try:
+            await store.open()
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_the_migrations_make_exactly_the_schema(url: str) -> None:
+    open_and_close(url)
+    with engine(url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+        assert context.get_current_revision() == f"{SCHEMA_VERSION:04}"
+
+
+def storage_options(connection: sa.Connection) -> dict[str, set[str]]:
+    found = connection.execute(
+        sa.text(
+            "select relname, reloptions from pg_class "
+            "where relkind = 'r' and relnamespace = 'public'::regnamespace"
+        )
+    )
+    return {name: set(options or ()) for name, options in found if name != "alembic_version"}
+
+
+def test_on_postgresql_the_migrations_set_the_storage_options_of_the_schema(postgres: PostgresServer) -> None:
+    by_migration, by_metadata = postgres.create_database(), postgres.create_database()
+    open_and_close(by_migration)
+    with engine(by_metadata).begin() as connection:
+        metadata.create_all(connection)
+        wanted = storage_options(connection)
+    with engine(by_migration).connect() as connection:
+        assert storage_options(connection) == wanted
+    assert "fillfactor=70" in wanted["partitions"]
+    postgres.drop_database(by_migration)
+    postgres.drop_database(by_metadata)
+
+
+def test_every_kind_of_row_has_a_table_with_its_fields_in_order() -> None:
+    for kind, table in TABLES.items():
+        assert tuple(column.name for column in table.columns) == kind.__struct_fields__
+
+
+def test_an_empty_database_is_left_alone_where_migrating_is_not_allowed(url: str) -> None:
+    with pytest.raises(SchemaMismatch, match="migrate it first"):
+        open_and_close(url, auto_migrate=False)
+    with engine(url).connect() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+
+
+def test_a_database_of_a_newer_program_is_refused(url: str) -> None:
+    open_and_close(url)
+    with engine(url).begin() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
+    with pytest.raises(SchemaMismatch, match="run a newer tailrace"):
+        open_and_close(url)
+
+
+def test_a_migration_that_fails_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("in the middle")
+
+    from alembic.operations import Operations
+
+    monkeypatch.setattr(Operations, "create_index", fail)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        open_and_close(url)
+    with engine(url).connect() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+
+
+def test_the_migration_can_be_undone(url: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    import sequencer.sql.migrations as migrations
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
+    with engine(url).begin() as connection:
+        migrate(connection, allowed=True)
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        assert sa.inspect(connection).get_table_names() == ["alembic_version"]

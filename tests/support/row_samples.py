@@ -1,0 +1,96 @@
+"""Rows to store in tests: one of each kind, with values that are hard on a database, and logs of runs."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sequencer.api import ObjectKind, RunBatch, Verdict
+from sequencer.batch_table import EMPTY_TABLE, encode_table
+from sequencer.rows import (
+    AgentRow,
+    BrokerConfigRow,
+    Changes,
+    CommitRow,
+    CounterRow,
+    GroupOffsetRow,
+    GroupRow,
+    LeaseRow,
+    ObjectRow,
+    PartitionRow,
+    ProducerRow,
+    Row,
+    RunRow,
+    SessionRow,
+    SwapRow,
+    TopicRow,
+)
+
+BIGGEST = 2**63 - 1
+HARD_TEXT = "né\x00'\"\\0\\\\ %s $1 ?1 {now} 🛩"
+TOPIC = UUID(int=1)
+
+
+def one_of_each_kind() -> list[Row]:
+    return [
+        CounterRow("commit_number", BIGGEST),
+        TopicRow(TOPIC, "flights", 12, {"retention.ms": "1", HARD_TEXT: HARD_TEXT}, 5),
+        PartitionRow(TOPIC, 3, 1, BIGGEST, -1, [(0, 0), (4, 77)]),
+        SessionRow(UUID(int=9), 2**31 - 1, "ab/cd/", None, 3, 4, None),
+        SessionRow(UUID(int=10), 1, "ab/ce/", UUID(int=9), 0, 4, 5, 1, 99),
+        CommitRow(UUID(int=9), 2, b"\x00\xff"),
+        AgentRow(1, 7, b"", 0, True),
+        ProducerRow(TOPIC, 3, BIGGEST, 32767, [(0, 2, 10), (3, 3, 13)], -1, 8),
+        GroupRow(HARD_TEXT, -1, 0, 1, "Empty", "", ["a", HARD_TEXT], b"\x00", 1),
+        GroupOffsetRow(HARD_TEXT, TOPIC, 3, 11, -1, HARD_TEXT, 1, None),
+        GroupOffsetRow("g", TOPIC, 3, 11, -1, "", 1, 2),
+        BrokerConfigRow("", {}),
+        LeaseRow("compactor", HARD_TEXT, 4, 5),
+        SwapRow(UUID(int=77), 8, 9),
+    ]
+
+
+def object_row(number: int, *, retired_ms: int | None = None, size: int = 1000) -> ObjectRow:
+    kind = ObjectKind.PARQUET if number % 3 == 0 else ObjectKind.MIXED
+    return ObjectRow(
+        UUID(int=1000 + number), kind, f"k/{number:04}", size, 2**32 - 1, size - 10, number, 1, 1, retired_ms
+    )
+
+
+def run_row(
+    base_offset: int,
+    end_offset: int,
+    stored: ObjectRow,
+    *,
+    max_timestamp: int = 0,
+    running_max: int | None = None,
+    partition: int = 0,
+    topic_id: UUID = TOPIC,
+    length: int = 100,
+) -> RunRow:
+    is_parquet = stored.kind is ObjectKind.PARQUET
+    table = encode_table(
+        [RunBatch(length, end_offset - base_offset, Verdict.STORED, base_offset, max_timestamp)]
+    )
+    return RunRow(
+        topic_id=topic_id,
+        partition=partition,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        object_id=stored.object_id,
+        start=8,
+        length=length,
+        max_timestamp=max_timestamp,
+        running_max_timestamp=max_timestamp if running_max is None else running_max,
+        commit_number=base_offset,
+        created_ms=base_offset + 5,
+        is_parquet=is_parquet,
+        batches=EMPTY_TABLE if is_parquet else table,
+    )
+
+
+def changes(*rows: Row) -> Changes:
+    """Changes that put these rows."""
+    made = Changes()
+    for row in rows:
+        made.put(row)
+    return made
