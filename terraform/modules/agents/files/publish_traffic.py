@@ -21,7 +21,8 @@ def total(metrics: str, counters: "set[str]") -> float:
     for line in metrics.splitlines():
         name = line.split("{", 1)[0].split(" ", 1)[0]
         if name in counters:
-            found += float(line.rsplit("}", 1)[-1].split()[-1 if "}" in line else 1])
+            # What follows the labels, or the bare name: the value, then perhaps a time stamp.
+            found += float((line.rsplit("}", 1)[1] if "}" in line else line[len(name) :]).split()[0])
     return found
 
 
@@ -38,7 +39,10 @@ def main() -> int:
     url = os.environ.get("METRICS_URL", "http://127.0.0.1:9644/metrics")
     with urllib.request.urlopen(url, timeout=5) as answer:
         metrics = answer.read().decode()
-    now = {"bytes": total(metrics, set(os.environ["TRAFFIC_COUNTERS"].split(","))), "seconds": time.monotonic()}
+    now = {
+        "bytes": total(metrics, set(os.environ["TRAFFIC_COUNTERS"].split(","))),
+        "seconds": time.monotonic(),
+    }
     before = json.loads(state.read_text()) if state.exists() else now
     state.write_text(json.dumps(now))
     value = rate(before, now)

@@ -1,0 +1,147 @@
+"""What runs on the instances: settings are written as Tailrace reads them, and the drain comes before the end.
+
+The scripts run here for real, against stand-ins for curl, aws, systemctl and chgrp on PATH.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import gzip
+import importlib.util
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+MODULES = Path(__file__).parents[2] / "terraform" / "modules"
+SCRIPTS = sorted(MODULES.glob("*/files/*.sh"))
+UNITS = sorted(path for path in MODULES.glob("*/files/*") if ".service" in path.name or ".timer" in path.name)
+
+CURL = """#!/bin/bash
+case "${@: -1}" in
+  */api/token) echo token ;;
+  */local-ipv4) echo 10.40.1.7 ;;
+  */availability-zone-id) echo euc1-az2 ;;
+  */instance-id) echo i-0123 ;;
+  */target-lifecycle-state)
+    echo look >>"$LOG"
+    [[ $(grep -c look "$LOG") -ge 3 ]] && echo Terminated || echo InService ;;
+  *) exit 22 ;;
+esac
+"""
+
+
+def stand_ins(directory: Path, **scripts: str) -> dict[str, str]:
+    """An environment whose PATH finds these scripts first."""
+    for name, text in {"curl": CURL, "chgrp": "#!/bin/bash\n", **scripts}.items():
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    return {
+        "PATH": f"{directory}:{os.environ['PATH']}",
+        "LOG": str(directory / "log"),
+        "TAILRACE_CONFIG": str(directory / "etc" / "tailrace.toml"),
+        "AWS_REGION": "eu-central-1",
+        "STORE_URL": "s3://records/tailrace",
+    }
+
+
+def run(script: str, environment: dict[str, str]) -> str:
+    command = ["bash", str(MODULES / script)]
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, timeout=20
+    ).stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parts[-3]}-{path.name}")
+def test_a_script_is_read_by_bash(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+
+
+def test_an_agent_is_told_its_address_zone_and_sequencer(tmp_path: Path) -> None:
+    environment = stand_ins(tmp_path) | {"SEQUENCER_ADDRESS": "seq.internal:9645"}
+    run("agents/files/write_config.sh", environment)
+    settings = tomllib.loads(Path(environment["TAILRACE_CONFIG"]).read_text())
+    assert settings["store"] == "s3://records/tailrace"
+    assert "database" not in settings
+    assert settings["agent"]["listen"] == "0.0.0.0:9092"
+    assert settings["agent"]["advertise"] == "10.40.1.7:9092"
+    assert settings["agent"]["http"] == "0.0.0.0:9644"
+    assert settings["agent"]["zone"] == "euc1-az2"
+    assert settings["agent"]["sequencer"] == "seq.internal:9645"
+
+
+def test_a_sequencer_quotes_the_password_and_says_only_once_that_it_changed(tmp_path: Path) -> None:
+    secret = '{"username": "tailrace", "password": "a/b@c:d?e%f\\"g"}'
+    environment = stand_ins(tmp_path, aws=f"#!/bin/bash\ncat <<'J'\n{secret}\nJ\n") | {
+        "DATABASE_HOST": "db.internal",
+        "DATABASE_PORT": "5432",
+        "DATABASE_NAME": "tailrace",
+        "DATABASE_SECRET": "arn:secret",
+    }
+    assert run("sequencer/files/write_config.sh", environment) == "changed\n"
+    config = Path(environment["TAILRACE_CONFIG"])
+    expected = (
+        "postgresql+asyncpg://tailrace:a%2Fb%40c%3Ad%3Fe%25f%22g@db.internal:5432/tailrace?ssl=verify-full"
+    )
+    assert tomllib.loads(config.read_text())["database"] == expected
+    assert config.stat().st_mode & 0o007 == 0
+    assert run("sequencer/files/write_config.sh", environment) == ""
+
+
+def test_the_agent_is_stopped_before_the_hook_is_completed(tmp_path: Path) -> None:
+    note = '#!/bin/bash\necho "{} $*" >>"$LOG"\n'
+    environment = stand_ins(
+        tmp_path, aws=note.format("aws"), systemctl=note.format("systemctl"), sleep="#!/bin/bash\n"
+    ) | {"AUTOSCALING_GROUP": "agents", "DRAIN_HOOK": "drain", "POLL_SECONDS": "0"}
+    run("agents/files/drain.sh", environment)
+    looks, (stop, complete) = (lines := Path(environment["LOG"]).read_text().splitlines())[:-2], lines[-2:]
+    assert looks == ["look"] * 3
+    assert stop == "systemctl stop tailrace-agent.service"
+    assert complete.startswith("aws autoscaling complete-lifecycle-action --region eu-central-1 ")
+    assert "--lifecycle-hook-name drain --instance-id i-0123 --lifecycle-action-result CONTINUE" in complete
+
+
+def test_the_agent_is_killed_no_earlier_than_the_drain_may_take() -> None:
+    unit = (MODULES / "agents/files/tailrace-agent.service.tftpl").read_text()
+    assert "TimeoutStopSec=${drain_seconds}\n" in unit
+    assert "KillSignal=SIGTERM\n" in unit
+    assert "ExecStart=/usr/local/bin/tailrace agent --config /etc/tailrace/tailrace.toml\n" in unit
+    server = (MODULES / "sequencer/files/tailrace-sequencer.service.tftpl").read_text()
+    assert "ExecStart=/usr/local/bin/tailrace sequencer --config /etc/tailrace/tailrace.toml\n" in server
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_starts_only_what_user_data_writes(unit: Path) -> None:
+    parsed = configparser.RawConfigParser(strict=False)
+    parsed.read_string(unit.read_text())
+    assert parsed.has_option("Unit", "Description")
+    written = (unit.parents[1] / "main.tf").read_text()
+    assert f'"/etc/systemd/system/{unit.name.removesuffix(".tftpl")}" = {{' in written
+    for path in re.findall(r"^Exec\w+=\+?(/usr/local/lib/\S+)", unit.read_text(), flags=re.M):
+        assert f'"{path}" = {{' in written
+
+
+@pytest.mark.parametrize("module", ["agents", "sequencer"])
+def test_user_data_fits_into_what_ec2_takes(module: str) -> None:
+    files = sorted((MODULES / module / "files").iterdir())
+    inner = b"".join(base64.b64encode(path.read_bytes()) + b"x" * 100 for path in files if path.is_file())
+    assert len(gzip.compress(inner)) + 2048 < 16 * 1024
+
+
+def test_traffic_is_the_growth_of_the_counters() -> None:
+    path = MODULES / "agents/files/publish_traffic.py"
+    spec = importlib.util.spec_from_file_location("publish_traffic", path)
+    assert spec is not None and spec.loader is not None
+    traffic = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(traffic)
+    metrics = (
+        '# HELP a_total x\na_total{topic="x y"} 3\na_total{topic="z"} 4 1700000000\nb_total 5\nab_total 9\n'
+    )
+    assert traffic.total(metrics, {"a_total", "b_total"}) == 12
+    before = {"bytes": 0.0, "seconds": 10.0}
+    assert traffic.rate(before, {"bytes": 60 * 2.0**20, "seconds": 70.0}) == 1.0
+    assert traffic.rate({"bytes": 9.0, "seconds": 10.0}, {"bytes": 1.0, "seconds": 70.0}) is None

@@ -1,0 +1,168 @@
+"""terraform/ keeps every rule, and every rule fails on a planted mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hcl2
+import pytest
+
+from tests.terraform import rules
+from tests.terraform.rules import RULES, Module, Rule, joins, load, parse
+
+ROOT = Path(__file__).parents[2] / "terraform"
+DIRECTORIES = sorted({path.parent for path in ROOT.rglob("*.tf")})
+MODULES = {module.name: module for module in (load(ROOT, directory) for directory in DIRECTORIES)}
+PARTS = {name: module for name, module in MODULES.items() if not module.is_environment}
+PRODUCTION = MODULES["environments/production"]
+
+# (rule, module, text that stands in it, what to put there instead)
+PLANTED: list[tuple[Rule, str, str, str]] = [
+    (rules.versions_are_pinned, "modules/agents", '"~> 6.20"', '">= 6.0"'),
+    (rules.versions_are_pinned, "modules/agents", '">= 1.10.0, < 2.0.0"', '">= 1.10.0"'),
+    (rules.versions_are_pinned, "environments/production", '"6.20.0"', '"~> 6.20"'),
+    (rules.variables_are_described, "modules/network", "type        = bool", ""),
+    (rules.variables_are_described, "modules/network", 'description = "The three', 'other = "The three'),
+    (
+        rules.variables_are_validated,
+        "modules/agents",
+        "var.drain_seconds >= 10 && var.drain_seconds <= 3600",
+        "true",
+    ),
+    (rules.variables_are_validated, "modules/agents", '"drain_seconds must', '"must'),
+    (rules.outputs_are_described, "modules/agents", 'description = "Name of the autoscaling group."', ""),
+    (rules.references_are_declared, "modules/agents", "= local.drain_hook", "= local.drain_hok"),
+    (rules.references_are_declared, "modules/agents", "aws_lb.this.arn", "aws_lb.that.arn"),
+    (rules.references_are_declared, "modules/agents", "= var.max_agents\n", "= 12\n"),
+    (rules.nothing_is_public, "modules/agents", "internal                         = true", ""),
+    (rules.nothing_is_public, "modules/agents", "associate_public_ip_address = false", ""),
+    (rules.nothing_is_public, "modules/agents", "= each.value.range\n  ip", '= "0.0.0.0/0"\n  ip'),
+    (rules.nothing_is_public, "modules/network", "count = var.nat ? 1 : 0", "count = 1"),
+    (rules.nothing_is_public, "modules/network", "map_public_ip_on_launch = false", ""),
+    (rules.nothing_is_public, "modules/network", "default     = false", "default     = true"),
+    (rules.nothing_is_public, "modules/compactor", "assign_public_ip = false", "assign_public_ip = true"),
+    (
+        rules.nothing_is_public,
+        "modules/metadata",
+        "publicly_accessible    = false",
+        "publicly_accessible = true",
+    ),
+    (rules.everything_is_encrypted, "modules/agents", "encrypted             = true", ""),
+    (rules.everything_is_encrypted, "modules/metadata", "storage_encrypted     = true", ""),
+    (rules.everything_is_encrypted, "modules/compactor", "sqs_managed_sse_enabled   = true", ""),
+    (rules.everything_is_encrypted, "modules/compactor", "kms_key_id        = aws_kms_key.this.arn", ""),
+    (rules.everything_is_encrypted, "modules/object_store", "bucket_key_enabled = true", ""),
+    (rules.everything_is_encrypted, "modules/object_store", '"aws:kms"', '"AES256"'),
+    (rules.everything_is_encrypted, "modules/object_store", "enable_key_rotation     = true", ""),
+    (rules.instances_require_imdsv2, "modules/sequencer", '= "required"', '= "optional"'),
+    (rules.actions_have_no_wildcards, "modules/agents", '["s3:GetObject", "s3:PutObject"]', '["s3:*"]'),
+    (
+        rules.actions_have_no_wildcards,
+        "modules/agents",
+        '["cloudwatch:PutMetricData"]',
+        '["cloudwatch:Put*"]',
+    ),
+    (
+        rules.policies_are_documents,
+        "modules/agents",
+        "data.aws_iam_policy_document.this.json",
+        "jsonencode({})",
+    ),
+    (
+        rules.wildcard_resources_say_why,
+        "modules/agents",
+        "    # PutMetricData knows no resources; the condition below holds it to our namespace.\n",
+        "",
+    ),
+    (rules.wildcard_resources_say_why, "modules/network", "# As above: ECR signs these reads itself.", ""),
+    (
+        rules.only_the_collector_deletes,
+        "modules/agents",
+        '"s3:PutObject"]',
+        '"s3:PutObject", "s3:DeleteObject"]',
+    ),
+    (rules.only_the_collector_deletes, "modules/compactor", '"s3:DeleteObject"', '"s3:DeleteObjectVersion"'),
+    (rules.the_bucket_is_guarded, "modules/object_store", "block_public_policy     = true", ""),
+    (rules.the_bucket_is_guarded, "modules/object_store", '"aws:SecureTransport"', '"aws:SourceIp"'),
+    (rules.the_bucket_is_guarded, "modules/object_store", "expired_object_delete_marker = true", "days = 30"),
+    (rules.the_bucket_is_guarded, "modules/object_store", "abort_incomplete_multipart_upload", "expiration"),
+    (rules.the_bucket_is_guarded, "modules/object_store", "noncurrent_version_expiration", "other"),
+    (
+        rules.the_bucket_is_guarded,
+        "modules/object_store",
+        "prevent_destroy = true",
+        "prevent_destroy = false",
+    ),
+    (rules.the_database_is_durable, "modules/metadata", "multi_az               = true", "multi_az = false"),
+    (rules.the_database_is_durable, "modules/metadata", '"rds.force_ssl"', '"other"'),
+    (rules.the_database_is_durable, "modules/metadata", "deletion_protection       = true", ""),
+    (
+        rules.the_database_is_durable,
+        "modules/metadata",
+        "manage_master_user_password   = true",
+        'password = "x"',
+    ),
+    (rules.scale_in_drains, "modules/agents", "initial_lifecycle_hook", "other"),
+    (rules.scale_in_drains, "modules/agents", "var.drain_seconds + 60", "var.drain_seconds - 60"),
+    (rules.scale_in_drains, "modules/agents", "EC2_INSTANCE_TERMINATING", "EC2_INSTANCE_LAUNCHING"),
+    (
+        rules.scale_in_drains,
+        "modules/agents",
+        "autoscaling:CompleteLifecycleAction",
+        "autoscaling:SetInstanceHealth",
+    ),
+]
+
+
+def named(rule: object) -> str:
+    return getattr(rule, "__name__", "")
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_the_files_keep_the_rule(rule: Rule, name: str) -> None:
+    assert list(rule(MODULES[name])) == []
+
+
+@pytest.mark.parametrize(("rule", "name", "good", "bad"), PLANTED)
+def test_a_planted_mistake_is_found(rule: Rule, name: str, good: str, bad: str) -> None:
+    text = MODULES[name].text
+    assert good in text, "the snippet to change is not there any more"
+    assert list(rule(parse(name, text.replace(good, bad)))) != []
+
+
+def test_every_rule_has_a_planted_mistake() -> None:
+    assert {rule for rule, *_ in PLANTED} == set(RULES)
+
+
+def test_production_joins_every_module_and_passes_only_what_is_declared() -> None:
+    assert list(joins(PRODUCTION, PARTS)) == []
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("  bucket        = var.bucket\n", ""),
+        ("  bucket        = var.bucket\n", "  bucket        = var.bucket\n  colour = 1\n"),
+        ("module.agents.bootstrap_servers", "module.agents.bootstrap"),
+        ('source = "../../modules/network"', 'source = "../../modules/netwerk"'),
+        ('source = "../../modules/compactor"', 'source = "../../modules/agents"'),
+    ],
+)
+def test_a_planted_mistake_between_modules_is_found(good: str, bad: str) -> None:
+    assert good in PRODUCTION.text
+    assert list(joins(parse(PRODUCTION.name, PRODUCTION.text.replace(good, bad)), PARTS)) != []
+
+
+def test_the_example_names_declared_variables_and_all_that_have_no_default() -> None:
+    example = hcl2.loads((ROOT / "environments/example/production.tfvars").read_text())
+    given = {key for key in example if not key.startswith("__")}
+    variables = dict(PRODUCTION.labelled("variable"))
+    assert given <= variables.keys()
+    assert {name for name, variable in variables.items() if "default" not in variable} <= given
+
+
+def test_all_six_modules_are_there() -> None:
+    expected = {"network", "object_store", "metadata", "sequencer", "agents", "compactor"}
+    assert {name.removeprefix("modules/") for name in PARTS} == expected
+    assert all(isinstance(module, Module) and module.blocks for module in MODULES.values())
