@@ -1,0 +1,216 @@
+"""A database that is away, full, locked or slow is said to be unavailable, and used again after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sqlite3
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+import sequencer.sql.postgres as postgres_module
+import sequencer.sql.sqlite as sqlite_module
+from sequencer.api import LeaseLost, SequencerUnavailable
+from sequencer.rows import CommitRow, CounterRow
+from sequencer.sql.store import SqlRowStore, open_row_store
+from tailrace.clock import ManualClock, SeededEntropy
+from tests.support.row_samples import TOPIC, changes
+from tests.support.servers import PostgresServer
+
+
+def store_at(url: str) -> SqlRowStore:
+    return open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+
+
+async def become_committer(store: SqlRowStore) -> int:
+    await store.open()
+    epoch = await store.take_committer_lease("test", "", 60_000)
+    assert epoch is not None
+    return epoch
+
+
+# -- SQLite ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_another_process_has_locked_is_unavailable_until_it_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "BUSY_SECONDS", 0.01)
+
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        other = sqlite3.connect(tmp_path / "rows.db", isolation_level=None)
+        other.execute("begin immediate")
+        with pytest.raises(SequencerUnavailable, match="another process holds its lock"):
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        assert await store.runs_from(TOPIC, 0, 0, 1) == []  # readers don't wait for writers
+        other.execute("rollback")
+        other.close()
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_full_disk_refuses_the_write_whole_and_takes_the_next_that_fits(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        ((pages,),) = await store._database.fetch("pragma page_count")
+        await store._database.fetch(f"pragma max_page_count = {pages + 2}")
+        large = CommitRow(TOPIC, 1, bytes(1_000_000))
+        with pytest.raises(SequencerUnavailable, match="the disk is full"):
+            await store.write(changes(CounterRow("n", 1), large), epoch)
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        loaded = await store.load()
+        assert loaded[CounterRow] == [CounterRow("n", 2)] and loaded[CommitRow] == []
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_path_that_cannot_be_a_file_is_unavailable_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+
+    async def act() -> None:
+        for path in (tmp_path, tmp_path / "taken" / "rows.db"):
+            store = store_at(f"sqlite:///{path}")
+            with pytest.raises(SequencerUnavailable, match=str(path)):
+                await store.open()
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_store_that_is_not_open_says_so_and_one_that_was_closed_opens_again(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        with pytest.raises(SequencerUnavailable, match="not opened"):
+            await store.now_ms()
+        await store.close()
+        first = await store.open()
+        await store.close()
+        await store.close()
+        assert await store.open() == first
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_write_whose_caller_is_cancelled_is_still_whole(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        rows = [CounterRow(f"n{number}", 1) for number in range(500)]
+        writing = asyncio.create_task(store.write(changes(*rows), epoch))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        assert len((await store.load())[CounterRow]) in (0, 500)
+        await store.close()
+
+    asyncio.run(act())
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_refuses_connections_is_unavailable() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def act() -> None:
+        store = store_at(f"postgresql://somebody:secret@127.0.0.1:{port}/rows")
+        with pytest.raises(SequencerUnavailable, match=f"PostgreSQL at 127.0.0.1:{port}/rows") as caught:
+            await store.open()
+        assert "secret" not in str(caught.value)
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_lost_connections_are_at_most_unavailable_and_made_again(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        await other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        with contextlib.suppress(SequencerUnavailable):  # unless the pool has seen it already
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+        await other.close()
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store, next_store = store_at(url), store_at(url)
+        epoch = await become_committer(store)
+        await next_store.open()
+        await store.release_committer_lease(epoch)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocking = blocker.transaction()
+        await blocking.start()
+        await blocker.execute("lock table counters in exclusive mode")
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+        await until_waiting(blocker, 1)
+        taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
+        await until_waiting(blocker, 2)
+        assert not taking.done()
+        await blocking.rollback()
+        await writing
+        assert await taking == epoch + 1
+        assert (await next_store.load())[CounterRow] == [CounterRow("n", 1)]
+        with pytest.raises(LeaseLost):
+            await store.write(changes(CounterRow("n", 2)), epoch)
+        for opened in (store, next_store, blocker):
+            await opened.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_statement_that_takes_too_long_is_ended(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 0.2)
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        await store.open()
+        with pytest.raises(SequencerUnavailable):
+            await store._database.fetch("select pg_sleep(20)")
+        assert await store.now_ms() > 0
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+async def until_waiting(connection: asyncpg.Connection, count: int) -> None:
+    asked = (
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    while await connection.fetchval(asked) < count:
+        await asyncio.sleep(0)
