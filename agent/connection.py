@@ -1,0 +1,302 @@
+"""One client connection: bytes to frames, frames to the dispatcher, responses out in request order.
+
+Frames are read straight into a buffer of their own size (records are views into it and are not copied before the
+upload); only a small staging buffer is shared by the heads. Requests of a connection are taken one after another, as
+Kafka does; a produce request is *admitted* in order and its answer comes later, so that several can be in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from agent.memory_budget import MemoryBudget
+from tailrace.object_store.api import Buffer
+
+STAGING_BYTES = 16 * 1024
+UNBUDGETED_BYTES = 64 * 1024
+"""Frames up to this size are allocated without asking the budget; they are accounted all the same."""
+MAX_QUEUED_FRAMES = 16
+
+log = structlog.get_logger("agent.connection")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a dispatcher made of a frame: buffers to send (none for acks=0), now or later; `close` ends the
+    connection after it."""
+
+    parts: Sequence[Buffer] | None = None
+    later: asyncio.Future[Sequence[Buffer] | None] | None = None
+    close: bool = False
+
+
+class Dispatch(Protocol):
+    """Decodes and handles one frame. Must not raise for anything a client can send."""
+
+    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """The protocol object of one socket. All its state belongs to the event loop's thread.
+
+    Reading stops while MAX_QUEUED_FRAMES wait, while the memory budget has no room for the next frame, or while
+    `max_inflight` answers are outstanding; writing waits for the socket's high-water mark.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        budget: MemoryBudget,
+        *,
+        max_frame_bytes: int,
+        max_inflight: int,
+        on_close: Callable[[KafkaConnection], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._dispatch = dispatch
+        self._budget = budget
+        self._max_frame_bytes = max_frame_bytes
+        self._max_inflight = max_inflight
+        self._on_close = on_close
+        self._monotonic = monotonic
+        self._staging = bytearray(STAGING_BYTES)
+        self._staged = 0
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._frames: deque[bytearray] = deque()
+        self._wake = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._replies: asyncio.Queue[Reply | None] = asyncio.Queue(max_inflight)
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._waits_for_budget: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+        self._draining = False
+        self.last_active = monotonic()
+        self.peer_host = "?"
+        self.client_software = ""
+        self.principal: Any = None
+
+    # --- the transport's side ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
+        self._transport = transport  # type: ignore[assignment]
+        peer = transport.get_extra_info("peername")
+        self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
+        transport.set_write_buffer_limits(high=4 * 1024 * 1024)  # type: ignore[attr-defined]
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}"),
+            loop.create_task(self._send_replies(), name=f"replies to {self.peer_host}"),
+        ]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        return memoryview(self._staging)[self._staged :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._monotonic()
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == len(self._frame):
+                self._frame_is_whole()
+            return
+        self._staged += nbytes
+        self._take_from_staging()
+
+    def eof_received(self) -> bool:
+        self._wake.set()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._writable.set()
+        for task in self._tasks:
+            task.cancel()
+        if self._waits_for_budget is not None:
+            self._waits_for_budget.cancel()
+        if self._frame is not None:
+            self._budget.give(len(self._frame))
+            self._frame = None
+        while self._frames:
+            self._budget.give(len(self._frames.popleft()))
+        self._on_close(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # --- bytes to frames ------------------------------------------------------------------------------
+
+    def _take_from_staging(self) -> None:
+        position = 0
+        while self._staged - position >= 4:
+            size = int.from_bytes(self._staging[position : position + 4], "big", signed=True)
+            if not 0 < size <= self._max_frame_bytes:
+                self._refuse_size(size)
+                return
+            if not self._allocate(size):
+                break
+            position += 4
+            assert self._frame is not None
+            taken = min(size, self._staged - position)
+            self._frame[:taken] = memoryview(self._staging)[position : position + taken]
+            self._filled = taken
+            position += taken
+            if taken < size:
+                break
+            self._frame_is_whole(parse_on=False)
+        rest = self._staged - position
+        if position and rest:
+            self._staging[:rest] = self._staging[position : self._staged]
+        self._staged = rest
+
+    def _allocate(self, size: int) -> bool:
+        """Give the next frame its buffer; False if that must wait (then reading is paused)."""
+        if size > UNBUDGETED_BYTES and not self._budget.try_take(size):
+            self._pause()
+            if self._waits_for_budget is None:
+                self._waits_for_budget = asyncio.get_running_loop().create_task(self._wait_for_budget(size))
+            return False
+        if size <= UNBUDGETED_BYTES:
+            self._budget.used += size
+        self._frame = bytearray(size)
+        self._filled = 0
+        return True
+
+    async def _wait_for_budget(self, size: int) -> None:
+        await self._budget.take(size)
+        self._budget.give(size)
+        self._waits_for_budget = None
+        if not self._closing:
+            self._take_from_staging()
+            self._maybe_resume()
+
+    def _frame_is_whole(self, parse_on: bool = True) -> None:
+        assert self._frame is not None
+        self._frames.append(self._frame)
+        self._frame = None
+        self._filled = 0
+        self._wake.set()
+        if len(self._frames) >= MAX_QUEUED_FRAMES:
+            self._pause()
+        if parse_on and self._staged:
+            self._take_from_staging()
+
+    def _refuse_size(self, size: int) -> None:
+        log.warning(
+            "closed a connection: frame size out of bounds",
+            peer=self.peer_host, size=size, max_request_bytes=self._max_frame_bytes,
+        )  # fmt: skip
+        self.close()
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _maybe_resume(self) -> None:
+        if (
+            self._paused
+            and not self._closing
+            and self._waits_for_budget is None
+            and len(self._frames) < MAX_QUEUED_FRAMES
+            and not self._draining
+        ):
+            self._paused = False
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    # --- frames to replies -----------------------------------------------------------------------------
+
+    async def _handle_frames(self) -> None:
+        while not self._closing:
+            if not self._frames:
+                if self._draining:
+                    break
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            frame = self._frames.popleft()
+            size = len(frame)
+            try:
+                reply = await self._dispatch(memoryview(frame), self)
+            except BaseException:
+                self._budget.give(size)
+                raise
+            if reply.later is None:
+                self._budget.give(size)
+            else:  # its bytes stay in the active buffer, whatever becomes of the connection
+                reply.later.add_done_callback(partial(self._give_back, size))
+            del frame
+            await self._replies.put(reply)
+            self._maybe_resume()
+            if reply.close:
+                break
+        await self._replies.put(None)
+
+    async def _send_replies(self) -> None:
+        while True:
+            reply = await self._replies.get()
+            if reply is None:
+                break
+            parts = reply.parts if reply.later is None else await asyncio.shield(reply.later)
+            if parts and self._transport is not None and not self._transport.is_closing():
+                self._transport.writelines(parts)
+                if not self._writable.is_set():
+                    await self._writable.wait()
+            self.last_active = self._monotonic()
+            if reply.close:
+                break
+        self.close()
+
+    def _give_back(self, size: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
+        self._budget.give(size)
+        if not answered.cancelled():
+            answered.exception()
+
+    # --- ending ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send what is written, then close."""
+        if not self._closing:
+            self._closing = True
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """Read no more; close once every request that was read is answered."""
+        self._draining = True
+        self._pause()
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being read or answered."""
+        return not self._frames and self._frame is None and self._replies.empty()
+
+    @property
+    def tls(self) -> ssl.SSLObject | None:
+        """The TLS session, if there is one."""
+        found = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return found if isinstance(found, ssl.SSLObject) else None

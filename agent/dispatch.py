@@ -1,0 +1,103 @@
+"""From a frame to a handler and back: the one place that decides what is served and how errors are answered.
+
+What a client may send wrong, by how it is answered:
+- an unknown API or version: the connection is closed, as Kafka does, but ApiVersions, which gets UNSUPPORTED_VERSION
+  in a version 0 body (KIP-511);
+- bytes that are not the message they claim to be: a log line, a metric, a closed connection;
+- anything the message says that can't be done: error codes, by the handler.
+An exception that no handler foresaw is logged with its stack, counted, and closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from agent.connection import KafkaConnection, Reply
+from agent.handlers import HANDLERS
+from agent.protocol import (
+    ApiKey,
+    MalformedRequest,
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    encode_response,
+    parse_request_header,
+)
+from agent.protocol.api_keys import API_VERSIONS
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from agent.services import Deferred, RequestContext, Services
+from agent.zones import zone_of_client
+from tailrace.object_store.api import Buffer
+
+log = structlog.get_logger("agent.requests")
+
+
+class Dispatcher:
+    """Handles the frames of all connections of an agent."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        started = self._services.clock.monotonic()
+        try:
+            header = parse_request_header(frame)
+            spec = API_VERSIONS.get(header.api_key)
+            handler = HANDLERS.get(ApiKey(header.api_key)) if spec is not None else None
+            if handler is None or spec is None:
+                raise UnsupportedVersion(header.api_key, header.api_version)
+            if header.api_key == ApiKey.API_VERSIONS and not 0 <= header.api_version <= spec.max:
+                return Reply(_api_versions_too_new(header))
+            request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        except (MalformedRequest, UnsupportedVersion) as error:
+            self._services.telemetry.bad_requests.labels(type(error).__name__).inc()
+            log.warning("closed a connection: a request that can't be read", peer=connection.peer_host, error=str(error))
+            return Reply(close=True)
+        context = RequestContext(
+            api_version=header.api_version,
+            client_id=header.client_id or "",
+            client_host=connection.peer_host,
+            zone=zone_of_client(header.client_id, self._services.identity.zone),
+        )
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
+            connection.client_software = f"{request.client_software_name}/{request.client_software_version}"
+        try:
+            response = await handler(self._services, context, request)
+            if isinstance(response, Deferred):
+                return Reply(later=asyncio.ensure_future(self._later(header, response, started)))
+            return Reply(self._encoded(header, response, started))
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            self._failed(header, connection.peer_host, error)
+            return Reply(close=True)
+
+    async def _later(self, header: RequestHeader, deferred: Deferred, started: float) -> Sequence[Buffer] | None:
+        return self._encoded(header, await deferred.response, started)
+
+    def _encoded(self, header: RequestHeader, response: Any, started: float) -> Sequence[Buffer] | None:
+        seconds = self._services.clock.monotonic() - started
+        self._services.telemetry.request_served(ApiKey(header.api_key), seconds)
+        if response is None:
+            return None
+        return encode_response(header.correlation_id, header.api_key, header.api_version, response)
+
+    def _failed(self, header: RequestHeader, peer: str, error: Exception) -> None:
+        self._services.telemetry.request_failures.labels(ApiKey(header.api_key).name).inc()
+        log.error(
+            "a request failed in a way that no handler foresaw; its connection is closed",
+            api=ApiKey(header.api_key).name, version=header.api_version, peer=peer,
+            client_id=header.client_id, correlation_id=header.correlation_id, exc_info=error,
+        )  # fmt: skip
+
+
+def _api_versions_too_new(header: RequestHeader) -> Sequence[Buffer]:
+    spec = API_VERSIONS[ApiKey.API_VERSIONS]
+    response = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(ApiKey.API_VERSIONS, spec.advertised_min, spec.max)],
+    )
+    return encode_response(header.correlation_id, ApiKey.API_VERSIONS, 0, response)

@@ -1,0 +1,230 @@
+"""Fetch: find the runs, wait for enough bytes, read them, answer by Kafka's rules.
+
+The bounds of a partition (log start, high watermark, last stable offset) and its runs come from one answer of the
+sequencer, so they belong to one commit number; OFFSET_OUT_OF_RANGE is said only from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.fetch.sessions import FetchContext, FetchWish
+from agent.metadata import KnownTopic
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from agent.services import RequestContext, Services
+from sequencer.api import FindAnswer, FindPartition, FindRequest, FoundPartition, PartitionError, Run, SequencerError, Verdict
+from tailrace.object_store.api import ObjectMissing
+
+log = structlog.get_logger("agent.fetch")
+
+FIRST_TOPIC_ID_VERSION = 13
+READ_COMMITTED = 1
+MAX_PLANS = 3
+"""How often a fetch is planned anew when an object was gone (compacted, collected) between plan and read."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One partition of the fetch: its wish, its topic (if known), and its row of the response."""
+
+    wish: FetchWish
+    topic: KnownTopic | None
+    data: PartitionData
+    found: FoundPartition | None = None
+
+    @property
+    def is_failed(self) -> bool:
+        return self.data.error_code != ErrorCode.NONE
+
+
+async def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse:
+    """Serve one fetch; see the module."""
+    fetch = services.sessions.begin(request, context.client_id)
+    if isinstance(fetch, ErrorCode):
+        return FetchResponse(error_code=fetch, session_id=0)
+    try:
+        wanted = await _wanted(services, context, fetch)
+        await _fill(services, request, wanted)
+    except SequencerError as error:
+        code = code_of(error)
+        log.warning("a fetch got no answer from the sequencer", error=str(error))
+        wanted = [
+            _Wanted(wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1))
+            for wish in fetch.wishes
+        ]
+    return _response(fetch, wanted)
+
+
+async def _wanted(services: Services, context: RequestContext, fetch: FetchContext) -> list[_Wanted]:
+    by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
+    snapshot = services.catalog.snapshot
+    names_known = all(
+        (wish.key[1] in snapshot.by_id) if by_id else (wish.key[0] in snapshot.by_name) for wish in fetch.wishes
+    )
+    if not names_known:
+        snapshot = await services.catalog.refresh()
+    wanted = []
+    for wish in fetch.wishes:
+        name, topic_id, partition = wish.key
+        data = PartitionData(partition_index=partition, high_watermark=-1)
+        topic = snapshot.by_id.get(topic_id) if by_id else snapshot.by_name.get(name)
+        if topic is None:
+            data.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif not 0 <= partition < topic.topic.partitions:
+            data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        wanted.append(_Wanted(wish, topic, data))
+    return wanted
+
+
+async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> None:
+    """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile."""
+    settings = services.settings
+    max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
+    deadline = services.clock.monotonic() + max_wait
+    max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
+    read_committed = request.isolation_level == READ_COMMITTED
+    plans = 0
+    while True:
+        live = [each for each in wanted if not each.is_failed]
+        if not live:
+            return
+        answer = await _find(services, live, max_bytes)
+        failed = any(each.is_failed for each in wanted)
+        there = sum(_bytes_ready(each, read_committed) for each in live if not each.is_failed)
+        left = deadline - services.clock.monotonic()
+        if there >= request.min_bytes or failed or left <= 0:
+            plans += 1
+            if await _read(services, live, max_bytes, read_committed, is_last_plan=plans >= MAX_PLANS):
+                return
+            continue
+        assert all(each.topic is not None for each in live)
+        await services.tail.wait(
+            [(each.topic.topic.topic_id, each.wish.key[2]) for each in live if each.topic is not None],
+            answer.commit_number,
+            left,
+        )
+
+
+async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> FindAnswer:
+    answer = await services.sequencer.find_batches(
+        FindRequest(
+            [
+                FindPartition(
+                    each.topic.topic.topic_id, each.wish.key[2], each.wish.fetch_offset, min(each.wish.max_bytes, max_bytes)
+                )
+                for each in live
+                if each.topic is not None
+            ]
+        )
+    )
+    for each, found in zip(live, answer.partitions, strict=True):
+        each.found = found
+        each.data.error_code = PARTITION_CODES[found.error]
+        if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
+            each.data.high_watermark = found.high_watermark
+            each.data.last_stable_offset = found.last_stable_offset
+            each.data.log_start_offset = found.log_start_offset
+    return answer
+
+
+def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
+    """Bytes that could be sent now, as far as rows tell: at most the partition's own bound."""
+    found = wanted.found
+    if found is None:
+        return 0
+    end = found.last_stable_offset if read_committed else found.high_watermark
+    ready = sum(_run_bytes(run, wanted.wish.fetch_offset, end) for run in found.runs)
+    return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
+
+
+def _run_bytes(run: Run, offset: int, end: int) -> int:
+    if run.base_offset >= end:
+        return 0
+    if not run.batches:
+        return run.length
+    return sum(
+        batch.length
+        for batch in run.batches
+        if batch.verdict is Verdict.STORED and offset < batch.base_offset + batch.record_count and batch.base_offset < end
+    )
+
+
+async def _read(
+    services: Services, live: list[_Wanted], max_bytes: int, read_committed: bool, is_last_plan: bool
+) -> bool:
+    """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and should be made anew."""
+    left, minimum_one = max_bytes, True
+    plan: list[tuple[_Wanted, int, bool]] = []
+    for each in live:
+        ready = 0 if each.is_failed else _bytes_ready(each, read_committed)
+        if not ready or (left <= 0 and not minimum_one):
+            continue
+        plan.append((each, min(each.wish.max_bytes, max(left, 0)), minimum_one))
+        left -= ready
+        minimum_one = False
+    outcomes = await asyncio.gather(
+        *(_read_partition(services, each, room, first, read_committed) for each, room, first in plan),
+        return_exceptions=True,
+    )
+    if not is_last_plan and any(isinstance(outcome, ObjectMissing) for outcome in outcomes):
+        return False
+    for (each, _, _), outcome in zip(plan, outcomes, strict=True):
+        if isinstance(outcome, EXPECTED):
+            each.data.error_code = code_of(outcome)
+            log.error(
+                "records can't be read now",
+                topic=each.topic.topic.name if each.topic else "", partition=each.wish.key[2],
+                offset=each.wish.fetch_offset, error=str(outcome),
+            )  # fmt: skip
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return True
+
+
+async def _read_partition(
+    services: Services, wanted: _Wanted, room: int, minimum_one: bool, read_committed: bool
+) -> None:
+    found = wanted.found
+    assert found is not None
+    end = found.last_stable_offset if read_committed else found.high_watermark
+    read = await services.reader.read(
+        found.runs, wanted.wish.fetch_offset, room, found.leader_epoch, minimum_one=minimum_one, end_limit=end
+    )
+    wanted.data.records = read.parts
+    services.telemetry.fetched_bytes.inc(read.bytes)
+    services.telemetry.fetched_records.inc(read.record_count)
+    if read_committed:
+        wanted.data.aborted_transactions = [
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in found.aborted
+            if aborted.first_offset < read.end_offset and aborted.last_offset >= wanted.wish.fetch_offset
+        ]
+
+
+def _response(fetch: FetchContext, wanted: list[_Wanted]) -> FetchResponse:
+    response = FetchResponse(session_id=fetch.session_id)
+    topics: dict[tuple[str, object], FetchableTopicResponse] = {}
+    for each in wanted:
+        if not fetch.must_tell(each.wish, each.data):
+            continue
+        fetch.told(each.wish, each.data)
+        if each.data.records is None:
+            each.data.records = b""
+        name, topic_id, _ = each.wish.key
+        topic = topics.get((name, topic_id))
+        if topic is None:
+            topic = topics[name, topic_id] = FetchableTopicResponse(topic=name, topic_id=topic_id)
+            response.responses.append(topic)
+        topic.partitions.append(each.data)
+    return response

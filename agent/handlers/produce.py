@@ -1,0 +1,181 @@
+"""Produce: validate each partition's batch, put it into the active buffer, answer after its commit.
+
+The admission (all that is done before the handler returns) keeps the order of a connection's requests; the answer is
+deferred until the last batch of the request has its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from agent.errors import BATCH_CODES, code_of
+from agent.metadata import KnownTopic
+from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from agent.services import Deferred, RequestContext, Services
+from sequencer.api import SequencerError
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import BatchCoordinates, coordinates
+from tailrace.object_store.api import Buffer
+from tailrace.record_batch import InvalidBatch, read_header, validate_produced, with_log_append_time
+
+FIRST_TOPIC_ID_VERSION = 13
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """A batch that goes into the buffer, and the response row that its result fills."""
+
+    partition: TopicPartition
+    topic_name: str
+    coordinates: BatchCoordinates
+    data: Buffer
+    row: PartitionProduceResponse
+    log_append_ms: int
+
+
+async def handle(services: Services, context: RequestContext, request: ProduceRequest) -> Deferred | ProduceResponse | None:
+    """Admit a produce request; see the module."""
+    version = context.api_version
+    response = ProduceResponse()
+    accepted: list[_Accepted] = []
+    refusal = _refusal_of(request, version)
+    for topic_data in request.topic_data:
+        rows: list[PartitionProduceResponse] = []
+        response.responses.append(
+            TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=rows)
+        )
+        topic: KnownTopic | None = None
+        error = refusal
+        if error is None:
+            topic, error = await _topic_of(services, topic_data, version)
+        for partition_data in topic_data.partition_data:
+            row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
+            rows.append(row)
+            if error is not None or topic is None:
+                _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+                continue
+            _admit(services, topic, partition_data, row, accepted)
+    if not accepted:
+        return None if request.acks == 0 else response
+    submission = Submission(len(accepted))
+    services.lanes.submit(
+        [
+            (each.partition, each.topic_name, BufferedBatch(each.coordinates, each.data, submission, index))
+            for index, each in enumerate(accepted)
+        ]
+    )
+    return Deferred(_answer(services, request, response, accepted, submission))
+
+
+def _refusal_of(request: ProduceRequest, version: int) -> ErrorCode | None:
+    if request.acks not in (-1, 0, 1):
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    if version < 3:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if request.transactional_id is not None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return None
+
+
+async def _topic_of(
+    services: Services, data: TopicProduceData, version: int
+) -> tuple[KnownTopic | None, ErrorCode | None]:
+    try:
+        if version >= FIRST_TOPIC_ID_VERSION:
+            topic = await services.catalog.topic_by_id(data.topic_id)
+            return topic, None if topic else ErrorCode.UNKNOWN_TOPIC_ID
+        topic = await services.catalog.topic_by_name(data.name)
+        return topic, None if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except SequencerError as error:
+        return None, code_of(error)
+
+
+def _admit(
+    services: Services,
+    topic: KnownTopic,
+    data: PartitionProduceData,
+    row: PartitionProduceResponse,
+    accepted: list[_Accepted],
+) -> None:
+    if not 0 <= data.index < topic.topic.partitions:
+        _refuse(services, row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        return
+    settings, now = topic.settings, services.clock.wall_ms()
+    try:
+        batches = validate_produced(
+            data.records if data.records is not None else memoryview(b""),
+            max_message_bytes=settings.max_message_bytes,
+            log_append_time=settings.log_append_time,
+            oldest_timestamp=now - settings.timestamp_before_max_ms,
+            newest_timestamp=now + settings.timestamp_after_max_ms,
+        )
+    except InvalidBatch as error:
+        _refuse(services, row, code_of(error), str(error))
+        return
+    partition = TopicPartition(topic.topic.topic_id, data.index)
+    for header, view in batches:
+        if header.is_transactional:
+            _refuse(services, row, ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+            return
+        stamped: Buffer = view
+        if settings.log_append_time:
+            stamped = with_log_append_time(view, now)
+            header = read_header(stamped)
+        services.telemetry.produced_bytes.inc(header.length)
+        services.telemetry.produced_records.inc(header.record_count)
+        accepted.append(
+            _Accepted(
+                partition, topic.topic.name, coordinates(header), stamped, row, now if settings.log_append_time else -1
+            )
+        )
+
+
+async def _answer(
+    services: Services,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    accepted: list[_Accepted],
+    submission: Submission,
+) -> ProduceResponse | None:
+    await asyncio.shield(submission.done)
+    for each, result in zip(accepted, submission.results, strict=True):
+        assert result is not None, "a submission is done when every batch has its result"
+        _fill(services, each, result)
+    return None if request.acks == 0 else response
+
+
+def _fill(services: Services, accepted: _Accepted, result: BatchResult) -> None:
+    row = accepted.row
+    if result.failure is not None:
+        code = ErrorCode.KAFKA_STORAGE_ERROR if result.failure.kind == "storage" else ErrorCode.REQUEST_TIMED_OUT
+        _refuse(services, row, code, result.failure.message)
+        return
+    code = BATCH_CODES[result.error]
+    if code is not ErrorCode.NONE:
+        _refuse(services, row, code, "")
+        return
+    if row.error_code == ErrorCode.NONE and row.base_offset < 0:
+        row.base_offset = result.base_offset
+    row.log_start_offset = result.log_start_offset
+    row.log_append_time_ms = accepted.log_append_ms
+
+
+def _refuse(services: Services, row: PartitionProduceResponse, code: ErrorCode, message: str) -> None:
+    row.error_code = code
+    row.base_offset = -1
+    services.telemetry.refused_batches.labels(code.name).inc()
+    if message:
+        row.error_message = message
+    if code is ErrorCode.INVALID_RECORD:
+        row.record_errors = [BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message=message)]

@@ -1,0 +1,97 @@
+"""The catalog: topics and ring as an agent knows them, kept current by asking with the version it has.
+
+A Metadata answer, or a look-up of something unknown, asks the sequencer first, so metadata is right the moment after
+it changed; produce and fetch use what is known and ask only when a topic isn't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from uuid import UUID
+
+from sequencer.api import BrokerConfigsRequest, Metadata, MetadataRequest, Ring, Sequencer, Topic
+from tailrace.topic_config import TopicSettings, topic_settings
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic and the settings that follow from its configs and the cluster's."""
+
+    topic: Topic
+    settings: TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one metadata version and ring generation. Immutable; replaced as a whole."""
+
+    cluster_id: str
+    incarnation: int
+    version: int
+    ring: Ring
+    by_name: dict[str, KnownTopic]
+    by_id: dict[UUID, KnownTopic]
+    broker_configs: dict[str, str]
+
+
+EMPTY = Snapshot("", 0, -1, Ring(-1, []), {}, {}, {})
+
+
+class Catalog:
+    """Owns the snapshot. Refreshes are single flight with one follow-up: a caller's refresh always starts after it
+    asked, so what it sees is at least as new as its call."""
+
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+        self.snapshot = EMPTY
+        self._running: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> Snapshot:
+        """The newest snapshot, asked for after this call began."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._after(self._running))
+        await asyncio.shield(self._next)
+        return self.snapshot
+
+    async def _after(self, running: asyncio.Task[None] | None) -> None:
+        if running is not None:
+            await asyncio.wait([running])
+        self._running, self._next = self._next, None
+        await self._ask()
+
+    async def _ask(self) -> None:
+        known = self.snapshot
+        answer = await self._sequencer.metadata(MetadataRequest(known.version, known.ring.generation))
+        if answer.topics is None and answer.ring is None:
+            return
+        broker_configs = known.broker_configs
+        if answer.topics is not None:
+            broker_configs = (await self._sequencer.broker_configs(BrokerConfigsRequest(""))).configs
+        self.snapshot = _snapshot(known, answer, broker_configs)
+
+    async def topic_by_name(self, name: str) -> KnownTopic | None:
+        """The topic, asking once if it isn't known."""
+        return self.snapshot.by_name.get(name) or (await self.refresh()).by_name.get(name)
+
+    async def topic_by_id(self, topic_id: UUID) -> KnownTopic | None:
+        """The topic, asking once if it isn't known."""
+        return self.snapshot.by_id.get(topic_id) or (await self.refresh()).by_id.get(topic_id)
+
+
+def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str]) -> Snapshot:
+    by_name, by_id = known.by_name, known.by_id
+    if answer.topics is not None:
+        topics = [KnownTopic(topic, topic_settings(topic.configs, broker_configs)) for topic in answer.topics]
+        by_name = {each.topic.name: each for each in topics}
+        by_id = {each.topic.topic_id: each for each in topics}
+    return Snapshot(
+        cluster_id=answer.cluster_id,
+        incarnation=answer.incarnation,
+        version=answer.version,
+        ring=known.ring if answer.ring is None else answer.ring,
+        by_name=by_name,
+        by_id=by_id,
+        broker_configs=broker_configs,
+    )

@@ -1,0 +1,95 @@
+"""The active buffer: what was received since the last seal, by partition, in order of arrival. Pure.
+
+A sealed buffer is the same thing, closed: it knows the runs of its object, and after the commit it gives each batch's
+outcome to whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sequencer.api import BatchError
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.object_store.api import Buffer
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """What a producer is told of one batch. `failure` is set where it was not the sequencer who refused."""
+
+    error: BatchError = BatchError.NONE
+    base_offset: int = -1
+    log_start_offset: int = -1
+    failure: FlushFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlushFailure:
+    """Why a buffer's batches were not stored, in words and as a kind that becomes a retriable Kafka error."""
+
+    kind: str  # 'storage' | 'timeout'
+    message: str
+
+
+class Submission:
+    """The batches of one produce request; resolved when the last has its result."""
+
+    __slots__ = ("_left", "done", "results")
+
+    def __init__(self, count: int) -> None:
+        self.results: list[BatchResult | None] = [None] * count
+        self._left = count
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, index: int, result: BatchResult) -> None:
+        """Give the batch at `index` its result, once."""
+        if self.results[index] is not None:
+            return
+        self.results[index] = result
+        self._left -= 1
+        if not self._left and not self.done.done():
+            self.done.set_result(None)
+
+
+@dataclass(slots=True)
+class BufferedBatch:
+    """One batch on its way, and the place in its request where the result belongs."""
+
+    coordinates: BatchCoordinates
+    data: Buffer
+    submission: Submission
+    index: int
+
+    def settle(self, result: BatchResult) -> None:
+        self.submission.settle(self.index, result)
+
+
+@dataclass(slots=True)
+class ActiveBuffer:
+    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds."""
+
+    opened_at: float
+    last_added_at: float = 0.0
+    size: int = 0
+    batches: dict[TopicPartition, list[BufferedBatch]] = field(default_factory=dict)
+    topic_names: dict[TopicPartition, str] = field(default_factory=dict)
+
+    def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> None:
+        """Take one batch after those already here."""
+        self.batches.setdefault(partition, []).append(batch)
+        self.topic_names[partition] = topic_name
+        self.size += batch.coordinates.length
+        self.last_added_at = now
+
+    def all_batches(self) -> Iterable[BufferedBatch]:
+        """Every batch, in no particular order of partitions."""
+        for batches in self.batches.values():
+            yield from batches
+
+    def fail(self, failure: FlushFailure) -> None:
+        """Tell every batch that is still waiting that it was not stored."""
+        for batch in self.all_batches():
+            batch.settle(BatchResult(failure=failure))

@@ -1,0 +1,502 @@
+"""Flush lanes: from batches to a sealed buffer, its upload, its commit, and the producers' results.
+
+Invariants:
+- a batch's result is given only after the commit that stored it was answered, or after it is certain that this
+  buffer's number was committed without it; where neither is known by the deadline, the producer is told to retry and
+  the lane goes on asking with the same number;
+- commits of a lane are applied in the order in which its buffers were sealed (the sequencer waits for the earlier
+  number), and every number is committed, if need be as empty;
+- a partition belongs to one lane, so its batches keep the order of arrival;
+- no PUT starts after the session's lease minus the upload deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from agent.produce.active_buffer import ActiveBuffer, BatchResult, BufferedBatch, FlushFailure, Submission
+from agent.settings import AgentSettings
+from agent.telemetry import AgentTelemetry
+from sequencer.api import (
+    BatchError,
+    CommitAnswer,
+    CommitExpected,
+    CommitRequest,
+    LeaseLost,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    RunProposal,
+    Sequencer,
+    SequencerOverloaded,
+    SequencerUnavailable,
+    SessionClosed,
+    SessionGrant,
+    SessionRef,
+)
+from tailrace.clock import Clock, Entropy
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import SealedObject, seal
+from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull, StoreRefused
+
+log = structlog.get_logger("agent.flush")
+
+MAX_ASKED_AGAIN = 1_000
+
+
+class WriteThrough(Protocol):
+    """Where a fresh object goes so that its readers need no GET."""
+
+    def write_through(self, key: str, parts: Sequence[Buffer]) -> None: ...
+
+
+@dataclass(slots=True)
+class Session:
+    """An open upload session as its lane sees it. `no_put_after`: monotonic seconds."""
+
+    session_id: UUID
+    prefix: str
+    opened_at: float
+    no_put_after: float
+    next_number: int = 0
+    unanswered: set[int] = field(default_factory=set)
+
+    @property
+    def answered_below(self) -> int:
+        return min(self.unanswered, default=self.next_number)
+
+
+@dataclass(slots=True)
+class Gap:
+    """A batch that the sequencer wants to see again once the sequence before it has come."""
+
+    partition: TopicPartition
+    start: int
+    object: ObjectDescription
+    batch: BufferedBatch
+    deadline: float
+
+
+class Lane:
+    """One active buffer, one upload session, one order of commits. All on one event loop.
+
+    `broker_identity` gives (broker id, lease epoch) when a session is opened.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        settings: AgentSettings,
+        clock: Clock,
+        entropy: Entropy,
+        store: ObjectStore,
+        sequencer: Sequencer,
+        cache: WriteThrough,
+        telemetry: AgentTelemetry,
+        broker_identity: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._number = number
+        self._settings = settings
+        self._clock = clock
+        self._entropy = entropy
+        self._store = store
+        self._sequencer = sequencer
+        self._cache = cache
+        self._telemetry = telemetry
+        self._broker_identity = broker_identity
+        self._buffer: ActiveBuffer | None = None
+        self._session: Session | None = None
+        self._predecessor: UUID | None = None
+        self._changed = asyncio.Event()
+        self._inflight: set[asyncio.Task[None]] = set()
+        self._uploads = asyncio.Semaphore(settings.max_inflight_uploads)
+        self._gaps: list[Gap] = []
+        self._early_puts = settings.max_puts_per_second / 4
+        self._early_refilled_at = clock.monotonic()
+        self._sealer: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._closing = False
+
+    # --- in -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the session; raises what the sequencer raises."""
+        await self._open_session()
+        self._sealer = asyncio.create_task(self._seal_when_due(), name=f"lane {self._number}: sealing")
+        self._keeper = asyncio.create_task(self._keep_session(), name=f"lane {self._number}: session")
+
+    def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch) -> None:
+        """Take a batch. Its submission is settled later, whatever happens."""
+        now = self._clock.monotonic()
+        if self._closing:
+            batch.settle(BatchResult(failure=FlushFailure("timeout", "this agent is shutting down")))
+            return
+        if self._buffer is None:
+            self._buffer = ActiveBuffer(opened_at=now)
+            self._changed.set()
+        self._buffer.add(partition, topic_name, batch, now)
+        if self._buffer.size >= self._settings.flush_bytes:
+            self._seal("size")
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._buffer.size if self._buffer is not None else 0
+
+    async def flush(self) -> None:
+        """Seal what is there and wait until everything sealed is settled."""
+        if self._buffer is not None:
+            self._seal("drain")
+        while self._inflight:
+            await asyncio.wait(self._inflight)
+
+    async def close(self) -> None:
+        """Take nothing more, flush, give the session back."""
+        self._closing = True
+        await self.flush()
+        for task in (self._sealer, self._keeper):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(t for t in (self._sealer, self._keeper) if t is not None), return_exceptions=True)
+        if self._session is not None:
+            try:
+                await self._sequencer.close_session(SessionRef(self._session.session_id))
+            except (SequencerUnavailable, SessionClosed) as error:
+                log.info("session not given back; it will expire", lane=self._number, error=str(error))
+
+    # --- when to seal ---------------------------------------------------------------------------------
+
+    async def _seal_when_due(self) -> None:
+        """Seal at linger_ms; earlier when the lane is idle, or nothing came for quiet_ms, within the PUT budget.
+
+        Closed-window clients (five requests in flight, then silence) would otherwise wait out the whole linger.
+        """
+        while True:
+            if self._buffer is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            buffer, now = self._buffer, self._clock.monotonic()
+            due = buffer.opened_at + self._settings.linger_ms / 1000
+            if now >= due:
+                self._seal("linger")
+                continue
+            quiet_at = buffer.last_added_at + self._settings.quiet_ms / 1000
+            wait = due - now
+            if not self._inflight or now >= quiet_at:
+                tokens_in = self._early_wait(now)
+                if tokens_in <= 0:
+                    self._early_puts -= 1
+                    self._seal("quiet" if self._inflight else "idle")
+                    continue
+                wait = min(wait, tokens_in)
+            else:
+                wait = min(wait, quiet_at - now)
+            await self._clock.sleep(max(wait, 0.0005))
+
+    def _early_wait(self, now: float) -> float:
+        """Seconds until the budget of early PUTs has room for one more."""
+        rate = self._settings.max_puts_per_second
+        self._early_puts = min(max(rate / 4, 1.0), self._early_puts + (now - self._early_refilled_at) * rate)
+        self._early_refilled_at = now
+        return 0.0 if self._early_puts >= 1 else (1 - self._early_puts) / rate
+
+    def _seal(self, reason: str) -> None:
+        buffer, self._buffer = self._buffer, None
+        assert buffer is not None
+        session = self._session
+        if session is None:
+            buffer.fail(FlushFailure("storage", "no upload session is open; the sequencer is away"))
+            return
+        number = session.next_number
+        session.next_number += 1
+        session.unanswered.add(number)
+        self._telemetry.flushes.labels(reason).inc()
+        self._spawn(self._flush(session, number, buffer))
+
+    def _spawn(self, coroutine: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]
+        self._inflight.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._inflight.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a flush failed in a way that was not foreseen", exc_info=task.exception())
+
+    # --- one sealed buffer ------------------------------------------------------------------------------
+
+    async def _flush(self, session: Session, number: int, buffer: ActiveBuffer) -> None:
+        started = self._clock.monotonic()
+        sealed, description = self._seal_object(session, number, buffer)
+        try:
+            failure = await self._upload(session, description.key, sealed)
+            if failure is not None:
+                self._telemetry.flush_failures.labels(failure.kind).inc()
+                log.warning("a flush failed", key=description.key, bytes=sealed.size, error=failure.message)
+                buffer.fail(failure)
+                await self._commit(session, number, None, [], deadline=None)
+                return
+            self._telemetry.flush_bytes.observe(sealed.size)
+            proposals = [
+                RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches)
+                for run in sealed.footer.runs
+            ]
+            deadline = started + self._settings.commit_deadline_ms / 1000
+            answer = await self._commit(
+                session, number, description, proposals, deadline, on_late=lambda: buffer.fail(_TOO_LATE)
+            )
+            if answer is None:
+                buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
+                return
+            self._settle(buffer, description, proposals, answer)
+        except BaseException:
+            buffer.fail(FlushFailure("storage", "the flush was given up"))
+            raise
+        finally:
+            session.unanswered.discard(number)
+
+    def _seal_object(self, session: Session, number: int, buffer: ActiveBuffer) -> tuple[SealedObject, ObjectDescription]:
+        object_id, created_ms = self._entropy.uuid(), self._clock.wall_ms()
+        sealed = seal(
+            [
+                (partition, buffer.topic_names[partition], [(each.coordinates, [each.data]) for each in batches])
+                for partition, batches in buffer.batches.items()
+            ],
+            object_id=object_id,
+            session_id=session.session_id,
+            number=number,
+            created_ms=created_ms,
+        )
+        description = ObjectDescription(
+            object_id=object_id,
+            kind=ObjectKind.MIXED,
+            key=f"{session.prefix}{number:012d}",
+            size=sealed.size,
+            crc=sealed.crc,
+            index_start=sealed.footer.data_length,
+            created_ms=created_ms,
+        )
+        return sealed, description
+
+    async def _upload(self, session: Session, key: str, sealed: SealedObject) -> FlushFailure | None:
+        """Put the object within the deadline, retrying what may pass; the reason when it could not be done."""
+        deadline = self._clock.monotonic() + self._settings.upload_deadline_ms / 1000
+        attempt, last = 0, "no try was made before the deadline"
+        async with self._uploads:
+            while (now := self._clock.monotonic()) < deadline:
+                if now >= session.no_put_after:
+                    return FlushFailure("storage", "the upload session's lease is running out")
+                try:
+                    async with asyncio.timeout(deadline - now):
+                        await self._store.put(key, sealed.parts)
+                    self._telemetry.upload_seconds.observe(self._clock.monotonic() - now)
+                    self._cache.write_through(key, sealed.parts)
+                    return None
+                except TimeoutError:
+                    return FlushFailure("storage", f"the store took longer than {self._settings.upload_deadline_ms} ms")
+                except (StoreFull, StoreRefused) as error:
+                    return FlushFailure("storage", str(error))
+                except StoreError as error:
+                    last = str(error)
+                attempt += 1
+                await self._clock.sleep(min(0.05 * 2**attempt, 1.0) * (0.5 + self._entropy.fraction()))
+        return FlushFailure("storage", last)
+
+    async def _commit(
+        self,
+        session: Session,
+        number: int,
+        description: ObjectDescription | None,
+        proposals: list[RunProposal],
+        deadline: float | None,
+        on_late: Callable[[], None] = lambda: None,
+    ) -> CommitAnswer | None:
+        """Have the number committed, asking again until the sequencer says; None when the session has ended.
+
+        At `deadline` the producers are told to retry (`on_late`), and the asking goes on: later numbers need it.
+        """
+        started = self._clock.monotonic()
+        backoff = 0.02
+        while True:
+            request = CommitRequest(session.session_id, number, session.answered_below, description, proposals)
+            try:
+                answer = await self._sequencer.commit(request)
+                self._telemetry.commit_seconds.observe(self._clock.monotonic() - started)
+                return answer
+            except SessionClosed as error:
+                log.warning("a commit came after its session's end", number=number, error=str(error))
+                self._forget(session)
+                return None
+            except (SequencerUnavailable, SequencerOverloaded, CommitExpected) as error:
+                if deadline is not None and self._clock.monotonic() >= deadline:
+                    self._telemetry.flush_failures.labels("timeout").inc()
+                    log.warning("no answer to a commit yet; its producers are told to retry", number=number, error=str(error))
+                    on_late()
+                    deadline = None
+                await self._clock.sleep(backoff * (0.5 + self._entropy.fraction()))
+                backoff = min(backoff * 2, 1.0)
+
+    def _settle(
+        self, buffer: ActiveBuffer, description: ObjectDescription, proposals: list[RunProposal], answer: CommitAnswer
+    ) -> None:
+        assert len(answer.runs) == len(proposals), "one outcome a run"
+        give_up_at = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
+        gaps: list[Gap] = []
+        for proposal, run in zip(proposals, answer.runs, strict=True):
+            partition = TopicPartition(proposal.topic_id, proposal.partition)
+            position = proposal.start
+            for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
+                if outcome.error is BatchError.SEQUENCE_GAP:
+                    gaps.append(Gap(partition, position, description, batch, give_up_at))
+                else:
+                    batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
+                position += batch.coordinates.length
+        if gaps:
+            self._spawn(self._ask_again(gaps))
+
+    # --- gaps (correctness: idempotent producers that move between agents) --------------------------------
+
+    async def _ask_again(self, gaps: list[Gap]) -> None:
+        """Commit the gaps' batches by reference until the missing sequences have come or their time is over.
+
+        One batch of a partition after another, in order: a gap behind a gap only closes after it.
+        """
+        backoff = 0.01
+        while gaps:
+            now = self._clock.monotonic()
+            for gap in [gap for gap in gaps if now >= gap.deadline]:
+                gap.batch.settle(BatchResult(BatchError.OUT_OF_ORDER_SEQUENCE))
+            gaps = [gap for gap in gaps if now < gap.deadline]
+            session = self._session
+            if not gaps:
+                return
+            if session is None or self._closing and not self._inflight:
+                for gap in gaps:
+                    gap.batch.settle(BatchResult(BatchError.OUT_OF_ORDER_SEQUENCE))
+                return
+            await self._clock.sleep(backoff)
+            backoff = min(backoff * 2, 0.25)
+            first_of: dict[TopicPartition, Gap] = {}
+            for gap in gaps:
+                first_of.setdefault(gap.partition, gap)
+            asked = [gap for gap in first_of.values() if gap.object is gaps[0].object][:MAX_ASKED_AGAIN]
+            number = session.next_number
+            session.next_number += 1
+            session.unanswered.add(number)
+            proposals = [
+                RunProposal(
+                    gap.partition.topic_id,
+                    gap.partition.partition,
+                    gap.start,
+                    gap.batch.coordinates.length,
+                    [gap.batch.coordinates],
+                )
+                for gap in asked
+            ]
+            try:
+                answer = await self._commit(session, number, asked[0].object, proposals, deadline=None)
+            finally:
+                session.unanswered.discard(number)
+            if answer is None:
+                continue
+            for gap, run in zip(asked, answer.runs, strict=True):
+                outcome = run.outcomes[0]
+                if outcome.error is not BatchError.SEQUENCE_GAP:
+                    gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
+                    gaps.remove(gap)
+                    backoff = 0.01
+
+    # --- the session ------------------------------------------------------------------------------------
+
+    async def _open_session(self) -> None:
+        broker_id, epoch = self._broker_identity()
+        asked_at = self._clock.monotonic()
+        grant = await self._sequencer.open_session(OpenSession(broker_id, epoch, self._predecessor))
+        self._session = Session(grant.session_id, grant.prefix, asked_at, self._no_put_after(grant, asked_at))
+        self._predecessor = grant.session_id
+
+    def _no_put_after(self, grant: SessionGrant, asked_at: float) -> float:
+        return asked_at + (grant.lease_ms - self._settings.upload_deadline_ms) / 1000
+
+    async def _keep_session(self) -> None:
+        """Renew the lease, rotate an old session, open a new one where there is none."""
+        pause = 1.0
+        while True:
+            await self._clock.sleep(pause)
+            try:
+                session, now = self._session, self._clock.monotonic()
+                if session is None:
+                    await self._open_session()
+                elif now - session.opened_at >= self._settings.session_rotation_seconds:
+                    self._forget(session)
+                    await self._open_session()
+                    self._spawn(self._retire(session))
+                else:
+                    grant = await self._sequencer.renew_session(SessionRef(session.session_id))
+                    session.no_put_after = self._no_put_after(grant, now)
+                    pause = max(grant.lease_ms / 5000, 0.05)
+            except SessionClosed as error:
+                log.warning("the upload session was closed; opening another", lane=self._number, error=str(error))
+                if self._session is session and session is not None:
+                    self._forget(session)
+            except LeaseLost as error:
+                log.warning("no upload session without the agent's lease", lane=self._number, error=str(error))
+            except (SequencerUnavailable, SequencerOverloaded) as error:
+                log.warning("the upload session could not be renewed", lane=self._number, error=str(error))
+
+    async def _retire(self, session: Session) -> None:
+        """Close a rotated session once its last number is answered."""
+        while session.unanswered:
+            await self._clock.sleep(0.05)
+        try:
+            await self._sequencer.close_session(SessionRef(session.session_id))
+        except (SequencerUnavailable, SequencerOverloaded, SessionClosed) as error:
+            log.info("a rotated session was not closed; it will expire", error=str(error))
+
+    def _forget(self, session: Session) -> None:
+        if self._session is session:
+            self._session = None
+
+
+_TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
+
+
+class Lanes:
+    """All lanes of an agent; a partition's lane is a pure function of the partition."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+
+    async def start(self) -> None:
+        for lane in self._lanes:
+            await lane.start()
+
+    def lane_of(self, partition: TopicPartition) -> Lane:
+        if len(self._lanes) == 1:
+            return self._lanes[0]
+        return self._lanes[(partition.topic_id.int ^ partition.partition * 0x9E3779B1) % len(self._lanes)]
+
+    def submit(self, batches: Sequence[tuple[TopicPartition, str, "BufferedBatch"]]) -> None:
+        """Put the batches of one request into their lanes' buffers, in order."""
+        for partition, topic_name, batch in batches:
+            self.lane_of(partition).add(partition, topic_name, batch)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(lane.buffered_bytes for lane in self._lanes)
+
+    async def flush(self) -> None:
+        await asyncio.gather(*(lane.flush() for lane in self._lanes))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+
+
+__all__ = ["Lane", "Lanes", "Submission"]

@@ -1,0 +1,55 @@
+"""An agent's metrics, by Prometheus' conventions: units last, counters end in `_total`."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from agent.protocol import ApiKey
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BYTES = tuple(4.0**power for power in range(5, 15))
+
+
+class AgentTelemetry:
+    """All metrics of one agent, in a registry of its own (so that many agents fit one test process)."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self.produced_bytes = self._counter("produced_bytes", "Bytes of record batches taken from producers.")
+        self.produced_records = self._counter("produced_records", "Records taken from producers.")
+        self.fetched_bytes = self._counter("fetched_bytes", "Bytes of record batches sent to consumers.")
+        self.fetched_records = self._counter("fetched_records", "Records sent to consumers, whole batches counted.")
+        self.refused_batches = self._counter("refused_batches", "Batches refused, by Kafka error.", "error")
+        self.bad_requests = self._counter("bad_requests", "Frames that could not be read, by kind.", "kind")
+        self.request_failures = self._counter("request_failures", "Requests no handler foresaw, by API.", "api")
+        self.request_seconds = self._histogram("request_seconds", "Time from a request read to its answer.", "api")
+        self.flushes = self._counter("flushes", "Buffers sealed, by reason.", "reason")
+        self.flush_bytes = Histogram(
+            "tailrace_flush_bytes", "Size of uploaded objects.", buckets=_BYTES, registry=self.registry
+        )
+        self.flush_failures = self._counter("flush_failures", "Sealed buffers that failed, by cause.", "cause")
+        self.upload_seconds = self._histogram("upload_seconds", "Time of a sealed buffer's upload.")
+        self.commit_seconds = self._histogram("commit_seconds", "Time of a commit at the sequencer.")
+        self.connections = Gauge("tailrace_connections", "Open client connections.", registry=self.registry)
+        self.buffered_bytes = Gauge("tailrace_buffered_bytes", "Bytes received and not flushed.", registry=self.registry)
+        self.consumer_lag_records = Gauge(
+            "tailrace_consumer_lag_records", "Records between a group's committed offset and the end.",
+            ["group", "topic", "partition"], registry=self.registry,
+        )  # fmt: skip
+        self.rows = Gauge("tailrace_sequencer_rows", "Rows at the sequencer, by kind.", ["kind"], registry=self.registry)
+        self.garbage_objects = Gauge(
+            "tailrace_garbage_objects", "Objects retired and not collected.", registry=self.registry
+        )
+        self.garbage_bytes = Gauge(
+            "tailrace_garbage_bytes", "Bytes of objects retired and not collected.", registry=self.registry
+        )
+
+    def request_served(self, api: ApiKey, seconds: float) -> None:
+        """Count one answered request."""
+        self.request_seconds.labels(api.name).observe(seconds)
+
+    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+        return Counter(f"tailrace_{name}", doc, labels, registry=self.registry)
+
+    def _histogram(self, name: str, doc: str, *labels: str) -> Histogram:
+        return Histogram(f"tailrace_{name}", doc, labels, buckets=_SECONDS, registry=self.registry)
