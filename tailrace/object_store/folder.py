@@ -42,7 +42,6 @@ UNFINISHED = ".unfinished"
 
 _LOCK = "lock"
 _IOV_MAX = 1024  # Linux's limit for one writev
-_LIST_PAGE = 1000  # keys per hop to a thread; S3's page size
 _PLACE_ATTEMPTS = 100
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {
@@ -66,12 +65,21 @@ class FolderStore:
         path: the root; made if it is missing. This much happens in the constructor, at start-up.
         clock: gives objects their modification time.
         executor: where all blocking calls run; the store owns it and shuts it down in `close`.
+        list_page: keys per hop to a thread while listing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], clock: Clock, executor: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        clock: Clock,
+        executor: ThreadPoolExecutor,
+        *,
+        list_page: int = 1000,
+    ) -> None:
         self._root = Path(path).absolute()
         self._clock = clock
         self._executor = executor
+        self._list_page = list_page
         self._names = itertools.count()  # next() is atomic: one C call under the GIL
         # Directories whose whole chain of entries is on disk, with their inode numbers: a directory that
         # was removed and made again by somebody else is another inode, and synced again.
@@ -103,7 +111,7 @@ class FolderStore:
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
         walk = self._walk(prefix, start_after)
-        while page := await self._run(prefix, lambda: list(itertools.islice(walk, _LIST_PAGE))):
+        while page := await self._run(prefix, lambda: list(itertools.islice(walk, self._list_page))):
             for info in page:
                 yield info
 

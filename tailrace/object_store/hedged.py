@@ -1,0 +1,197 @@
+"""A store that is asked again while it keeps silent, and after it failed, until a deadline.
+
+"The Tail at Scale" (Dean, Barroso, 2013): a second request after the 95th percentile's delay cuts the tail
+for a few per cent more requests. Reads may always be asked twice. So may plain puts: a key has one writer,
+which sends the same bytes. A conditional put may not: its second attempt could find the first one's object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import Buffer, ObjectInfo, ObjectStore, StoreUnavailable
+
+T = TypeVar("T")
+
+_WINDOW = 200  # latencies remembered per operation
+_FREE_HEDGES = 10  # before the share of hedged calls is held
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one kind of call may take, and when it is asked again.
+
+    Attributes:
+        deadline_seconds: after which StoreUnavailable is raised and all attempts are cancelled.
+        first_hedge_seconds: silence before a second attempt, until latencies have been seen; then their 95th
+            percentile, but never less than `least_hedge_seconds`.
+        attempts: at most so many in all.
+        backoff_seconds: wait after a failed attempt; doubled each time, with jitter.
+        hedged_share: of calls that may get an attempt because of silence, so that a slow store isn't given
+            twice the load.
+    """
+
+    deadline_seconds: float
+    first_hedge_seconds: float
+    least_hedge_seconds: float
+    attempts: int = 4
+    backoff_seconds: float = 0.05
+    hedged_share: float = 0.1
+
+
+PUT_PATIENCE = Patience(deadline_seconds=2.0, first_hedge_seconds=0.4, least_hedge_seconds=0.05)
+GET_PATIENCE = Patience(deadline_seconds=10.0, first_hedge_seconds=0.15, least_hedge_seconds=0.02)
+
+
+class HedgedStore:
+    """`inner`, with puts and gets hedged and repeated. Other calls go through unchanged.
+
+    After a put that raised StoreUnavailable, or was cancelled, the object may exist or still come to exist.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        put: Patience = PUT_PATIENCE,
+        get: Patience = GET_PATIENCE,
+    ) -> None:
+        self._inner = inner
+        self._put = _Persistence(clock, entropy, put)
+        self._get = _Persistence(clock, entropy, get)
+
+    @property
+    def hedges(self) -> int:
+        """Attempts made because an earlier one kept silent."""
+        return self._put.hedges + self._get.hedges
+
+    @property
+    def retries(self) -> int:
+        """Attempts made because an earlier one failed."""
+        return self._put.retries + self._get.retries
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        await self._put.ask(
+            f"put {key}", lambda: self._inner.put(key, parts, if_absent=if_absent), may_repeat=not if_absent
+        )
+
+    async def get(self, key: str) -> bytes:
+        return await self._get.ask(f"get {key}", lambda: self._inner.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._get.ask(f"get {key}", lambda: self._inner.get_range(key, start, length))
+
+    async def head(self, key: str) -> ObjectInfo:
+        return await self._get.ask(f"head {key}", lambda: self._inner.head(key))
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self._inner.list(prefix, start_after=start_after)
+
+    async def list_prefixes(self, prefix: str) -> Sequence[str]:
+        return await self._inner.list_prefixes(prefix)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._inner.delete(keys)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _Persistence:
+    """Asks until there is an answer or the deadline has come; remembers how long answers take."""
+
+    def __init__(self, clock: Clock, entropy: Entropy, patience: Patience) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._patience = patience
+        self._latencies: deque[float] = deque(maxlen=_WINDOW)
+        self.calls = 0
+        self.hedges = 0
+        self.retries = 0
+
+    async def ask(
+        self, what: str, call: Callable[[], Coroutine[Any, Any, T]], *, may_repeat: bool = True
+    ) -> T:
+        self.calls += 1
+        patience = self._patience
+        deadline = self._clock.monotonic() + patience.deadline_seconds
+        attempts_left = patience.attempts if may_repeat else 1
+        next_start = self._clock.monotonic()
+        because_of_failure = False
+        failures = 0
+        failure: StoreUnavailable | None = None
+        running: list[tuple[asyncio.Task[T], float]] = []  # with when each began, in that order
+        try:
+            while True:
+                now = self._clock.monotonic()
+                if now >= deadline:
+                    raise StoreUnavailable(
+                        f"{what}: no answer within {patience.deadline_seconds} s; last failure: {failure}"
+                    ) from failure
+                if attempts_left and now >= next_start:
+                    if running and not because_of_failure and not self._may_hedge():
+                        next_start = deadline  # unless an attempt fails
+                    else:
+                        self._count(running, because_of_failure)
+                        attempts_left -= 1
+                        running.append((asyncio.get_running_loop().create_task(call()), now))
+                        next_start = now + self._hedge_seconds()
+                        because_of_failure = False
+                until = min(next_start, deadline) if attempts_left else deadline
+                await self._wait([task for task, _ in running], until - now)
+                for task, began in [entry for entry in running if entry[0].done()]:
+                    running.remove((task, began))
+                    try:
+                        answer = task.result()
+                    except StoreUnavailable as error:
+                        failure = error
+                        next_start = min(
+                            next_start, self._clock.monotonic() + self._backoff_seconds(failures)
+                        )
+                        because_of_failure = True
+                        failures += 1
+                    else:
+                        self._latencies.append(self._clock.monotonic() - began)
+                        return answer
+                if not running and not attempts_left and failure is not None:
+                    raise failure
+        finally:
+            for task, _ in running:
+                task.cancel()
+            await asyncio.gather(*(task for task, _ in running), return_exceptions=True)
+
+    async def _wait(self, tasks: Sequence[asyncio.Task[T]], seconds: float) -> None:
+        """Until a task is done, or so many seconds on our clock have passed."""
+        timer = asyncio.get_running_loop().create_task(self._sleep(seconds))
+        try:
+            await asyncio.wait([*tasks, timer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+    def _may_hedge(self) -> bool:
+        return self.hedges < _FREE_HEDGES + self.calls * self._patience.hedged_share
+
+    def _count(self, running: Sequence[object], because_of_failure: bool) -> None:
+        if because_of_failure:
+            self.retries += 1
+        elif running:
+            self.hedges += 1
+
+    def _hedge_seconds(self) -> float:
+        seen = sorted(self._latencies)
+        expected = seen[int(len(seen) * 0.95)] if len(seen) >= 20 else self._patience.first_hedge_seconds
+        return max(expected, self._patience.least_hedge_seconds)
+
+    def _backoff_seconds(self, failures: int) -> float:
+        return self._patience.backoff_seconds * float(2**failures) * (0.5 + self._entropy.fraction())

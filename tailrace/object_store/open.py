@@ -1,0 +1,131 @@
+"""From a store's URL (`--store`) to the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from tailrace.clock import Clock
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.folder import FolderStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.object_store.s3_place import S3Credentials, S3Place
+
+FOLDER_THREADS = 8
+
+_ALLOWED = "`memory:`, a folder's path, `file:///path`, or `s3://bucket/prefix?endpoint=...&region=...`"
+_BACKENDS = ("obstore", "aioboto3")
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+_OPTIONS = ("endpoint", "region", "backend", "path_style")
+
+
+class BadStoreUrl(ValueError):
+    """The URL names no store; the message says what was given and what is allowed."""
+
+
+def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.environ) -> ObjectStore:
+    """Open the store that `url` names.
+
+    - `memory:` is empty each time;
+    - `/path`, `relative/path`, `file:///path`: a folder, made if it is missing;
+    - `s3://bucket[/prefix]`, with the options `endpoint` (default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+      then AWS itself), `region` (default: AWS_REGION, AWS_DEFAULT_REGION, then us-east-1), `backend`
+      (obstore or aioboto3), `path_style` (true or false; default true with an endpoint).
+      Credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, else the instance's role.
+
+    Raises:
+        BadStoreUrl: no such kind of store, or options it doesn't have.
+        StoreRefused, StoreFull: the folder can't be used.
+    """
+    if url in ("memory:", "memory://"):
+        return MemoryStore(clock)
+    split = urlsplit(url)
+    if split.scheme == "s3":
+        return _open_s3(url, split, environ)
+    if split.scheme == "file":
+        if split.netloc not in ("", "localhost") or not split.path or split.query:
+            raise BadStoreUrl(
+                f"store {url!r}: a file URL has three slashes and no options: file:///var/lib/tailrace"
+            )
+        return _open_folder(unquote(split.path), clock)
+    if not url or "://" in url or url.startswith("memory:"):
+        raise BadStoreUrl(f"store {url!r}: allowed are {_ALLOWED}")
+    return _open_folder(url, clock)
+
+
+def s3_place(url: str, environ: Mapping[str, str] = os.environ) -> S3Place:
+    """The bucket, prefix and settings that an `s3://` URL names; for tools that bring their own client."""
+    split = urlsplit(url)
+    if split.scheme != "s3":
+        raise BadStoreUrl(f"store {url!r}: not an s3:// URL")
+    return _place(url, split, _options(url, split), environ)
+
+
+def _open_folder(path: str, clock: Clock) -> ObjectStore:
+    executor = ThreadPoolExecutor(FOLDER_THREADS, thread_name_prefix="folder-store")
+    return FolderStore(Path(path).expanduser(), clock, executor)
+
+
+def _open_s3(url: str, split: SplitResult, environ: Mapping[str, str]) -> ObjectStore:
+    options = _options(url, split)
+    place = _place(url, split, options, environ)
+    backend = options.get("backend", "obstore")
+    # Imported only here: together they cost a second that a broker on a folder need not pay.
+    if backend == "obstore":
+        from tailrace.object_store.s3_obstore import ObstoreStore
+
+        return ObstoreStore(place)
+    if backend == "aioboto3":
+        from tailrace.object_store.s3_aioboto3 import Aioboto3Store
+
+        return Aioboto3Store(place)
+    raise BadStoreUrl(f"store {url!r}: backend {backend!r}: allowed are {', '.join(_BACKENDS)}")
+
+
+def _options(url: str, split: SplitResult) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(split.query, keep_blank_values=True):
+        if name not in _OPTIONS:
+            raise BadStoreUrl(f"store {url!r}: option {name!r}: allowed are {', '.join(_OPTIONS)}")
+        if name in options or not value:
+            raise BadStoreUrl(f"store {url!r}: option {name!r}: give it once, with a value")
+        options[name] = value
+    return options
+
+
+def _place(url: str, split: SplitResult, options: Mapping[str, str], environ: Mapping[str, str]) -> S3Place:
+    if not split.netloc or "@" in split.netloc or ":" in split.netloc:
+        raise BadStoreUrl(
+            f"store {url!r}: s3:// is followed by a bucket's name; credentials come from AWS_* variables"
+        )
+    endpoint = (
+        options.get("endpoint") or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    )
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise BadStoreUrl(f"store {url!r}: endpoint {endpoint!r}: must begin with http:// or https://")
+    path_style = options.get("path_style")
+    if path_style is not None and path_style not in _BOOLEANS:
+        raise BadStoreUrl(f"store {url!r}: path_style {path_style!r}: allowed are true and false")
+    prefix = unquote(split.path).strip("/")
+    return S3Place(
+        bucket=split.netloc,
+        prefix=f"{prefix}/" if prefix else "",
+        endpoint=endpoint.rstrip("/") if endpoint else None,
+        region=options.get("region")
+        or environ.get("AWS_REGION")
+        or environ.get("AWS_DEFAULT_REGION")
+        or "us-east-1",
+        path_style=None if path_style is None else _BOOLEANS[path_style],
+        credentials=_credentials(environ),
+    )
+
+
+def _credentials(environ: Mapping[str, str]) -> S3Credentials | None:
+    access = environ.get("AWS_ACCESS_KEY_ID")
+    secret = environ.get("AWS_SECRET_ACCESS_KEY")
+    if not access or not secret:
+        return None
+    return S3Credentials(access, secret, environ.get("AWS_SESSION_TOKEN") or None)

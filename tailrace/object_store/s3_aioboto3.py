@@ -1,0 +1,261 @@
+"""S3 by aioboto3: a full second backend, and what lists and deletes for `s3_obstore.py`.
+
+A PUT costs three to five times obstore's and blocks the loop meanwhile (docs/decisions); its errors and its
+coverage of S3's API are better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aioboto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
+
+from tailrace.object_store.api import (
+    Buffer,
+    ObjectExists,
+    ObjectInfo,
+    ObjectMissing,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tailrace.object_store.keys import check_key, check_prefix, check_range
+from tailrace.object_store.s3_place import S3Place
+
+_DELETE_PAGE = 1000  # S3's limit for one DeleteObjects
+_FULL_CODES = {
+    "XMinioStorageFull",
+    "InsufficientStorage",
+    "507",
+    "QuotaExceeded",
+    "XMinioAdminBucketQuotaExceeded",
+}
+_RETRIABLE_CODES = {
+    *("SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "ConditionalRequestConflict", "OperationAborted"),
+    *(
+        "Throttling",
+        "TooManyRequests",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+        "ServiceUnavailable",
+    ),
+}
+
+
+class Aioboto3Store:
+    """One bucket, or one prefix of it. Sockets are opened with the first call."""
+
+    def __init__(self, place: S3Place) -> None:
+        self._place = place
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._session: Any = aioboto3.Session()
+        self._clients: dict[bool, Any] = {}  # by whether the library repeats what failed
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        check_key(key)
+        body = b"".join(parts)
+        # A conditional put is never repeated by the library: if the answer to a first attempt that took
+        # effect were lost, the second would find its own object and call it somebody else's.
+        client = await self._client(retries=not if_absent)
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        try:
+            await client.put_object(**self._at(key), Body=body, **condition)
+        except (ClientError, BotoCoreError, OSError) as error:
+            raise _as_store_error(error, key) from error
+
+    async def get(self, key: str) -> bytes:
+        check_key(key)
+        return await self._get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        check_range(start, length)
+        if length == 0:
+            await self.head(key)
+            return b""
+        return await self._get(key, Range=f"bytes={start}-{start + length - 1}")
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        client = await self._client()
+        try:
+            answer = await client.head_object(**self._at(key))
+        except (ClientError, BotoCoreError, OSError) as error:
+            raise _as_store_error(error, key) from error
+        return ObjectInfo(key, answer["ContentLength"], _milliseconds(answer["LastModified"]))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        check_prefix(prefix)
+        more = {"StartAfter": self._place.prefix + start_after} if start_after else {}
+        async for page in self._pages(prefix, more):
+            for found in page.get("Contents", ()):
+                key = found["Key"][len(self._place.prefix) :]
+                yield ObjectInfo(key, found["Size"], _milliseconds(found["LastModified"]))
+
+    async def list_prefixes(self, prefix: str) -> Sequence[str]:
+        check_prefix(prefix)
+        skip = len(self._place.prefix) + len(prefix)
+        parts: list[str] = []
+        async for page in self._pages(prefix, {"Delimiter": "/"}):
+            parts.extend(found["Prefix"][skip:] for found in page.get("CommonPrefixes", ()))
+        return sorted(parts)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        unique = list(dict.fromkeys(keys))
+        for first in range(0, len(unique), _DELETE_PAGE):
+            await self._delete_page(unique[first : first + _DELETE_PAGE])
+
+    async def close(self) -> None:
+        """Close the sockets. May be called twice."""
+        self._clients.clear()
+        await self._stack.aclose()
+
+    async def create_bucket(self) -> None:
+        """Make the bucket; fine if it is ours already. For set-up and tests."""
+        client = await self._client()
+        elsewhere = self._place.region != "us-east-1"
+        where: dict[str, Any] = (
+            {"CreateBucketConfiguration": {"LocationConstraint": self._place.region}} if elsewhere else {}
+        )
+        try:
+            await client.create_bucket(Bucket=self._place.bucket, **where)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") != "BucketAlreadyOwnedByYou":
+                raise _as_store_error(error, self._place.bucket) from error
+        except (BotoCoreError, OSError) as error:
+            raise _as_store_error(error, self._place.bucket) from error
+
+    # -- below: details --------------------------------------------------------------------------------
+
+    async def _client(self, *, retries: bool = True) -> Any:
+        async with self._opening:
+            if retries not in self._clients:
+                attempts = self._place.max_retries + 1 if retries else 1
+                self._clients[retries] = await self._enter(attempts)
+            return self._clients[retries]
+
+    async def _enter(self, attempts: int) -> Any:
+        place = self._place
+        config = Config(
+            connect_timeout=place.connect_seconds,
+            read_timeout=place.request_seconds,
+            max_pool_connections=place.connections,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            signature_version="s3v4",
+            s3={"addressing_style": "path" if place.is_path_style else "virtual"},
+        )
+        keys: dict[str, Any] = {}
+        if place.credentials is not None:
+            keys = {
+                "aws_access_key_id": place.credentials.access_key_id,
+                "aws_secret_access_key": place.credentials.secret_access_key,
+                "aws_session_token": place.credentials.session_token,
+            }
+        client = self._session.client(
+            "s3", endpoint_url=place.endpoint, region_name=place.region, config=config, **keys
+        )
+        return await self._stack.enter_async_context(client)
+
+    def _at(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._place.bucket, "Key": self._place.prefix + key}
+
+    async def _get(self, key: str, **more: str) -> bytes:
+        client = await self._client()
+        try:
+            answer = await client.get_object(**self._at(key), **more)
+            async with answer["Body"] as body:
+                data: bytes = await body.read()
+                return data
+        except ClientError as error:
+            if _status(error) == 416:
+                return b""  # the range begins where the object ends, or later
+            raise _as_store_error(error, key) from error
+        except (BotoCoreError, OSError) as error:
+            raise _as_store_error(error, key) from error
+
+    async def _pages(self, prefix: str, more: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
+        client = await self._client()
+        asked: dict[str, Any] = {
+            "Bucket": self._place.bucket,
+            "Prefix": self._place.prefix + prefix,
+            "MaxKeys": self._place.list_page,
+            **more,
+        }
+        while True:
+            try:
+                page = await client.list_objects_v2(**asked)
+            except (ClientError, BotoCoreError, OSError) as error:
+                raise _as_store_error(error, prefix, is_listing=True) from error
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            asked["ContinuationToken"] = page["NextContinuationToken"]
+
+    async def _delete_page(self, keys: Sequence[str]) -> None:
+        client = await self._client()
+        objects = [{"Key": self._place.prefix + key} for key in keys]
+        what = f"{keys[0]} (of {len(keys)} to delete)"
+        try:
+            answer = await client.delete_objects(
+                Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True}
+            )
+        except (ClientError, BotoCoreError, OSError) as error:
+            raise _as_store_error(error, what, is_listing=True) from error
+        left = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+        if left:
+            first = left[0]
+            message = (
+                f"{len(left)} of {len(keys)} objects not deleted; {first.get('Key')}: {first.get('Code')}"
+            )
+            if all(error.get("Code") == "AccessDenied" for error in left):
+                raise StoreRefused(message)
+            raise StoreUnavailable(message)
+
+
+def _milliseconds(moment: Any) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _as_store_error(error: Exception, what: str, *, is_listing: bool = False) -> StoreError:
+    """`is_listing`: a 404 means the bucket, for there is no object that could be missing."""
+    if isinstance(error, ClientError):
+        return _of_answer(error, what, is_listing)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError | ParamValidationError):
+        return StoreRefused(f"{what}: {error}")
+    return StoreUnavailable(f"{what}: {type(error).__name__}: {error}")
+
+
+def _of_answer(error: ClientError, what: str, is_listing: bool) -> StoreError:
+    status = _status(error)
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    message = (
+        f"{what}: the store answered {status} {code}: {error.response.get('Error', {}).get('Message', '')}"
+    )
+    if code in _FULL_CODES or status == 507:
+        return StoreFull(message)
+    if code in _RETRIABLE_CODES or status in (408, 409, 429) or status >= 500 or status < 300:
+        return StoreUnavailable(message)
+    if status == 412:
+        return ObjectExists(message)
+    if status == 404 and code != "NoSuchBucket" and not is_listing:
+        return ObjectMissing(message)
+    return StoreRefused(message)

@@ -1,0 +1,196 @@
+"""S3 by obstore: uploads and reads off the event loop, listings and deletions by `s3_aioboto3.py`.
+
+obstore's listing knows whole path parts only, and no `start_after`; listing and deleting are rare.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import S3Store
+
+from tailrace.object_store.api import (
+    Buffer,
+    ObjectExists,
+    ObjectInfo,
+    ObjectMissing,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tailrace.object_store.keys import check_key, check_range
+from tailrace.object_store.s3_aioboto3 import Aioboto3Store
+from tailrace.object_store.s3_place import S3Place
+
+_STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b", re.IGNORECASE)
+_ERRORS = (BaseError, OSError, ValueError)
+
+
+class ObstoreStore:
+    """One bucket, or one prefix of it."""
+
+    def __init__(self, place: S3Place) -> None:
+        self._place = place
+        self._retrying = _open(place, place.max_retries)
+        self._once = _open(place, 0)
+        self._rest = Aioboto3Store(place)
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        check_key(key)
+        # An upload is one request whatever its size, and its buffers are not joined. One without any
+        # buffer would not be recognised as a body.
+        body = [part for part in parts if len(part)] or [b""]
+        try:
+            if if_absent:
+                # Without retries, or a repeated attempt would find its own object and call it another's.
+                await obstore.put_async(self._once, self._at(key), body, mode="create", use_multipart=False)
+            else:
+                await obstore.put_async(self._retrying, self._at(key), body, use_multipart=False)
+        except _ERRORS as error:
+            raise _as_store_error(error, key, is_put=True) from error
+
+    async def get(self, key: str) -> bytes:
+        check_key(key)
+        try:
+            answer = await obstore.get_async(self._retrying, self._at(key))
+            return bytes(await answer.bytes_async())
+        except _ERRORS as error:
+            raise _as_store_error(error, key) from error
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        check_range(start, length)
+        if length == 0:
+            await self.head(key)
+            return b""
+        try:
+            return bytes(
+                await obstore.get_range_async(self._retrying, self._at(key), start=start, length=length)
+            )
+        except _ERRORS as error:
+            if _is_past_the_end(error):
+                return b""
+            raise _as_store_error(error, key) from error
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        try:
+            found = await obstore.head_async(self._retrying, self._at(key))
+        except _ERRORS as error:
+            raise _as_store_error(error, key) from error
+        return ObjectInfo(key, found["size"], round(found["last_modified"].timestamp() * 1000))
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self._rest.list(prefix, start_after=start_after)
+
+    async def list_prefixes(self, prefix: str) -> Sequence[str]:
+        return await self._rest.list_prefixes(prefix)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._rest.delete(keys)
+
+    async def create_bucket(self) -> None:
+        """Make the bucket; fine if it is ours already. For set-up and tests."""
+        await self._rest.create_bucket()
+
+    async def close(self) -> None:
+        """Close the sockets. obstore's own close when the last reference goes."""
+        await self._rest.close()
+
+    def _at(self, key: str) -> str:
+        return self._place.prefix + key
+
+
+def _open(place: S3Place, max_retries: int) -> Any:
+    config: dict[str, Any] = {
+        "region": place.region,
+        "virtual_hosted_style_request": not place.is_path_style,
+        "unsigned_payload": True,  # SHA-256 over the body costs more than the upload
+        "checksum_algorithm": "CRC64NVME",  # and this is what guards it
+    }
+    if place.endpoint is not None:
+        # AWS_ENDPOINT_URL_S3 in the environment would beat `endpoint` without a word; it doesn't beat this.
+        config["endpoint"] = config["aws_endpoint_url_s3"] = _with_bucket(place, place.endpoint)
+    if place.credentials is not None:
+        config["access_key_id"] = place.credentials.access_key_id
+        config["secret_access_key"] = place.credentials.secret_access_key
+        if place.credentials.session_token is not None:
+            config["session_token"] = place.credentials.session_token
+    return S3Store(
+        place.bucket,
+        config=config,
+        client_options={
+            "allow_http": place.endpoint is not None and place.endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=place.connect_seconds),
+            "timeout": timedelta(seconds=place.request_seconds),
+            "pool_max_idle_per_host": str(place.connections),
+        },
+        retry_config={
+            "max_retries": max_retries,
+            "retry_timeout": timedelta(seconds=place.retry_seconds),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=50),
+                "max_backoff": timedelta(seconds=2),
+                "base": 2,
+            },
+        },
+    )
+
+
+def _with_bucket(place: S3Place, endpoint: str) -> str:
+    """obstore wants the bucket in the endpoint's host name where it isn't to be in the path."""
+    if place.is_path_style:
+        return endpoint
+    scheme, _, host = endpoint.partition("://")
+    return f"{scheme}://{place.bucket}.{host}"
+
+
+def _status(error: Exception) -> int:
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def _is_past_the_end(error: Exception) -> bool:
+    return _status(error) == 416 or "InvalidRange" in str(error)
+
+
+def _as_store_error(error: Exception, what: str, *, is_put: bool = False) -> StoreError:
+    """By exception type, then by the status in the text: obstore has no field for it."""
+    text = str(error)
+    status = _status(error)
+    message = f"{what}: {type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    if isinstance(error, FileNotFoundError):
+        return StoreRefused(message) if is_put or "NoSuchBucket" in text else ObjectMissing(message)
+    if "ConditionalRequestConflict" in text or "OperationAborted" in text:
+        return StoreUnavailable(message)
+    if isinstance(error, AlreadyExistsError | PreconditionError):
+        return ObjectExists(message)
+    if isinstance(
+        error,
+        PermissionDeniedError
+        | UnauthenticatedError
+        | InvalidPathError
+        | NotSupportedError
+        | UnknownConfigurationKeyError,
+    ):
+        return StoreRefused(message)
+    if status == 507 or "XMinioStorageFull" in text:
+        return StoreFull(message)
+    if 300 <= status < 500 and status not in (408, 409, 429):
+        return StoreRefused(message)
+    return StoreUnavailable(message)

@@ -1,0 +1,54 @@
+"""Where an S3 bucket is and how it is reached: the same value for both S3 stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class S3Credentials:
+    """A key pair, with a session token for temporary ones."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """A bucket, a prefix in it, and the patience to have with it.
+
+    Attributes:
+        prefix: put before every key; empty, or ends in `/`.
+        endpoint: of another service than AWS; None is AWS itself in `region`. What is given here wins over
+            AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_S3, which the libraries would read by themselves.
+        path_style: bucket in the path rather than in the host name. Default: with an endpoint yes, else no.
+        credentials: None leaves it to the library: web identity, container or instance roles.
+        request_seconds: for one attempt of one request, body included.
+        retry_seconds: no attempt begins later than this after the first one did.
+        connections: sockets that may be open to the store at once.
+        list_page: keys per LIST request; S3 gives 1,000 at most.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    path_style: bool | None = None
+    credentials: S3Credentials | None = None
+    connect_seconds: float = 3.0
+    request_seconds: float = 30.0
+    retry_seconds: float = 10.0
+    max_retries: int = 3
+    connections: int = 64
+    list_page: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.prefix and (not self.prefix.endswith("/") or self.prefix.startswith("/")):
+            raise ValueError(
+                f"prefix {self.prefix!r}: must be empty, or a path that ends in '/' and begins without"
+            )
+
+    @property
+    def is_path_style(self) -> bool:
+        return self.endpoint is not None if self.path_style is None else self.path_style
