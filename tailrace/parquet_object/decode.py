@@ -1,0 +1,172 @@
+"""Record batches to Arrow columns, straight into the buffers that Arrow keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.compression import MAX_UNPACKED_BYTES, CannotUnpack, decompress
+from tailrace.object_store.api import Buffer
+from tailrace.parquet_object import kernels
+from tailrace.parquet_object.schema import HEADERS_TYPE
+from tailrace.record_batch import HEADER_BYTES, BatchHeader
+from tailrace.records import InvalidRecords
+
+Array = Any
+"""A numpy or pyarrow array; neither library's types are checked here."""
+
+_MIN_RECORD_BYTES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedBatch:
+    """A batch whose records are no longer compressed. `header` has the offsets that were assigned."""
+
+    header: BatchHeader
+    records: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRows:
+    """The records of some batches as columns, in the batches' order.
+
+    `exact[b]` is 1 where batch b's records are canonical: encoding the rows again gives the same bytes.
+    """
+
+    columns: dict[str, Array]
+    row_count: int
+    record_counts: list[int]
+    exact: bytes
+
+
+def unpack(header: BatchHeader, batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> UnpackedBatch:
+    """Decompress one batch's records. Raises InvalidRecords."""
+    try:
+        body = memoryview(batch)[HEADER_BYTES:]
+        return UnpackedBatch(header, decompress(header.compression, body, max_bytes=max_bytes))
+    except CannotUnpack as error:
+        raise InvalidRecords(f"batch at offset {header.base_offset}: {error}") from error
+
+
+def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
+    """Decode the records of all batches: less than 2 GiB of them at a time (Arrow's 32-bit offsets).
+
+    Raises InvalidRecords, naming the batch, where records are not what the batch's header says.
+    """
+    headers = [batch.header for batch in batches]
+    for batch in batches:
+        if batch.header.record_count * _MIN_RECORD_BYTES > len(batch.records):
+            raise InvalidRecords(
+                f"batch at offset {batch.header.base_offset}: {batch.header.record_count} records "
+                f"in {len(batch.records)} bytes"
+            )
+    source = np.frombuffer(b"".join(batch.records for batch in batches), np.uint8)
+    size = len(source)
+    assert size < 1 << 31, f"{size} bytes at once; decode fewer batches"
+    starts = np.zeros(len(batches) + 1, np.int64)
+    np.cumsum([len(batch.records) for batch in batches], out=starts[1:])
+    counts = np.array([header.record_count for header in headers], np.int64)
+    rows = int(counts.sum())
+    # Sized for the worst case, and mapped only where written: pages that stay empty cost nothing.
+    most_headers = size // 2 + 1
+    offsets, timestamps, created = (np.empty(rows, np.int64) for _ in range(3))
+    has_append_time = np.array([header.timestamp_type for header in headers], np.uint8)
+    kinds = np.empty(rows, np.int8)
+    keys, values = _Binary(rows, size), _Binary(rows, size)
+    names, header_values = _Binary(most_headers, size), _Binary(most_headers, size)
+    header_offsets = np.empty(rows + 1, np.int32)
+    exact = np.zeros(len(batches), np.uint8)
+    totals = np.zeros(kernels.TOTALS, np.int64)
+    reason, which = kernels.decode(
+        source,
+        starts,
+        counts,
+        np.array([header.base_offset for header in headers], np.int64),
+        np.array([header.last_offset_delta for header in headers], np.int64),
+        np.array([header.base_timestamp for header in headers], np.int64),
+        np.array([header.max_timestamp for header in headers], np.int64),
+        has_append_time,
+        offsets,
+        timestamps,
+        created,
+        kinds,
+        keys.offsets,
+        keys.data,
+        keys.valid,
+        values.offsets,
+        values.data,
+        values.valid,
+        header_offsets,
+        names.offsets,
+        names.data,
+        header_values.offsets,
+        header_values.data,
+        header_values.valid,
+        exact,
+        totals,
+    )
+    if reason != kernels.OK:
+        raise InvalidRecords(f"batch at offset {headers[which].base_offset}: {kernels.REASONS[reason]}")
+    header_count = int(totals[kernels.HEADER_COUNT])
+    name_array = names.array(pa.string(), header_count, 0)
+    if totals[kernels.NOT_ASCII]:
+        _check_utf8(name_array)
+    entries = pa.StructArray.from_arrays(
+        [name_array, header_values.array(pa.binary(), header_count, int(totals[kernels.HEADER_NULLS]))],
+        fields=list(HEADERS_TYPE.value_type),
+    )
+    columns = {
+        "offset": _numbers(offsets, pa.int64()),
+        "timestamp": _numbers(timestamps, pa.timestamp("ms", tz="UTC")),
+        "timestamp_type": _numbers(kinds, pa.int8()),
+        "create_timestamp": _created(created, counts, has_append_time),
+        "key": keys.array(pa.binary(), rows, int(totals[kernels.KEY_NULLS])),
+        "value": values.array(pa.binary(), rows, int(totals[kernels.VALUE_NULLS])),
+        "headers": pa.Array.from_buffers(
+            HEADERS_TYPE, rows, [None, pa.py_buffer(header_offsets)], null_count=0, children=[entries]
+        ),
+    }
+    return DecodedRows(columns, rows, counts.tolist(), exact.tobytes())
+
+
+class _Binary:
+    """Room for a column of byte strings: offsets, data, and a bitmap of what is not null."""
+
+    __slots__ = ("data", "offsets", "valid")
+
+    def __init__(self, count: int, size: int) -> None:
+        self.offsets: Array = np.empty(count + 1, np.int32)
+        self.data: Array = np.empty(size, np.uint8)
+        self.valid: Array = np.zeros((count + 7) // 8, np.uint8)
+
+    def array(self, kind: Any, count: int, nulls: int) -> Array:
+        used = int(self.offsets[count])
+        buffers = [
+            pa.py_buffer(self.valid[: (count + 7) // 8]) if nulls else None,
+            pa.py_buffer(self.offsets[: count + 1]),
+            pa.py_buffer(self.data[:used]),
+        ]
+        return pa.Array.from_buffers(kind, count, buffers, null_count=nulls)
+
+
+def _numbers(values: Array, kind: Any) -> Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], null_count=0)
+
+
+def _created(created: Array, counts: Array, has_append_time: Array) -> Array:
+    kind = pa.timestamp("ms", tz="UTC")
+    if not has_append_time.any():
+        return pa.nulls(len(created), kind)
+    is_null = np.repeat(has_append_time == 0, counts)
+    return pa.array(np.where(is_null, 0, created), pa.int64(), mask=is_null).cast(kind)
+
+
+def _check_utf8(names: Array) -> None:
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidRecords(f"a header's key is not UTF-8: {error}") from error

@@ -1,0 +1,133 @@
+"""Arrow columns to record batches again, with the boundaries, headers and offsets that they had.
+
+A batch whose records were uncompressed and canonical comes back byte for byte: its old CRC must fit the new
+bytes, or the rows have rotted. Any other comes back record for record: its records are encoded canonically,
+compressed by the same codec (recompression never gives the same bytes), and CRC and length are computed anew.
+Offsets, last offset delta, timestamps, producer, sequence and delete horizon are the header's own throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from fastcrc.crc32 import iscsi as crc32c
+
+from tailrace.compression import compress
+from tailrace.parquet_object import kernels
+from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.record_batch import (
+    CRC_START,
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    assemble,
+    read_header,
+)
+
+Array = Any
+_NOTHING = np.frombuffer(b"", np.uint8)
+_CRC = Struct(">I")
+
+
+def encode_records(
+    table: Any, headers: Sequence[BatchHeader], record_counts: Sequence[int]
+) -> list[memoryview]:
+    """The canonical, uncompressed records of each batch. `table` holds just their rows, in order.
+
+    Raises InvalidParquetObject where the rows are not as many as the batches count.
+    """
+    rows = sum(record_counts)
+    if table.num_rows != rows:
+        raise InvalidParquetObject(f"{table.num_rows} rows; the batches count {rows}")
+    if not rows:
+        return [memoryview(b"") for _ in headers]
+    keys, values = _binary(_column(table, "key")), _binary(_column(table, "value"))
+    listed = _column(table, "headers")
+    header_offsets = _slice(listed.buffers()[1], np.int32, listed.offset, rows + 1)
+    entries = listed.values
+    names, header_values = _binary(entries.field(0)), _binary(entries.field(1))
+    assert entries.offset == 0, "Parquet gives whole arrays"
+    first_rows = np.zeros(len(headers) + 1, np.int64)
+    np.cumsum(record_counts, out=first_rows[1:])
+    data_bytes = sum(int(offsets[-1]) for offsets, _, _ in (keys, values, names, header_values))
+    target = np.empty(kernels.bound(rows, len(entries), data_bytes), np.uint8)
+    starts = np.empty(len(headers) + 1, np.int64)
+    kernels.encode(
+        target,
+        starts,
+        first_rows,
+        np.array([header.base_offset for header in headers], np.int64),
+        np.array([header.base_timestamp for header in headers], np.int64),
+        np.array([header.timestamp_type for header in headers], np.uint8),
+        _numbers(_column(table, "offset")),
+        _numbers(_column(table, "timestamp")),
+        _numbers(_column(table, "create_timestamp")),
+        *keys,
+        *values,
+        header_offsets,
+        *names[:2],
+        *header_values,
+    )
+    view = memoryview(target.data)
+    return [view[start:end] for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+
+
+def rebuild(header_bytes: bytes, records: memoryview, record_count: int, *, is_exact: bool) -> bytes:
+    """One batch of its old header and its canonical records. Raises InvalidParquetObject."""
+    header = read_header(header_bytes)
+    if header.compression is Compression.NONE and is_exact:
+        crc = crc32c(records, crc32c(memoryview(header_bytes)[CRC_START:]))
+        if crc != header.crc or header.length != HEADER_BYTES + len(records):
+            raise InvalidParquetObject(
+                f"batch at offset {header.base_offset}: rows give {HEADER_BYTES + len(records)} bytes of CRC "
+                f"{crc:#010x}; its header says {header.length} of {header.crc:#010x}"
+            )
+        return b"".join((header_bytes, records))
+    return assemble(
+        compress(header.compression, records),
+        attributes=header.attributes,
+        record_count=record_count,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+def _column(table: Any, name: str) -> Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _slice(buffer: Any, kind: Any, start: int, count: int) -> Array:
+    width = np.dtype(kind).itemsize
+    return np.frombuffer(buffer, kind, count=count, offset=start * width)
+
+
+def _numbers(array: Array) -> Array:
+    return _slice(array.buffers()[1], np.int64, array.offset, len(array))
+
+
+def _binary(array: Array) -> tuple[Array, Array, Array]:
+    valid, offsets, data = array.buffers()
+    if array.offset:
+        return _binary(_compact(array))
+    if len(array) == 0 or offsets is None:
+        return np.frombuffer(bytes(4), np.int32), _NOTHING, _NOTHING
+    return (
+        _slice(offsets, np.int32, 0, len(array) + 1),
+        _NOTHING if data is None else np.frombuffer(data, np.uint8),
+        np.frombuffer(valid, np.uint8) if valid is not None and array.null_count else _NOTHING,
+    )
+
+
+def _compact(array: Array) -> Array:
+    """The same values from the start of buffers of their own."""
+    return array.take(np.arange(len(array)))

@@ -1,0 +1,152 @@
+"""What a Parquet object says of itself, beyond its rows: runs, row groups, and per batch what replay needs.
+
+It travels in the file's key-value metadata under `tailrace`: `1:` for the version, then base64 (the value is
+a string to other readers) of unpacked length uint32, CRC-32C uint32, zstd of MessagePack of `ParquetHeader`.
+Pure; no pyarrow here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from struct import Struct
+from uuid import UUID
+
+import cramjam
+import msgspec
+from fastcrc.crc32 import iscsi as crc32c
+
+from tailrace.ids import TopicPartition
+from tailrace.record_batch import HEADER_BYTES
+
+METADATA_KEY = b"tailrace"
+VERSION = 1
+READABLE_VERSIONS = (VERSION - 1, VERSION)
+"""A reader takes the version it writes and the one before (0 was never written)."""
+MAX_HEADER_UNPACKED_BYTES = 256 << 20
+_PREFIX = b"1:"
+_SUMS = Struct(">II")
+
+
+class InvalidParquetObject(Exception):
+    """The bytes are not a Parquet object of ours, or rotted; the message says what was seen."""
+
+
+class ParquetRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One partition's part of the file. Offsets `base_offset` to `end_offset` (exclusive) may have holes."""
+
+    topic_id: UUID
+    topic_name: str
+    partition: int
+    first_row: int
+    row_count: int
+    first_batch: int
+    batch_count: int
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition whose records these are."""
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class RowGroupBatches(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which batches a row group holds. A batch is never split over two."""
+
+    first_batch: int
+    batch_count: int
+    first_row: int
+    row_count: int
+
+
+class ParquetHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The object's own description.
+
+    `batch_headers` are the 61 header bytes of each batch, one after the other; `record_counts` and `exact`
+    (one byte a batch) belong to them in order. `exact` is 1 where the records, unpacked, are canonical: such
+    a batch is given back byte for byte if it was uncompressed; any other record for record.
+    """
+
+    version: int
+    cluster_id: str
+    object_id: UUID
+    created_ms: int
+    row_count: int
+    runs: list[ParquetRun]
+    row_groups: list[RowGroupBatches]
+    batch_headers: bytes
+    record_counts: list[int]
+    exact: bytes
+
+    @property
+    def batch_count(self) -> int:
+        """Batches of all runs."""
+        return len(self.record_counts)
+
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_decoder = msgspec.msgpack.Decoder(ParquetHeader)
+
+
+def pack_header(header: ParquetHeader) -> bytes:
+    """The value of the file's `tailrace` metadata."""
+    unpacked = _encoder.encode(header)
+    assert len(unpacked) <= MAX_HEADER_UNPACKED_BYTES, (
+        f"header of {len(unpacked)} bytes; write smaller objects"
+    )
+    packed = bytes(cramjam.zstd.compress(unpacked, level=3))
+    return _PREFIX + base64.b64encode(_SUMS.pack(len(unpacked), crc32c(packed)) + packed)
+
+
+def unpack_header(value: bytes) -> ParquetHeader:
+    """Read `pack_header`'s value. Raises InvalidParquetObject."""
+    if not value.startswith(_PREFIX):
+        raise InvalidParquetObject(f"metadata begins with {value[:8]!r}; this version reads {_PREFIX!r}")
+    try:
+        packed = base64.b64decode(value[len(_PREFIX) :], validate=True)
+        if len(packed) < _SUMS.size:
+            raise InvalidParquetObject(f"metadata of {len(packed)} bytes")
+        length, crc = _SUMS.unpack_from(packed)
+        body = memoryview(packed)[_SUMS.size :]
+        if crc32c(body) != crc:
+            raise InvalidParquetObject(
+                f"metadata carries CRC {crc:#010x}, its bytes give {crc32c(body):#010x}"
+            )
+        if length > MAX_HEADER_UNPACKED_BYTES:
+            raise InvalidParquetObject(f"metadata of {length} bytes; at most {MAX_HEADER_UNPACKED_BYTES}")
+        unpacked = bytearray(length)
+        written = cramjam.zstd.decompress_into(body, unpacked)
+        if written != length:
+            raise InvalidParquetObject(f"metadata unpacks to {written} bytes; it says {length}")
+        header = _decoder.decode(unpacked)
+    except (binascii.Error, cramjam.DecompressionError, msgspec.DecodeError) as error:
+        raise InvalidParquetObject(f"metadata cannot be unpacked: {error}") from error
+    _check(header)
+    return header
+
+
+def _check(header: ParquetHeader) -> None:
+    """Runs and row groups must each tile the batches and the rows."""
+    if header.version not in READABLE_VERSIONS:
+        raise InvalidParquetObject(f"header version {header.version}; this one reads {READABLE_VERSIONS}")
+    batches = len(header.record_counts)
+    if len(header.batch_headers) != HEADER_BYTES * batches or len(header.exact) != batches:
+        raise InvalidParquetObject(f"{len(header.batch_headers)} bytes of headers for {batches} batches")
+    if any(count <= 0 for count in header.record_counts) or sum(header.record_counts) != header.row_count:
+        raise InvalidParquetObject(f"the batches' record counts do not sum up to {header.row_count} rows")
+    first_rows = [0]
+    for count in header.record_counts:
+        first_rows.append(first_rows[-1] + count)
+    for pieces in (header.runs, header.row_groups):
+        batch = 0
+        for piece in pieces:
+            end = piece.first_batch + piece.batch_count
+            if piece.first_batch != batch or piece.batch_count < 0 or end > batches:
+                raise InvalidParquetObject(f"batches do not tile: {piece.first_batch}, expected {batch}")
+            if (piece.first_row, piece.row_count) != (first_rows[batch], first_rows[end] - first_rows[batch]):
+                raise InvalidParquetObject(f"rows do not tile at batch {batch}")
+            batch = end
+        if batch != batches:
+            raise InvalidParquetObject(f"{batches} batches, of which {batch} have a run and a row group")

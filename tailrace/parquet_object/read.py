@@ -1,0 +1,287 @@
+"""Find an offset in a Parquet object and rebuild its record batches, from byte ranges that a caller fetches.
+
+Three steps, no I/O in any: `read_index` from the file's last bytes; `index.row_groups_for` says which range
+to fetch; `record_batches` turns that range into batches. The index of an object never changes: keep it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import Buffer
+from tailrace.parquet_object.encode import encode_records, rebuild
+from tailrace.parquet_object.header import (
+    METADATA_KEY,
+    InvalidParquetObject,
+    ParquetHeader,
+    ParquetRun,
+    unpack_header,
+)
+from tailrace.parquet_object.schema import REPLAY_COLUMNS
+from tailrace.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, read_header
+
+TAIL_BYTES = 256 << 10
+"""A first read of this many bytes from the end holds most footers whole."""
+MAX_FOOTER_BYTES = 256 << 20
+_END = 8
+_MAGIC = b"PAR1"
+
+
+class FooterNeedsMore(InvalidParquetObject):
+    """The footer begins before the bytes given: read the last `needed` bytes and ask again."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(f"the footer takes the last {needed} bytes of the object; read as many")
+        self.needed = needed
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupRange:
+    """Row group `number`: `length` bytes from `start`. Its offsets are those of the partition asked for.
+
+    In `WrittenParquet.row_groups` and `ParquetIndex.row_groups` they are those of its first batch and its
+    last, which may be of two partitions.
+    """
+
+    number: int
+    start: int
+    length: int
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """One rebuilt record batch, ready to be sent. `end_offset` is exclusive."""
+
+    partition: TopicPartition
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ParquetIndex:
+    """All that the footer says."""
+
+    size: int
+    header: ParquetHeader
+    metadata: Any
+
+    @cached_property
+    def batches(self) -> list[BatchHeader]:
+        """The header of each batch, as it was before."""
+        data = self.header.batch_headers
+        try:
+            return [read_header(data, position) for position in range(0, len(data), HEADER_BYTES)]
+        except InvalidBatch as error:
+            raise InvalidParquetObject(f"batch headers in the metadata: {error}") from error
+
+    @cached_property
+    def row_groups(self) -> list[RowGroupRange]:
+        """Every row group with its byte range."""
+        ranges: list[RowGroupRange] = []
+        for number, group in enumerate(self.header.row_groups):
+            start, length = self._byte_range(number)
+            last = self.batches[group.first_batch + group.batch_count - 1]
+            first = self.batches[group.first_batch]
+            ranges.append(RowGroupRange(number, start, length, first.base_offset, last.end_offset))
+        return ranges
+
+    @cached_property
+    def _group_starts(self) -> list[int]:
+        return [group.first_batch for group in self.header.row_groups]
+
+    @cached_property
+    def _runs(self) -> dict[tuple[UUID, int], ParquetRun]:
+        return {(run.topic_id, run.partition): run for run in self.header.runs}
+
+    @cached_property
+    def _batch_runs(self) -> list[int]:
+        return [run.first_batch for run in self.header.runs if run.batch_count]
+
+    def run_of(self, topic_id: UUID, partition: int) -> ParquetRun | None:
+        """The partition's part of the object."""
+        return self._runs.get((topic_id, partition))
+
+    def row_groups_for(self, topic_id: UUID, partition: int, offset: int) -> list[RowGroupRange]:
+        """The row groups that hold the partition's records at or above `offset`, in offset order."""
+        run = self.run_of(topic_id, partition)
+        if run is None or not run.batch_count:
+            return []
+        end = run.first_batch + run.batch_count
+        first = bisect.bisect_right(
+            self.batches, offset, lo=run.first_batch, hi=end, key=lambda batch: batch.end_offset
+        )
+        found: list[RowGroupRange] = []
+        while first < end:
+            number = bisect.bisect_right(self._group_starts, first) - 1
+            group = self.header.row_groups[number]
+            group_end = min(end, group.first_batch + group.batch_count)
+            start, length = self._byte_range(number)
+            mine = max(group.first_batch, run.first_batch)
+            found.append(
+                RowGroupRange(
+                    number,
+                    start,
+                    length,
+                    self.batches[mine].base_offset,
+                    self.batches[group_end - 1].end_offset,
+                )
+            )
+            first = group_end
+        return found
+
+    def partition_of(self, batch: int) -> TopicPartition:
+        """Whose batch number `batch` is."""
+        held = [run for run in self.header.runs if run.batch_count]
+        return held[bisect.bisect_right(self._batch_runs, batch) - 1].topic_partition
+
+    def _byte_range(self, number: int) -> tuple[int, int]:
+        """From the first byte of the first column to the last of the last."""
+        group = self.metadata.row_group(number)
+        start, end = self.size, 0
+        for place in range(group.num_columns):
+            column = group.column(place)
+            begin = column.data_page_offset
+            if column.has_dictionary_page:
+                begin = min(begin, column.dictionary_page_offset)
+            start = min(start, begin)
+            end = max(end, begin + column.total_compressed_size)
+        if not 0 <= start < end <= self.size:
+            raise InvalidParquetObject(f"row group {number}: bytes {start} to {end} of {self.size}")
+        return start, end - start
+
+
+def read_index(tail: Buffer, size: int) -> ParquetIndex:
+    """The index, from the last bytes of an object of `size` bytes.
+
+    Read `min(size, TAIL_BYTES)` bytes first; where that is not enough, FooterNeedsMore says how many are.
+    Raises InvalidParquetObject.
+    """
+    view = memoryview(tail)
+    if len(view) > size or size < _END:
+        raise InvalidParquetObject(f"a tail of {len(view)} bytes of an object of {size}")
+    if len(view) < _END:
+        raise FooterNeedsMore(min(size, TAIL_BYTES))
+    if view[-4:] != _MAGIC:
+        raise InvalidParquetObject(f"ends in {bytes(view[-4:])!r}; Parquet ends in {_MAGIC!r}")
+    needed = int.from_bytes(view[-8:-4], "little") + _END
+    if needed > min(size, MAX_FOOTER_BYTES):
+        raise InvalidParquetObject(f"a footer of {needed} bytes in an object of {size}")
+    if needed > len(view):
+        raise FooterNeedsMore(needed)
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + bytes(view[-needed:])))
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidParquetObject(f"Parquet footer: {error}") from error
+    value = (metadata.metadata or {}).get(METADATA_KEY)
+    if value is None:
+        raise InvalidParquetObject("a Parquet file, but not one of Tailrace's: no `tailrace` metadata")
+    header = unpack_header(value)
+    groups = [group.row_count for group in header.row_groups]
+    if [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] != groups:
+        raise InvalidParquetObject(
+            f"{metadata.num_row_groups} row groups; the header describes {len(groups)}"
+        )
+    return ParquetIndex(size, header, metadata)
+
+
+def record_batches(
+    index: ParquetIndex,
+    row_group: int,
+    data: Buffer,
+    *,
+    partition: TopicPartition | None = None,
+    from_offset: int = 0,
+) -> list[StoredBatch]:
+    """The row group's batches, rebuilt.
+
+    Args:
+        data: the bytes of the row group's range, all of them.
+        partition: leave out other partitions' batches.
+        from_offset: leave out batches that end at or before it.
+
+    Raises InvalidParquetObject where the bytes are not what was written: rot is reported, never served.
+    """
+    records = row_group_records(index, row_group, data)
+    first = index.header.row_groups[row_group].first_batch
+    found: list[StoredBatch] = []
+    for place, payload in enumerate(records, first):
+        header = index.batches[place]
+        if header.end_offset <= from_offset:
+            continue
+        owner = index.partition_of(place)
+        if partition is not None and owner != partition:
+            continue
+        batch = rebuild(
+            index.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES],
+            payload,
+            index.header.record_counts[place],
+            is_exact=bool(index.header.exact[place]),
+        )
+        found.append(StoredBatch(owner, header.base_offset, header.end_offset, header.max_timestamp, batch))
+    return found
+
+
+def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list[memoryview]:
+    """The records of each batch of the row group, canonical and uncompressed."""
+    start, length = index._byte_range(row_group)
+    if len(data) != length:
+        raise InvalidParquetObject(f"row group {row_group} has {length} bytes; {len(data)} were given")
+    group = index.header.row_groups[row_group]
+    batches = range(group.first_batch, group.first_batch + group.batch_count)
+    try:
+        file = pq.ParquetFile(
+            pa.PythonFile(_Window(memoryview(data), start, index.size), mode="r"),
+            metadata=index.metadata,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+        table = file.read_row_group(row_group, columns=REPLAY_COLUMNS, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidParquetObject(f"row group {row_group} cannot be read: {error}") from error
+    counts = index.header.record_counts[batches.start : batches.stop]
+    return encode_records(table, index.batches[batches.start : batches.stop], counts)
+
+
+class _Window(io.RawIOBase):
+    """A file of `size` bytes of which only those of `data`, at `start`, are there."""
+
+    def __init__(self, data: memoryview, start: int, size: int) -> None:
+        self._data = data
+        self._start = start
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> memoryview:
+        """A view: Arrow takes any buffer."""
+        begin = self._position - self._start
+        if begin < 0 or size < 0 or begin + size > len(self._data):
+            raise OSError(f"bytes {self._position} to {self._position + size} are not of this row group")
+        self._position += size
+        return self._data[begin : begin + size]

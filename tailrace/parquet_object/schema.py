@@ -1,0 +1,72 @@
+"""The columns of a Parquet object, and how they are stored.
+
+`timestamp` is what a consumer sees: the producer's time, or the broker's where the topic says LogAppendTime.
+In that case `create_timestamp` keeps the producer's own, without which the batch could not be rebuilt; it is
+null (and takes no room) otherwise. `batch` counts the batches of the file: rows of one number were one batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+HEADERS_TYPE = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]),
+        nullable=False,
+    )
+)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("create_timestamp", pa.timestamp("ms", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE, nullable=False),
+        pa.field("batch", pa.int32(), nullable=False),
+    ]
+)
+
+REPLAY_COLUMNS = ["offset", "timestamp", "create_timestamp", "key", "value", "headers"]
+"""All that rebuilding batches needs; the rest stands in the header."""
+
+_DICTIONARY = ["topic", "partition", "timestamp_type", "headers.list.element.key"]
+_ENCODINGS = {
+    "offset": "DELTA_BINARY_PACKED",
+    "timestamp": "DELTA_BINARY_PACKED",
+    "create_timestamp": "DELTA_BINARY_PACKED",
+    "batch": "DELTA_BINARY_PACKED",
+    "key": "DELTA_LENGTH_BYTE_ARRAY",
+    "value": "DELTA_LENGTH_BYTE_ARRAY",
+    "headers.list.element.value": "DELTA_LENGTH_BYTE_ARRAY",
+}
+_STATISTICS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "batch"]
+
+
+def writer(sink: Any, *, bloom_filter_rows: int = 0) -> pq.ParquetWriter:
+    """A Parquet writer with Tailrace's settings. `bloom_filter_rows` > 0: a bloom filter on the key."""
+    options: dict[str, Any] = {}
+    if bloom_filter_rows:
+        options["bloom_filter_options"] = {"key": {"ndv": bloom_filter_rows, "fpp": 0.01}}
+    sorting = [pq.SortingColumn(SCHEMA.get_field_index(name)) for name in ("topic", "partition", "offset")]
+    return pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_DICTIONARY,
+        column_encoding=_ENCODINGS,
+        write_statistics=_STATISTICS,
+        write_page_index=True,
+        write_page_checksum=True,
+        sorting_columns=sorting,
+        **options,
+    )

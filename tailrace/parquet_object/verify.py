@@ -1,0 +1,125 @@
+"""Prove that a Parquet object gives back what went into it, before anything that it replaces is let go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import Buffer
+from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
+from tailrace.parquet_object.encode import rebuild
+from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.parquet_object.read import ParquetIndex, read_index, row_group_records
+from tailrace.parquet_object.write import SourceBatch, SourceRun
+from tailrace.record_batch import (
+    HEADER_BYTES,
+    Compression,
+    InvalidBatch,
+    check_crc,
+    framed,
+    read_header,
+)
+from tailrace.records import InvalidRecords
+
+
+def verify(data: Buffer, runs: Sequence[SourceRun], *, size: int, crc: int) -> list[str]:
+    """What is wrong with the object whose bytes are `data`, as sentences; empty when it may replace `runs`.
+
+    Args:
+        data: the whole object, as read back from where it was put.
+        runs: the runs as given to `write_parquet` (their `batches` gone through again).
+        size, crc: what the writer reported.
+
+    Compared are size and checksum, row count, each partition's offsets, and per batch: uncompressed ones byte
+    for byte, compressed ones by their unpacked records, both where canonical; all others field by field.
+    """
+    if len(data) != size or crc32c(data) != crc:
+        return [f"{len(data)} bytes of CRC {crc32c(data):#010x}; written were {size} of {crc:#010x}"]
+    view = memoryview(data)
+    try:
+        index = read_index(view, size)
+        return verify_index(index, lambda start, length: view[start : start + length], runs)
+    except (InvalidParquetObject, InvalidBatch, InvalidRecords) as error:
+        return [str(error)]
+
+
+def verify_index(
+    index: ParquetIndex, fetch: Callable[[int, int], Buffer], runs: Sequence[SourceRun]
+) -> list[str]:
+    """As `verify`, row group by row group: `fetch(start, length)` reads a range back."""
+    problems: list[str] = []
+    rebuilt = _Rebuilt(index, fetch)
+    expected_rows = 0
+    for run in sorted(
+        runs, key=lambda run: (run.topic_name, run.partition.topic_id.int, run.partition.partition)
+    ):
+        position = 0
+        held = index.run_of(*run.partition)
+        batches = [batch for batch in run.batches if read_header(batch.data).record_count]
+        expected_rows += sum(read_header(batch.data).record_count for batch in batches)
+        if held is None:
+            if batches:
+                problems.append(f"{run.partition} is missing")
+            continue
+        if held.batch_count != len(batches):
+            problems.append(f"{run.partition}: {held.batch_count} batches of {len(batches)}")
+            continue
+        for position, batch in enumerate(batches, held.first_batch):
+            problem = _compare(run.partition, batch, *rebuilt.batch(position))
+            if problem:
+                problems.append(problem)
+    if expected_rows != index.header.row_count or expected_rows != index.metadata.num_rows:
+        problems.append(f"{index.metadata.num_rows} rows; the batches hold {expected_rows}")
+    return problems
+
+
+class _Rebuilt:
+    """The object's batches, one row group in memory at a time."""
+
+    def __init__(self, index: ParquetIndex, fetch: Callable[[int, int], Buffer]) -> None:
+        self._index = index
+        self._fetch = fetch
+        self._first = 0
+        self._number = -1
+        self._records: list[memoryview] = []
+
+    def batch(self, place: int) -> tuple[bytes, memoryview, bool]:
+        """Header bytes, canonical records, and whether the object calls them exact."""
+        while place >= self._first + len(self._records):
+            self._first += len(self._records)
+            self._number += 1
+            found = self._index.row_groups[self._number]
+            self._records = row_group_records(
+                self._index, self._number, self._fetch(found.start, found.length)
+            )
+        header = self._index.header
+        return (
+            header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES],
+            self._records[place - self._first],
+            bool(header.exact[place]),
+        )
+
+
+def _compare(
+    partition: TopicPartition, source: SourceBatch, header_bytes: bytes, records: memoryview, is_exact: bool
+) -> str | None:
+    where = f"{partition}, batch at offset {source.base_offset}"
+    expected = b"".join(framed(memoryview(source.data), source.base_offset, source.leader_epoch))
+    if header_bytes != expected[:HEADER_BYTES]:
+        return f"{where}: its header differs"
+    header = read_header(header_bytes)
+    again = rebuild(header_bytes, records, header.record_count, is_exact=is_exact)
+    if header.compression is Compression.NONE and is_exact:
+        return None if again == expected else f"{where}: its bytes differ"
+    unpacked = unpack(header, source.data)
+    if records == unpacked.records:
+        return None
+    if is_exact:
+        return f"{where}: its records differ"
+    check_crc(again)
+    before = decode_batches([unpacked]).columns
+    after = decode_batches([UnpackedBatch(header, records)]).columns
+    differing = [name for name in before if not before[name].equals(after[name])]
+    return f"{where}: {', '.join(differing)} differ" if differing else None

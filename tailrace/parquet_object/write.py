@@ -1,0 +1,267 @@
+"""Record batches into one Parquet file, in memory or at a path.
+
+Rows are sorted by topic, partition, offset. Row groups are cut by bytes, between batches only, so that replay
+needs one row group for any offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from fastcrc.crc32 import iscsi as crc32c
+
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import Buffer
+from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
+from tailrace.parquet_object.header import (
+    METADATA_KEY,
+    VERSION,
+    ParquetHeader,
+    ParquetRun,
+    RowGroupBatches,
+    pack_header,
+)
+from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index
+from tailrace.parquet_object.schema import SCHEMA, writer
+from tailrace.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    TruncatedBatch,
+    check_crc,
+    framed,
+    read_header,
+)
+from tailrace.records import InvalidRecords
+
+ROW_GROUP_BYTES = 16 << 20
+_READ_BACK_BYTES = 1 << 20
+
+
+class SourceBatch(NamedTuple):
+    """A stored batch and the offset and epoch that it was given at its commit."""
+
+    data: Buffer
+    base_offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRun:
+    """All that one partition brings. `batches` rise in offset and are gone through once.
+
+    `base_offset` and `end_offset` (exclusive) name the range that the object stands for where it is more than
+    the batches cover (aborted ones were left out); None: from the first batch to the last.
+    """
+
+    partition: TopicPartition
+    topic_name: str
+    batches: Iterable[SourceBatch]
+    base_offset: int | None = None
+    end_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenParquet:
+    """What was written. `data` holds the file where no path was given. `crc`: CRC-32C of the whole file."""
+
+    path: str | None
+    data: Buffer | None
+    size: int
+    crc: int
+    row_count: int
+    runs: list[ParquetRun]
+    row_groups: list[RowGroupRange]
+    index: ParquetIndex
+
+
+def write_parquet(
+    runs: Sequence[SourceRun],
+    *,
+    object_id: UUID,
+    cluster_id: str,
+    created_ms: int,
+    path: str | None = None,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+    bloom_filter_rows: int = 0,
+) -> WrittenParquet:
+    """Write the runs' records, sorted by topic and partition, each partition once.
+
+    Args:
+        path: a local file; None keeps the file in memory.
+        row_group_bytes: a row group is cut before its records (unpacked) pass this.
+        bloom_filter_rows: distinct keys to size a bloom filter for; 0: none.
+
+    Raises InvalidBatch or InvalidRecords for a batch that is not sound, ValueError for partitions that come
+    twice or offsets that do not rise.
+    """
+    ordered = sorted(
+        runs, key=lambda run: (run.topic_name, run.partition.topic_id.int, run.partition.partition)
+    )
+    if len({run.partition for run in ordered}) != len(ordered):
+        raise ValueError("a partition comes twice; give all its batches as one run")
+    sink: Any = pa.BufferOutputStream() if path is None else path
+    with writer(sink, bloom_filter_rows=bloom_filter_rows) as parquet:
+        sheet = _Sheet(parquet, row_group_bytes)
+        for run in ordered:
+            sheet.add_run(run)
+        sheet.cut()
+        header = ParquetHeader(
+            VERSION,
+            cluster_id,
+            object_id,
+            created_ms,
+            sheet.rows_written,
+            sheet.runs,
+            sheet.row_groups,
+            b"".join(sheet.headers),
+            sheet.record_counts,
+            b"".join(sheet.exact),
+        )
+        parquet.add_key_value_metadata({METADATA_KEY: pack_header(header)})
+    if path is None:
+        data = memoryview(sink.getvalue())
+        size, crc = len(data), int(crc32c(data))
+        index = read_index(data, size)
+        return WrittenParquet(None, data, size, crc, header.row_count, header.runs, index.row_groups, index)
+    size, crc, tail = _sum_up(path)
+    index = read_index(tail, size)
+    return WrittenParquet(path, None, size, crc, header.row_count, header.runs, index.row_groups, index)
+
+
+def _sum_up(path: str) -> tuple[int, int, bytes]:
+    """Size, CRC-32C and footer of the file that was written."""
+    size = crc = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_READ_BACK_BYTES):
+            size += len(piece)
+            crc = crc32c(piece, crc) if size > len(piece) else crc32c(piece)
+        file.seek(max(0, size - 8))
+        footer_bytes = int.from_bytes(file.read(4), "little") + 8
+        file.seek(max(0, size - footer_bytes))
+        return size, int(crc), file.read()
+
+
+class _PendingRun(NamedTuple):
+    topic_name: str
+    partition: int
+    rows: int
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """The file as it grows: batches wait in `pending` until they fill a row group."""
+
+    parquet: Any
+    row_group_bytes: int
+    pending: list[UnpackedBatch] = field(default_factory=list)
+    pending_bytes: int = 0
+    pending_runs: list[_PendingRun] = field(default_factory=list)
+    rows_added: int = 0
+    rows_written: int = 0
+    runs: list[ParquetRun] = field(default_factory=list)
+    row_groups: list[RowGroupBatches] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    record_counts: list[int] = field(default_factory=list)
+    exact: list[bytes] = field(default_factory=list)
+
+    def add_run(self, run: SourceRun) -> None:
+        first_row, first_batch = self.rows_added, len(self.headers)
+        base_offset, end_offset, max_timestamp = run.base_offset, run.end_offset, -1
+        position = -1 if base_offset is None else base_offset
+        for batch in run.batches:
+            header = self._add(run, batch)
+            if header.base_offset < position:
+                raise ValueError(f"{run.partition}: offset {header.base_offset} after {position}")
+            position = header.end_offset
+            base_offset = header.base_offset if base_offset is None else base_offset
+            max_timestamp = max(max_timestamp, header.max_timestamp)
+        end_offset = position if end_offset is None else end_offset
+        if base_offset is None:
+            return
+        if end_offset < position:
+            raise ValueError(f"{run.partition}: offsets up to {position}, said to end at {end_offset}")
+        self.runs.append(
+            ParquetRun(
+                run.partition.topic_id,
+                run.topic_name,
+                run.partition.partition,
+                first_row,
+                self.rows_added - first_row,
+                first_batch,
+                len(self.headers) - first_batch,
+                base_offset,
+                end_offset,
+                max_timestamp,
+            )
+        )
+
+    def _add(self, run: SourceRun, batch: SourceBatch) -> BatchHeader:
+        """Take one batch in, unless it holds no records."""
+        data = memoryview(batch.data)
+        check_crc(data)
+        stored = read_header(data)
+        if stored.length != len(data):
+            raise TruncatedBatch(f"batch says {stored.length} bytes; {len(data)} are there")
+        head, rest = framed(data, batch.base_offset, batch.leader_epoch)
+        header_bytes = b"".join((head, rest[: HEADER_BYTES - len(head)]))
+        header = read_header(header_bytes)
+        if not header.record_count:
+            return header
+        unpacked = unpack(header, data)
+        if self.pending_bytes + len(unpacked.records) > self.row_group_bytes:
+            self.cut()
+        self.pending.append(unpacked)
+        self.pending_bytes += len(unpacked.records)
+        self.rows_added += header.record_count
+        self.headers.append(header_bytes)
+        self.record_counts.append(header.record_count)
+        mine = _PendingRun(run.topic_name, run.partition.partition, header.record_count)
+        last = self.pending_runs[-1] if self.pending_runs else None
+        if last is not None and last[:2] == mine[:2]:
+            self.pending_runs[-1] = last._replace(rows=last.rows + mine.rows)
+        else:
+            self.pending_runs.append(mine)
+        return header
+
+    def cut(self) -> None:
+        """Write what is pending as one row group."""
+        if not self.pending:
+            return
+        rows = decode_batches(self.pending)
+        first_batch = len(self.headers) - len(self.pending)
+        numbers = np.arange(first_batch, len(self.headers), dtype=np.int32)
+        per_run = [run.rows for run in self.pending_runs]
+        names = sorted({run.topic_name for run in self.pending_runs})
+        places = np.array([names.index(run.topic_name) for run in self.pending_runs], np.int32)
+        partitions = np.array([run.partition for run in self.pending_runs], np.int32)
+        columns = {
+            **rows.columns,
+            "topic": pa.DictionaryArray.from_arrays(pa.array(np.repeat(places, per_run)), pa.array(names)),
+            "partition": pa.array(np.repeat(partitions, per_run)),
+            "batch": pa.array(np.repeat(numbers, rows.record_counts)),
+        }
+        table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+        self.parquet.write_table(table, row_group_size=rows.row_count)
+        self.row_groups.append(
+            RowGroupBatches(first_batch, len(self.pending), self.rows_written, rows.row_count)
+        )
+        self.rows_written += rows.row_count
+        self.exact.append(rows.exact)
+        self.pending.clear()
+        self.pending_runs.clear()
+        self.pending_bytes = 0
+
+
+__all__ = [
+    "ROW_GROUP_BYTES",
+    "InvalidRecords",
+    "SourceBatch",
+    "SourceRun",
+    "WrittenParquet",
+    "write_parquet",
+]
