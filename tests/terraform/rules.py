@@ -1,7 +1,7 @@
 """What must hold in terraform/, as rules over parsed files: each takes a module and tells what breaks it.
 
-A rule is a plain function from a `Module` to complaints, so that test_rules.py can show each of them a planted
-mistake: a rule that can't fail proves nothing.
+A rule is a plain function from a `Module` to complaints, so that test_rules.py can show each of them a
+planted mistake: a rule that can't fail proves nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def variables_are_validated(module: Module) -> Iterator[str]:
         for check in checks:
             if not check.get("error_message", "").startswith(name):
                 yield f"variable {name}: an error message does not start with its name"
-            if f"var.{name}" not in check.get("condition", ""):
+            if f"var.{name}" not in str(check.get("condition", "")):
                 yield f"variable {name}: a validation does not look at it"
 
 
@@ -257,7 +257,7 @@ def policies_are_documents(module: Module) -> Iterator[str]:
 
 
 def wildcard_resources_say_why(module: Module) -> Iterator[str]:
-    """A * in resources or identifiers has a comment just above it, or above the principals block it stands in."""
+    """A * in resources or identifiers has a comment just above it, or above its principals block."""
     lines = module.text.splitlines()
     for number, line in enumerate(lines):
         if not re.match(r"\s*(resources|identifiers)\s*=", line) or "*" not in line:

@@ -1,4 +1,4 @@
-"""What runs on the instances: settings are written as Tailrace reads them, and the drain comes before the end.
+"""What runs on the instances: settings as Tailrace reads them, and the drain before the end.
 
 The scripts run here for real, against stand-ins for curl, aws, systemctl and chgrp on PATH.
 """
