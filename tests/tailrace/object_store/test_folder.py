@@ -1,0 +1,139 @@
+"""What only a folder has: unfinished files, directories, a disk that fills up."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tailrace.clock import ManualClock
+from tailrace.object_store.api import ObjectMissing, StoreFull, StoreRefused, StoreUnavailable
+from tailrace.object_store.folder import UNFINISHED, FolderStore
+
+
+def open_folder(path: Path, clock: ManualClock | None = None) -> FolderStore:
+    return FolderStore(path, clock or ManualClock(), ThreadPoolExecutor(4))
+
+
+def test_an_object_is_a_plain_file_with_the_clocks_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = open_folder(tmp_path, ManualClock(wall_ms=1_234_567_890_123))
+        await store.put("a/b", [b"x"])
+        assert (await store.head("a/b")).modified_ms == 1_234_567_890_123
+        await store.close()
+
+    asyncio.run(scenario())
+    assert (tmp_path / "a" / "b").read_bytes() == b"x"
+
+
+def test_directories_go_with_their_last_object(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        await store.put("a/b/c", [b"x"])
+        await store.put("a/d", [b"x"])
+        await store.delete(["a/b/c"])
+        assert sorted(os.listdir(tmp_path / "a")) == ["d"]
+        await store.delete(["a/d"])
+        assert os.listdir(tmp_path) == [UNFINISHED]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_puts_and_deletes_beside_each_other_lose_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+
+        async def worker(name: str) -> None:
+            for _ in range(30):
+                await store.put(f"shared/dir/{name}", [name.encode()])
+                assert await store.get(f"shared/dir/{name}") == name.encode()
+                await store.delete([f"shared/dir/{name}"])
+
+        await asyncio.gather(*(worker(f"w{i}") for i in range(4)))
+        assert os.listdir(tmp_path) == [UNFINISHED]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_process_files_are_cleaned_and_a_living_ones_kept(tmp_path: Path) -> None:
+    dead = tmp_path / UNFINISHED / "dead"
+    dead.mkdir(parents=True)
+    (dead / "0").write_bytes(b"half")
+
+    async def scenario() -> None:
+        living = open_folder(tmp_path)
+        mine = [path for path in (tmp_path / UNFINISHED).iterdir() if path.is_dir()]
+        assert len(mine) == 1 and mine[0] != dead
+        second = open_folder(tmp_path)
+        assert mine[0].exists()
+        await living.put("still/works", [b"x"])
+        assert await second.get("still/works") == b"x"
+        await living.close()
+        await second.close()
+
+    asyncio.run(scenario())
+    assert os.listdir(tmp_path / UNFINISHED) == ["lock"]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, StoreFull),
+        (errno.EDQUOT, StoreFull),
+        (errno.EIO, StoreUnavailable),
+        (errno.EACCES, StoreRefused),
+    ],
+)
+def test_a_disk_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    def fail(descriptor: int, buffers: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "writev", fail)
+            with pytest.raises(expected, match="full/object"):
+                await store.put("full/object", [b"x"])
+        with pytest.raises(ObjectMissing):
+            await store.get("full/object")
+        own = next(path for path in (tmp_path / UNFINISHED).iterdir() if path.is_dir())
+        assert os.listdir(own) == ["lock"]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def three_bytes(descriptor: int, buffers: list[memoryview]) -> int:
+        return os.write(descriptor, b"".join(buffers)[:3])
+
+    monkeypatch.setattr(os, "writev", three_bytes)
+
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        await store.put("k", [b"ab", b"cdefgh", b"", b"i"])
+        assert await store.get("k") == b"abcdefghi"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_object_cannot_be_a_directory_of_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = open_folder(tmp_path)
+        await store.put("a", [b"x"])
+        with pytest.raises(StoreRefused):
+            await store.put("a/b", [b"x"])
+        with pytest.raises(StoreRefused):
+            await store.put(f"{UNFINISHED}/x", [b"x"])
+        await store.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,144 @@
+"""URLs of stores, and what the S3 stores say of a bucket that refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tailrace.clock import SystemClock
+from tailrace.object_store.api import ObjectStore, StoreRefused, StoreUnavailable
+from tailrace.object_store.folder import FolderStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.object_store.open import BadStoreUrl, open_store, s3_place
+from tests.support.servers import S3Server
+
+CLOCK = SystemClock()
+BACKENDS = pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
+
+
+def close(store: ObjectStore) -> None:
+    asyncio.run(store.close())
+
+
+def test_a_path_and_a_file_url_are_folders(tmp_path: Path) -> None:
+    for url in (str(tmp_path / "one"), f"file://{tmp_path}/t%20wo"):
+        store = open_store(url, clock=CLOCK)
+        assert isinstance(store, FolderStore)
+        close(store)
+    assert (tmp_path / "one").is_dir() and (tmp_path / "t wo").is_dir()
+    assert isinstance(open_store("memory:", clock=CLOCK), MemoryStore)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "",
+            "gs://bucket/x",
+            "memory:x",
+            "file://host/x",
+            "s3://",
+            "s3://key:secret@bucket",
+            "s3://b?region=",
+        ),
+        *(
+            "s3://b?endpiont=http://x",
+            "s3://b?endpoint=127.0.0.1:9000",
+            "s3://b?backend=boto",
+            "s3://b?path_style=maybe",
+        ),
+    ],
+)
+def test_what_names_no_store_is_refused_with_what_was_given(url: str) -> None:
+    with pytest.raises(BadStoreUrl, match="store "):
+        open_store(url, clock=CLOCK, environ={})
+
+
+def test_the_url_wins_over_the_environment() -> None:
+    environ = {"AWS_ENDPOINT_URL_S3": "http://elsewhere", "AWS_REGION": "eu-west-1"}
+    given = s3_place("s3://b/p/q?endpoint=http://here:9000/&region=eu-north-1", environ)
+    assert (given.bucket, given.prefix, given.endpoint, given.region) == (
+        "b",
+        "p/q/",
+        "http://here:9000",
+        "eu-north-1",
+    )
+    fallen_back = s3_place("s3://b", environ)
+    assert (fallen_back.prefix, fallen_back.endpoint, fallen_back.region) == (
+        "",
+        "http://elsewhere",
+        "eu-west-1",
+    )
+    assert s3_place("s3://b", {}).endpoint is None
+
+
+@BACKENDS
+def test_a_variable_that_names_another_endpoint_is_not_followed(
+    backend: str, moto: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    url = moto.url(moto.create_bucket(), "pre/fix", backend)
+
+    async def scenario() -> None:
+        store = open_store(url, clock=CLOCK, environ=moto.environ)
+        await store.put("k/x", [b"x"])
+        assert [info.key async for info in store.list("")] == ["k/x"]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+@BACKENDS
+def test_a_missing_bucket_refuses(backend: str, moto: S3Server) -> None:
+    async def scenario() -> None:
+        store = open_store(moto.url("no-such-bucket", "", backend), clock=CLOCK, environ=moto.environ)
+        with pytest.raises(StoreRefused):
+            await store.put("k", [b"x"])
+        with pytest.raises(StoreRefused):
+            await store.get("k")
+        with pytest.raises(StoreRefused):
+            assert [info async for info in store.list("")]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (503, "SlowDown", StoreUnavailable),
+        (403, "AccessDenied", StoreRefused),
+        (400, "ExpiredToken", StoreRefused),
+    ],
+)
+def test_what_the_service_answers_becomes_our_error(
+    backend: str, status: int, code: str, expected: type[Exception]
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {status} No\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        store = open_store(
+            f"s3://bucket?endpoint=http://127.0.0.1:{port}&backend={backend}",
+            clock=CLOCK,
+            environ={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+        )
+        with pytest.raises(expected):
+            await store.put("k", [b"x"], if_absent=True)
+        with pytest.raises(expected):
+            await store.get("k")
+        await store.close()
+        server.close()
+
+    asyncio.run(scenario())
