@@ -1,0 +1,118 @@
+"""Chunks: an object cut at multiples of the chunk size, the unit that is fetched, cached and owned.
+
+Pure. The last chunk of an object is short; an object's size is known from its run, so no chunk is ever asked
+for past its end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tailrace.object_store.api import Buffer, StoreError
+
+
+class ObjectRotten(StoreError):
+    """Bytes of an object are not those that were committed, and a second look at the store didn't help."""
+
+    def __init__(self, key: str, start: int, length: int, seen: str) -> None:
+        super().__init__(
+            f"{key}: bytes {start} to {start + length} are rotten: {seen}. "
+            "Restore the object from another copy; `tailrace audit` names all that is damaged"
+        )
+        self.key = key
+        self.start = start
+        self.length = length
+
+
+class ChunkId(NamedTuple):
+    """Chunk `number` of the object `key`."""
+
+    key: str
+    number: int
+
+
+class ChunkRef(NamedTuple):
+    """A chunk and where it stands: bytes [start, start + length) of its object."""
+
+    id: ChunkId
+    start: int
+    length: int
+
+
+def chunk_at(key: str, index: int, object_size: int, chunk_bytes: int) -> ChunkRef:
+    """Chunk `index` of an object of `object_size` bytes."""
+    start = index * chunk_bytes
+    assert 0 <= start < object_size, f"chunk {index} of {key} begins at {start}; it has {object_size} bytes"
+    return ChunkRef(ChunkId(key, index), start, min(chunk_bytes, object_size - start))
+
+
+def chunks_of(key: str, start: int, end: int, object_size: int, chunk_bytes: int) -> list[ChunkRef]:
+    """The chunks that bytes [start, end) of an object touch, in order."""
+    assert 0 <= start <= end <= object_size, f"bytes {start} to {end} of {key}, which has {object_size}"
+    if start == end:
+        return []
+    first, last = start // chunk_bytes, (end - 1) // chunk_bytes
+    return [chunk_at(key, index, object_size, chunk_bytes) for index in range(first, last + 1)]
+
+
+class ChunkBytes:
+    """A chunk's bytes, as one buffer or as the parts that an upload was made of; never changed.
+
+    `is_trusted`: the bytes are this agent's own, seen before they were uploaded. Of others, `checked` holds
+    the places (in the object) of the batches whose CRC was found right, so that each is summed once.
+    """
+
+    __slots__ = ("_ends", "_parts", "checked", "is_trusted", "size")
+
+    def __init__(self, parts: Iterable[Buffer], *, is_trusted: bool = False) -> None:
+        self._parts = [memoryview(part).cast("B").toreadonly() for part in parts if len(part)]
+        self._ends: list[int] = []
+        size = 0
+        for part in self._parts:
+            size += len(part)
+            self._ends.append(size)
+        self.size = size
+        self.is_trusted = is_trusted
+        self.checked: set[int] = set()
+
+    def views(self, start: int, end: int) -> list[memoryview]:
+        """Bytes [start, end), counted from the chunk's beginning, as views: one where they stand together."""
+        assert 0 <= start <= end <= self.size, f"bytes {start} to {end} of a chunk of {self.size}"
+        if len(self._parts) == 1:
+            return [self._parts[0][start:end]] if end > start else []
+        views: list[memoryview] = []
+        at = bisect_right(self._ends, start)
+        while start < end:
+            part, part_end = self._parts[at], self._ends[at]
+            part_start = part_end - len(part)
+            upto = min(end, part_end)
+            views.append(part[start - part_start : upto - part_start])
+            start = upto
+            at += 1
+        return views
+
+    def joined(self) -> Buffer:
+        """All bytes as one buffer; a copy only where they are in parts."""
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+
+def cut(parts: Sequence[Buffer], chunk_bytes: int) -> list[ChunkBytes]:
+    """The chunks of an object that is, or soon will be, uploaded from `parts`: views, no copies."""
+    chunks: list[ChunkBytes] = []
+    current: list[Buffer] = []
+    room = chunk_bytes
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while len(view):
+            piece = view[:room]
+            current.append(piece)
+            room -= len(piece)
+            view = view[len(piece) :]
+            if not room:
+                chunks.append(ChunkBytes(current, is_trusted=True))
+                current, room = [], chunk_bytes
+    if current:
+        chunks.append(ChunkBytes(current, is_trusted=True))
+    return chunks

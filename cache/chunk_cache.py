@@ -1,0 +1,236 @@
+"""The chunk cache: a chunk from memory, else from the agent of the zone that owns it, else from the store.
+
+What holds: for each chunk and zone there is one GET, whatever the number of readers, as long as the agents of
+the zone agree on the ring and the owner keeps the chunk. Where they don't, or a peer is silent, a reader
+pays with a GET of its own and never with an error.
+
+Memory is cut in three, so that no kind of reader starves another:
+
+    fresh     what this agent uploaded, by age; its tail readers find it here without a request to anyone
+    tail      S3-FIFO: chunks of young runs, brought or owned
+    catch-up  S3-FIFO: chunks of old runs, Parquet, and what was read ahead
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectRotten, cut
+from cache.eviction import ByAge, S3Fifo
+from cache.gate import Gate
+from cache.observer import CacheObserver, NoObserver, Tier
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from cache.single_flight import SingleFlight
+from sequencer.api import Member
+from tailrace.object_store.api import Buffer, ObjectStore, StoreError
+
+
+class PeerUnavailable(Exception):
+    """A peer did not bring the chunk (away, slow, bypassed, confused); the message says why."""
+
+
+class ChunkPeers(Protocol):
+    """The other agents of the zone, as far as chunks go."""
+
+    async def read(self, member: Member, chunk: ChunkRef, *, is_catch_up: bool) -> Buffer:
+        """The whole chunk from its owner. Raises PeerUnavailable, ObjectMissing."""
+        ...
+
+
+_Brought = tuple[ChunkBytes, Tier]
+
+
+class ChunkCache:
+    """One agent's part of the zone's cache. Owned by one event loop; close it before the store.
+
+    Args:
+        ring: the ring as this agent sees it now; asked on every miss.
+        peers: None for an agent alone.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        settings: CacheSettings,
+        ring: Callable[[], ZoneRing],
+        peers: ChunkPeers | None = None,
+        observer: CacheObserver | None = None,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._ring = ring
+        self._peers = peers
+        self._observer: CacheObserver = observer if observer is not None else NoObserver()
+        fresh = int(settings.memory_bytes * settings.fresh_share)
+        catch_up = int(settings.memory_bytes * settings.catch_up_share)
+        self._fresh: ByAge[ChunkId, ChunkBytes] = ByAge(fresh)
+        self._catch_up: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(catch_up)
+        self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(settings.memory_bytes - fresh - catch_up)
+        self._from_store: SingleFlight[ChunkId, _Brought] = SingleFlight()
+        self._from_peer: SingleFlight[ChunkId, _Brought] = SingleFlight()
+        self._again: SingleFlight[ChunkId, ChunkBytes] = SingleFlight()
+        self._tail_gets = Gate(settings.tail_gets)
+        self._catch_up_gets = Gate(settings.catch_up_gets)
+        self._catch_up_peer_reads = Gate(settings.catch_up_gets)
+        self._ahead: set[asyncio.Task[ChunkBytes]] = set()
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all chunks in memory."""
+        return self._fresh.bytes_held + self._tail.bytes_held + self._catch_up.bytes_held
+
+    def held(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes | None:
+        """The chunk if it is in memory, without waiting."""
+        found = self._fresh.get(chunk.id)
+        if found is not None:
+            self._observer.chunk_read(Tier.FRESH, found.size, is_catch_up=is_catch_up)
+            return found
+        found = self._tail.get(chunk.id)
+        if found is None:
+            found = self._catch_up.get(chunk.id)
+        if found is not None:
+            self._observer.chunk_read(Tier.MEMORY, found.size, is_catch_up=is_catch_up)
+        return found
+
+    async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:
+        """The chunk, from the nearest tier that has it.
+
+        Raises ObjectMissing, StoreUnavailable, StoreRefused; ObjectRotten where the object ends too early.
+        """
+        found = self.held(chunk, is_catch_up=is_catch_up)
+        if found is not None:
+            return found
+        brought, tier = await asyncio.shield(self._bring(chunk, is_catch_up))
+        self._observer.chunk_read(tier, brought.size, is_catch_up=is_catch_up)
+        return brought
+
+    def serve(self, chunk: ChunkRef, *, is_catch_up: bool) -> ChunkBytes | asyncio.Task[_Brought]:
+        """The chunk for a peer: from memory, or the flight (shared: shield it) that brings it from the store.
+
+        A peer's wish is never passed on to another peer, so agents whose rings differ can't go in circles.
+        """
+        found = self._fresh.get(chunk.id) or self._tail.get(chunk.id) or self._catch_up.get(chunk.id)
+        return found if found is not None else self._bring_from_store(chunk, is_catch_up)
+
+    async def get_again(self, chunk: ChunkRef) -> ChunkBytes:
+        """The chunk straight from the store, whatever is held: for bytes that turned out to be rotten."""
+
+        async def fetch() -> ChunkBytes:
+            async with self._tail_gets.passing(("again", chunk.id)):
+                fetched = await self._fetch(chunk)
+            self.forget(chunk.id)
+            self._tail.put(chunk.id, fetched, fetched.size)
+            return fetched
+
+        return await self._again.do(chunk.id, fetch)
+
+    def write_through(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Take a freshly uploaded object. `parts` are kept as they are: they must not change any more.
+
+        All of it stays a while for the readers of this agent; what it owns stays on as any chunk does.
+        """
+        for index, chunk in enumerate(cut(parts, self.settings.chunk_bytes)):
+            for old, fresh, size in self._fresh.put(ChunkId(key, index), chunk, chunk.size):
+                if old not in self._tail and self._ring().is_mine(old):
+                    # Joined: as parts it would keep whole receive buffers alive for a few bytes of each.
+                    self._tail.put(old, ChunkBytes([bytes(fresh.joined())], is_trusted=True), size)
+
+    def read_ahead(self, chunks: Iterable[ChunkRef]) -> None:
+        """Begin to fetch what will be asked for next, as far as the limit lets; never waits."""
+        for chunk in chunks:
+            if len(self._ahead) >= self.settings.read_ahead_chunks:
+                return
+            if self._is_held(chunk.id) or chunk.id in self._from_store or chunk.id in self._from_peer:
+                continue
+            task = asyncio.create_task(self._fetch_ahead(chunk), name=f"read ahead {chunk.id}")
+            self._ahead.add(task)
+            task.add_done_callback(self._arrived_ahead)
+
+    def forget(self, chunk: ChunkId) -> None:
+        """Drop a chunk from memory."""
+        self._fresh.remove(chunk)
+        self._tail.remove(chunk)
+        self._catch_up.remove(chunk)
+
+    async def close(self) -> None:
+        """Cancel and await whatever is under way."""
+        for task in self._ahead:
+            task.cancel()
+        await asyncio.gather(*self._ahead, return_exceptions=True)
+        await self._from_peer.close()
+        await self._from_store.close()
+        await self._again.close()
+
+    def _is_held(self, chunk: ChunkId) -> bool:
+        return chunk in self._fresh or chunk in self._tail or chunk in self._catch_up
+
+    def _bring(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
+        ring = self._ring()
+        owner = ring.owner(chunk.id)
+        if self._peers is None or owner is None or owner.broker_id == ring.broker_id:
+            return self._bring_from_store(chunk, is_catch_up)
+        if not is_catch_up:
+            self._catch_up_peer_reads.promote(chunk.id)
+            self._catch_up_gets.promote(chunk.id)
+        return self._from_peer.start(chunk.id, lambda: self._ask_peer(owner, chunk, is_catch_up))
+
+    def _bring_from_store(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
+        flight = self._from_store.start(chunk.id, lambda: self._ask_store(chunk, is_catch_up))
+        if not is_catch_up:
+            self._catch_up_gets.promote(chunk.id)
+        return flight
+
+    async def _ask_peer(self, owner: Member, chunk: ChunkRef, is_catch_up: bool) -> _Brought:
+        try:
+            data = await self._read_peer(owner, chunk, is_catch_up)
+        except PeerUnavailable as error:
+            self._observer.peer_failed(owner.broker_id, str(error))
+            return await asyncio.shield(self._bring_from_store(chunk, is_catch_up))
+        brought = ChunkBytes([data])
+        self._keep(chunk.id, brought, is_catch_up)
+        return brought, Tier.PEER
+
+    async def _read_peer(self, owner: Member, chunk: ChunkRef, is_catch_up: bool) -> Buffer:
+        assert self._peers is not None
+        if is_catch_up:
+            async with self._catch_up_peer_reads.passing(chunk.id):
+                data = await self._peers.read(owner, chunk, is_catch_up=True)
+        else:
+            data = await self._peers.read(owner, chunk, is_catch_up=False)
+        if len(data) != chunk.length:
+            raise PeerUnavailable(
+                f"agent {owner.broker_id} sent {len(data)} bytes for a chunk of {chunk.length}"
+            )
+        return data
+
+    async def _ask_store(self, chunk: ChunkRef, is_catch_up: bool) -> _Brought:
+        gate = self._catch_up_gets if is_catch_up else self._tail_gets
+        async with gate.passing(chunk.id):
+            fetched = await self._fetch(chunk)
+        self._keep(chunk.id, fetched, is_catch_up)
+        return fetched, Tier.STORE
+
+    async def _fetch(self, chunk: ChunkRef) -> ChunkBytes:
+        data = await self._store.get_range(chunk.id.key, chunk.start, chunk.length)
+        if len(data) != chunk.length:
+            raise ObjectRotten(
+                chunk.id.key, chunk.start, chunk.length, f"the object ends after {len(data)} of them"
+            )
+        return ChunkBytes([data])
+
+    def _keep(self, chunk: ChunkId, data: ChunkBytes, is_catch_up: bool) -> None:
+        share = self._catch_up if is_catch_up else self._tail
+        share.put(chunk, data, data.size)
+
+    async def _fetch_ahead(self, chunk: ChunkRef) -> ChunkBytes:
+        brought, _ = await asyncio.shield(self._bring(chunk, True))
+        return brought
+
+    def _arrived_ahead(self, task: asyncio.Task[ChunkBytes]) -> None:
+        self._ahead.discard(task)
+        if not task.cancelled():
+            error = task.exception()  # nobody asked yet: whoever asks will meet the error again
+            assert error is None or isinstance(error, StoreError), error

@@ -1,0 +1,54 @@
+"""What the cache tells whoever counts: metrics, tests, the console."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+
+class Tier(enum.Enum):
+    """Where the bytes of a chunk came from."""
+
+    FRESH = "fresh"
+    """Uploaded by this agent a moment ago."""
+    MEMORY = "memory"
+    DISK = "disk"
+    PEER = "peer"
+    """The owner in this zone."""
+    STORE = "store"
+
+
+class CacheObserver(Protocol):
+    """Told of every chunk that a reader got. Called on the loop; must not block or raise."""
+
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
+        """A reader got a chunk of `length` bytes; those who shared one GET are told of one by one."""
+        ...
+
+    def peer_failed(self, broker_id: int, reason: str) -> None:
+        """A peer did not answer as it should; the store was read in its place."""
+        ...
+
+    def peer_bypassed(self, broker_id: int) -> None:
+        """A peer was not asked, because it failed often of late."""
+        ...
+
+    def batch_rotten(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
+        """A batch failed its CRC; `is_repaired`: the store's own bytes were right."""
+        ...
+
+
+class NoObserver:
+    """Nobody counts."""
+
+    def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
+        """Nothing."""
+
+    def peer_failed(self, broker_id: int, reason: str) -> None:
+        """Nothing."""
+
+    def peer_bypassed(self, broker_id: int) -> None:
+        """Nothing."""
+
+    def batch_rotten(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
+        """Nothing."""

@@ -1,0 +1,202 @@
+"""Record batches out of Parquet objects: index and row groups through the chunk cache, decoding on a pool.
+
+An index (the decoded footer) never changes, so the latest few are kept; and a row group is decoded once for
+the many fetches that a replay makes of it. pyarrow and numba are imported in the pool, by the first Parquet run
+that is read: an agent that never meets one starts, and lives, without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from cache.chunk import ChunkBytes, ChunkRef, ObjectRotten, chunks_of
+from cache.chunk_cache import ChunkCache
+from cache.eviction import S3Fifo
+from cache.observer import CacheObserver
+from cache.single_flight import SingleFlight
+from sequencer.api import Run
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import Buffer
+from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.record_batch import InvalidBatch, check_crc, read_header
+from tailrace.records import InvalidRecords, Record, decode_records
+
+if TYPE_CHECKING:
+    from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, StoredBatch
+
+T = TypeVar("T")
+
+
+class DecodedBatch(NamedTuple):
+    """A rebuilt record batch, of offsets from `base_offset` to before `end_offset`."""
+
+    base_offset: int
+    end_offset: int
+    record_count: int
+    max_timestamp: int
+    data: bytes
+
+
+class _GroupId(NamedTuple):
+    key: str
+    number: int
+    partition: TopicPartition
+
+
+class ParquetReader:
+    """Reads Parquet runs. `executor` is a bounded pool: decoding never runs on the loop."""
+
+    def __init__(self, cache: ChunkCache, executor: Executor, observer: CacheObserver) -> None:
+        self._cache = cache
+        self._executor = executor
+        self._observer = observer
+        self._indexes: OrderedDict[str, ParquetIndex] = OrderedDict()
+        self._decoded: S3Fifo[_GroupId, list[DecodedBatch]] = S3Fifo(cache.settings.decoded_bytes)
+        self._index_flights: SingleFlight[str, ParquetIndex] = SingleFlight()
+        self._group_flights: SingleFlight[_GroupId, list[DecodedBatch]] = SingleFlight()
+
+    async def batches(self, run: Run, offset: int) -> AsyncIterator[DecodedBatch]:
+        """The run's batches from the one that holds `offset` on. Raises ObjectMissing, ObjectRotten, ..."""
+        index = await self._index(run)
+        groups = index.row_groups_for(run.topic_id, run.partition, offset)
+        for place, group in enumerate(groups):
+            self._read_ahead(run, groups[place + 1 :])
+            for batch in await self._group(run, index, group):
+                if batch.end_offset > offset and run.base_offset <= batch.base_offset < run.end_offset:
+                    yield batch
+
+    async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record from `from_offset` on, at or after `timestamp`."""
+        index = await self._index(run)
+        for group in index.row_groups_for(run.topic_id, run.partition, from_offset):
+            held = index.header.row_groups[group.number]
+            places = range(held.first_batch, held.first_batch + held.batch_count)
+            if all(index.batches[place].max_timestamp < timestamp for place in places):
+                continue
+            for batch in await self._group(run, index, group):
+                if batch.max_timestamp < timestamp or not from_offset < batch.end_offset:
+                    continue
+                for record in await self._records(run, batch):
+                    if record.timestamp >= timestamp and from_offset <= record.offset < run.end_offset:
+                        return record.offset, record.timestamp
+        return None
+
+    async def close(self) -> None:
+        """Cancel and await whatever is under way."""
+        await self._group_flights.close()
+        await self._index_flights.close()
+
+    async def _index(self, run: Run) -> ParquetIndex:
+        held = self._indexes.get(run.key)
+        if held is not None:
+            self._indexes.move_to_end(run.key)
+            return held
+        return await self._index_flights.do(run.key, lambda: self._read_index(run))
+
+    async def _read_index(self, run: Run) -> ParquetIndex:
+        index: ParquetIndex | int = min(run.index_start, run.object_size)
+        while isinstance(index, int):
+            index = await self._decode_range(
+                run, index, run.object_size, lambda tail: _parse_index(tail, run.object_size)
+            )
+        self._indexes[run.key] = index
+        while len(self._indexes) > self._cache.settings.index_entries:
+            self._indexes.popitem(last=False)
+        return index
+
+    async def _group(self, run: Run, index: ParquetIndex, group: RowGroupRange) -> list[DecodedBatch]:
+        partition = TopicPartition(run.topic_id, run.partition)
+        group_id = _GroupId(run.key, group.number, partition)
+        held = self._decoded.get(group_id)
+        if held is not None:
+            return held
+
+        async def decode() -> list[DecodedBatch]:
+            batches = await self._decode_range(
+                run,
+                group.start,
+                group.start + group.length,
+                lambda data: _rebuild(index, group.number, data, partition),
+            )
+            self._decoded.put(group_id, batches, sum(len(batch.data) for batch in batches))
+            return batches
+
+        return await self._group_flights.do(group_id, decode)
+
+    async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
+        """Bytes [start, end) of the object, decoded in the pool; brought again where they are rotten."""
+        loop = asyncio.get_running_loop()
+        chunks = chunks_of(run.key, start, end, run.object_size, self._cache.settings.chunk_bytes)
+        held = await asyncio.gather(*(self._cache.get(chunk, is_catch_up=True) for chunk in chunks))
+        try:
+            return await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
+        except InvalidParquetObject:
+            held = await asyncio.gather(*(self._cache.get_again(chunk) for chunk in chunks))
+        try:
+            sound = await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
+        except InvalidParquetObject as error:
+            self._observer.batch_rotten(run.key, start, end - start, is_repaired=False)
+            raise ObjectRotten(run.key, start, end - start, str(error)) from error
+        self._observer.batch_rotten(run.key, start, end - start, is_repaired=True)
+        return sound
+
+    async def _records(self, run: Run, batch: DecodedBatch) -> list[Record]:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, decode_records, batch.data)
+        except (InvalidRecords, InvalidBatch) as error:
+            raise ObjectRotten(run.key, run.start, run.length, str(error)) from error
+
+    def _read_ahead(self, run: Run, groups: list[RowGroupRange]) -> None:
+        most = self._cache.settings.read_ahead_chunks
+        ahead: dict[ChunkRef, None] = {}
+        for group in groups:
+            if len(ahead) >= most:
+                break
+            end = group.start + group.length
+            chunk_bytes = self._cache.settings.chunk_bytes
+            ahead.update(dict.fromkeys(chunks_of(run.key, group.start, end, run.object_size, chunk_bytes)))
+        self._cache.read_ahead(list(ahead)[:most])
+
+
+def _cut(refs: list[ChunkRef], chunks: list[ChunkBytes], start: int, end: int) -> Buffer:
+    views: list[memoryview] = []
+    for ref, chunk in zip(refs, chunks, strict=True):
+        views.extend(chunk.views(max(start - ref.start, 0), min(end - ref.start, ref.length)))
+    return views[0] if len(views) == 1 else b"".join(views)
+
+
+def _parse_index(tail: Buffer, size: int) -> ParquetIndex | int:
+    """The index; or, where the tail is too short for it, the byte at which the footer begins."""
+    from tailrace.parquet_object.read import FooterNeedsMore, read_index
+
+    try:
+        index = read_index(tail, size)
+    except FooterNeedsMore as error:
+        if error.needed <= len(tail):
+            raise
+        return size - error.needed
+    assert len(index.batches) == index.header.batch_count, "decoded here, so that the loop need not"
+    return index
+
+
+def _rebuild(
+    index: ParquetIndex, row_group: int, data: Buffer, partition: TopicPartition
+) -> list[DecodedBatch]:
+    from tailrace.parquet_object.read import record_batches
+
+    stored = record_batches(index, row_group, data, partition=partition)
+    return [_decoded(batch) for batch in stored]
+
+
+def _decoded(batch: StoredBatch) -> DecodedBatch:
+    try:
+        check_crc(batch.data)
+        count = read_header(batch.data).record_count
+    except InvalidBatch as error:
+        raise InvalidParquetObject(f"batch at offset {batch.base_offset}: {error}") from error
+    return DecodedBatch(batch.base_offset, batch.end_offset, count, batch.max_timestamp, batch.data)

@@ -1,0 +1,243 @@
+"""Cache peers: how the agents of a zone give each other the chunks that they own.
+
+One method, `chunk`. A live owner answers well before the caller's patience ends: with the bytes, or with
+PENDING while the store is slow, and is asked again; so slow stores and dead peers are told apart, and a slow
+store is not read twice. A peer that fails several times in a row is bypassed a while, then tried by one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef
+from cache.chunk_cache import ChunkCache, PeerUnavailable
+from cache.observer import CacheObserver, NoObserver
+from cache.settings import CacheSettings
+from sequencer.api import Member, Ring
+from tailrace.clock import Clock
+from tailrace.object_store.api import Buffer, ObjectMissing, StoreError
+
+METHOD = "chunk"
+VERSION = 1
+_ANSWER_WITHIN = 0.6
+"""Part of the caller's time-out after which an owner says PENDING; the rest is for the way back."""
+
+T = TypeVar("T")
+
+
+class ChunkRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Bytes [start, start + length) of `key`, which both sides must see as chunk `number`."""
+
+    version: int
+    key: str
+    number: int
+    start: int
+    length: int
+    is_catch_up: bool
+    timeout_ms: int
+
+
+class ChunkStatus(enum.IntEnum):
+    """What became of a request; only FOUND has a tail."""
+
+    FOUND = 0
+    PENDING = 1
+    MISSING = 2
+    FAILED = 3
+    REFUSED = 4
+
+
+class ChunkAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """`detail` says why, for people. The chunk's bytes travel behind, as the frame's tail."""
+
+    version: int
+    status: ChunkStatus
+    detail: str = ""
+
+
+class PeerLink(Protocol):
+    """A connection to one peer, as `tailrace.rpc.RpcClient` is."""
+
+    async def call(
+        self, method: str, request: Any, response_type: type[T], *, timeout_s: float, tail: Buffer = b""
+    ) -> tuple[T, Buffer]:
+        """Ask and wait. Raises on a lost connection, a time-out or a peer's failure."""
+        ...
+
+    async def close(self) -> None:
+        """Give the socket back."""
+        ...
+
+
+class PeerServer:
+    """Answers peers out of this agent's cache: whoever asks, owner or not, as rings differ for moments."""
+
+    def __init__(self, cache: ChunkCache) -> None:
+        self._cache = cache
+
+    async def chunk(self, request: ChunkRequest) -> tuple[ChunkAnswer, list[memoryview]]:
+        """The chunk asked for, as views, or why not."""
+        refusal = self._refusal(request)
+        if refusal:
+            return ChunkAnswer(VERSION, ChunkStatus.REFUSED, refusal), []
+        chunk = ChunkRef(ChunkId(request.key, request.number), request.start, request.length)
+        found = self._cache.serve(chunk, is_catch_up=request.is_catch_up)
+        if isinstance(found, ChunkBytes):
+            return _found(request, found)
+        await asyncio.wait({found}, timeout=request.timeout_ms / 1000 * _ANSWER_WITHIN)
+        if not found.done():
+            return ChunkAnswer(VERSION, ChunkStatus.PENDING), []
+        try:
+            brought, _ = await asyncio.shield(found)
+        except ObjectMissing as error:
+            return ChunkAnswer(VERSION, ChunkStatus.MISSING, str(error)), []
+        except StoreError as error:
+            return ChunkAnswer(VERSION, ChunkStatus.FAILED, str(error)), []
+        return _found(request, brought)
+
+    def _refusal(self, request: ChunkRequest) -> str:
+        size = self._cache.settings.chunk_bytes
+        if request.version != VERSION:
+            return f"request version {request.version}; this agent speaks {VERSION}"
+        if request.number < 0 or request.start != request.number * size or not 0 < request.length <= size:
+            return (
+                f"chunk {request.number} as {request.length} bytes from {request.start}; "
+                f"this agent's chunk_bytes is {size}"
+            )
+        return ""
+
+
+def _found(request: ChunkRequest, chunk: ChunkBytes) -> tuple[ChunkAnswer, list[memoryview]]:
+    if chunk.size != request.length:
+        detail = f"chunk has {chunk.size} bytes here, {request.length} were asked for"
+        return ChunkAnswer(VERSION, ChunkStatus.REFUSED, detail), []
+    return ChunkAnswer(VERSION, ChunkStatus.FOUND), chunk.views(0, chunk.size)
+
+
+class _Peer:
+    """A link and what is known of its health. Owned by PeerClients."""
+
+    __slots__ = ("bypass_until", "failures", "is_probing", "link", "member")
+
+    def __init__(self, member: Member, link: PeerLink) -> None:
+        self.member = member
+        self.link = link
+        self.failures = 0
+        self.bypass_until = 0.0
+        self.is_probing = False
+
+
+class PeerClients:
+    """The links to the other agents of the zone, made on first use.
+
+    Args:
+        connect: makes a link to a member's peer address; must not wait (a link connects when it is called).
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Member], PeerLink],
+        clock: Clock,
+        settings: CacheSettings,
+        observer: CacheObserver | None = None,
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._settings = settings
+        self._observer: CacheObserver = observer if observer is not None else NoObserver()
+        self._peers: dict[UUID, _Peer] = {}
+
+    async def read(self, member: Member, chunk: ChunkRef, *, is_catch_up: bool) -> Buffer:
+        """The whole chunk from `member`. Raises PeerUnavailable, ObjectMissing."""
+        peer = self._peer(member)
+        self._check_health(peer)
+        is_alive = False
+        try:
+            data = await self._ask_until_there(peer, chunk, is_catch_up)
+            is_alive = True
+            return data
+        except ObjectMissing:
+            is_alive = True
+            raise
+        except _PeerRefused as error:
+            is_alive = error.is_alive
+            raise PeerUnavailable(f"agent {member.broker_id}: {error}") from error
+        finally:
+            self._note(peer, is_alive)
+
+    async def retain(self, ring: Ring) -> None:
+        """Close the links to those who are no longer in the ring."""
+        live = {member.info.instance for member in ring.members}
+        gone = [self._peers.pop(instance) for instance in list(self._peers) if instance not in live]
+        for peer in gone:
+            await peer.link.close()
+
+    async def close(self) -> None:
+        """Close all links."""
+        peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            await peer.link.close()
+
+    def _peer(self, member: Member) -> _Peer:
+        peer = self._peers.get(member.info.instance)
+        if peer is None:
+            peer = _Peer(member, self._connect(member))
+            self._peers[member.info.instance] = peer
+        return peer
+
+    def _check_health(self, peer: _Peer) -> None:
+        if peer.failures < self._settings.peer_failures:
+            return
+        if peer.is_probing or self._clock.monotonic() < peer.bypass_until:
+            self._observer.peer_bypassed(peer.member.broker_id)
+            raise PeerUnavailable(
+                f"agent {peer.member.broker_id} is bypassed after {peer.failures} failures in a row"
+            )
+        peer.is_probing = True
+
+    def _note(self, peer: _Peer, is_alive: bool) -> None:
+        peer.is_probing = False
+        if is_alive:
+            peer.failures = 0
+            return
+        peer.failures += 1
+        peer.bypass_until = self._clock.monotonic() + self._settings.peer_bypass_s
+
+    async def _ask_until_there(self, peer: _Peer, chunk: ChunkRef, is_catch_up: bool) -> Buffer:
+        timeout_s = self._settings.peer_timeout_s
+        (key, number), start, length = chunk
+        request = ChunkRequest(VERSION, key, number, start, length, is_catch_up, round(timeout_s * 1000))
+        give_up = self._clock.monotonic() + self._settings.peer_patience_s
+        while True:
+            answer, tail = await self._call(peer, request, timeout_s)
+            if answer.status == ChunkStatus.FOUND:
+                return tail
+            if answer.status == ChunkStatus.MISSING:
+                raise ObjectMissing(answer.detail)
+            if answer.status != ChunkStatus.PENDING:
+                raise _PeerRefused(f"{answer.status.name}: {answer.detail}", is_alive=True)
+            if self._clock.monotonic() >= give_up:
+                raise _PeerRefused(
+                    f"still waits for the store after {self._settings.peer_patience_s} s", is_alive=True
+                )
+
+    async def _call(self, peer: _Peer, request: ChunkRequest, timeout_s: float) -> tuple[ChunkAnswer, Buffer]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await peer.link.call(METHOD, request, ChunkAnswer, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise _PeerRefused(f"no answer within {timeout_s} s", is_alive=False) from error
+        except OSError as error:
+            raise _PeerRefused(f"connection failed: {error}", is_alive=False) from error
+
+
+class _PeerRefused(Exception):
+    def __init__(self, message: str, *, is_alive: bool) -> None:
+        super().__init__(message)
+        self.is_alive = is_alive

@@ -1,0 +1,103 @@
+"""The ring: which agent owns a chunk in a zone, leads a partition in metadata, or takes up a group.
+
+Rendezvous hashing (Thaler and Ravishankar, 1996): each (key, member) pair has a score, the highest wins. So
+a member that comes takes 1/n of each other's keys, one that goes gives its own to all the others evenly, and
+nothing else moves; there are no virtual nodes to tune, and with one score per member the cost is linear in
+the members of one zone, which are tens.
+
+Pure: the same ring gives the same answers on every agent and in every process (no use of `hash`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from uuid import UUID
+
+from cache.chunk import ChunkId
+from sequencer.api import Member, Ring
+
+NO_LEADER = -1
+"""What Kafka's metadata says for a partition without a leader."""
+
+_MASK = (1 << 64) - 1
+_MEMO_ENTRIES = 8192
+
+
+class ZoneRing:
+    """A ring as seen from one agent: the owners of chunks are the live agents of its own zone.
+
+    Members that drain or serve no peers (port 0) own nothing; the viewer itself needs no port.
+    """
+
+    __slots__ = ("_members", "_memo", "broker_id", "generation", "zone")
+
+    def __init__(self, ring: Ring, zone: str, broker_id: int) -> None:
+        self.generation = ring.generation
+        self.zone = zone
+        self.broker_id = broker_id
+        self._members = [
+            (_mix(member.broker_id), member)
+            for member in ring.members
+            if member.info.zone == zone
+            and not member.draining
+            and (member.info.peer_port or member.broker_id == broker_id)
+        ]
+        self._memo: dict[ChunkId, Member | None] = {}
+
+    def owner(self, chunk: ChunkId) -> Member | None:
+        """The one agent of the zone that holds this chunk; None when no agent of the zone can."""
+        try:
+            return self._memo[chunk]
+        except KeyError:
+            pass
+        key = _hash(f"{chunk.number}@{chunk.key}".encode())
+        best = max(self._members, key=lambda each: (_mix(key ^ each[0]), each[1].broker_id), default=None)
+        owner = best[1] if best is not None else None
+        if len(self._memo) >= _MEMO_ENTRIES:
+            self._memo.clear()
+        self._memo[chunk] = owner
+        return owner
+
+    def is_mine(self, chunk: ChunkId) -> bool:
+        """Whether the viewer owns the chunk."""
+        owner = self.owner(chunk)
+        return owner is not None and owner.broker_id == self.broker_id
+
+
+def leader_of(ring: Ring, zone: str | None, topic_id: UUID, partition: int) -> int:
+    """The broker id that metadata shows a client of `zone` as leader: affinity only, any agent can serve.
+
+    A live agent of the zone; of any zone where the zone is not known or has none; one that drains only where
+    there is no other. NO_LEADER for an empty ring.
+    """
+    members = _eligible(ring.members)
+    in_zone = [member for member in members if member.info.zone == zone]
+    ranked = _ranked(in_zone or members, _hash(topic_id.bytes + partition.to_bytes(4, "big", signed=True)))
+    return ranked[0] if ranked else NO_LEADER
+
+
+def group_candidates(ring: Ring, group_id: str) -> list[int]:
+    """Who should coordinate a group that has no live owner, best first: all live agents that do not drain."""
+    return _ranked(_eligible(ring.members), _hash(b"group\0" + group_id.encode()))
+
+
+def _eligible(members: list[Member]) -> list[Member]:
+    return [member for member in members if not member.draining] or members
+
+
+def _ranked(members: Iterable[Member], key: int) -> list[int]:
+    scored = [(_mix(key ^ _mix(member.broker_id)), member.broker_id) for member in members]
+    return [broker_id for _, broker_id in sorted(scored, reverse=True)]
+
+
+def _hash(key: bytes) -> int:
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+def _mix(value: int) -> int:
+    """The finalizer of splitmix64 (Steele et al., 2014): every input bit changes half of the output's."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

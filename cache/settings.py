@@ -1,0 +1,62 @@
+"""What the cache may use: bytes of memory, requests side by side, and how long a peer is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Budgets of one agent process. All bytes are of chunks held; views given to readers may outlive them.
+
+    `chunk_bytes`: 4 MiB. A sealed buffer (8 MiB) is two chunks, a lingered one usually a single, short one,
+    so the tail costs one or two GETs per object and zone; S3 takes about as long for the first byte as for
+    4 MiB, so smaller chunks cost more requests and save no time, larger ones make a reader of 50 KiB wait.
+    Agents of a ring must agree on it: a peer with another size is bypassed.
+    """
+
+    chunk_bytes: int = 4 * MIB
+    memory_bytes: int = 256 * MIB
+    fresh_share: float = 0.25
+    """Part of `memory_bytes` for what this agent uploaded itself, in order of age."""
+    catch_up_share: float = 0.25
+    """Part of `memory_bytes` for readers of old runs, who can so never push out what the tail reads."""
+    tail_gets: int = 64
+    """Store reads side by side for the tail."""
+    catch_up_gets: int = 8
+    """Store and peer reads side by side for readers of old runs and for read-ahead."""
+    read_ahead_chunks: int = 4
+    """Chunks fetched before they are asked for, at most, at a time."""
+    catch_up_age_ms: int = 30_000
+    """A run older than this is read as catch-up, not as the tail."""
+    peer_timeout_s: float = 0.5
+    """How long one call to a peer may take; a live peer answers PENDING before that."""
+    peer_patience_s: float = 10.0
+    """How long a peer that keeps answering PENDING is asked again."""
+    peer_failures: int = 3
+    """Failures in a row after which a peer is bypassed."""
+    peer_bypass_s: float = 5.0
+    """How long; then one call tries it again."""
+    index_entries: int = 64
+    """Decoded Parquet indexes kept."""
+    decoded_bytes: int = 64 * MIB
+    """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes < 1 or self.memory_bytes < 0:
+            raise ValueError(
+                f"chunk_bytes {self.chunk_bytes} and memory_bytes {self.memory_bytes}: at least 1 and 0"
+            )
+        if not (
+            min(self.fresh_share, self.catch_up_share) >= 0 and self.fresh_share + self.catch_up_share <= 1
+        ):
+            raise ValueError(
+                f"fresh_share {self.fresh_share} and catch_up_share {self.catch_up_share}: "
+                "neither below 0, together at most 1"
+            )
+        if min(self.tail_gets, self.catch_up_gets, self.peer_failures, self.index_entries) < 1:
+            raise ValueError("tail_gets, catch_up_gets, peer_failures and index_entries: at least 1 each")
+        if min(self.peer_timeout_s, self.peer_patience_s, self.peer_bypass_s) <= 0:
+            raise ValueError("peer_timeout_s, peer_patience_s and peer_bypass_s: above 0")

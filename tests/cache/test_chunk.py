@@ -1,0 +1,53 @@
+"""Cutting objects into chunks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache.chunk import ChunkBytes, chunks_of, cut
+
+
+@given(st.integers(1, 500), st.integers(1, 64), st.data())
+def test_the_chunks_of_a_range_cover_it_and_nothing_beyond_the_object(
+    size: int, chunk_bytes: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, size))
+    end = data.draw(st.integers(start, size))
+
+    chunks = chunks_of("k", start, end, size, chunk_bytes)
+
+    covered = [at for chunk in chunks for at in range(chunk.start, chunk.start + chunk.length)]
+    assert covered == sorted(set(covered))
+    assert set(range(start, end)) <= set(covered)
+    assert all(0 <= at < size for at in covered)
+    assert all(chunk.start == chunk.id.number * chunk_bytes for chunk in chunks)
+    assert all(chunk.start < end and chunk.start + chunk.length > start for chunk in chunks)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=12), st.integers(1, 64), st.data())
+def test_an_uploads_parts_are_cut_into_chunks_without_a_byte_lost(
+    parts: list[bytes], chunk_bytes: int, data: st.DataObject
+) -> None:
+    whole = b"".join(parts)
+
+    chunks = cut(parts, chunk_bytes)
+
+    assert b"".join(bytes(chunk.joined()) for chunk in chunks) == whole
+    assert [chunk.size for chunk in chunks] == [
+        min(chunk_bytes, len(whole) - at) for at in range(0, len(whole), chunk_bytes)
+    ]
+    for number, chunk in enumerate(chunks):
+        start = data.draw(st.integers(0, chunk.size))
+        end = data.draw(st.integers(start, chunk.size))
+        at = number * chunk_bytes
+        assert b"".join(chunk.views(start, end)) == whole[at + start : at + end]
+        assert chunk.is_trusted
+
+
+def test_bytes_that_stand_together_are_one_view_and_no_copy() -> None:
+    data = bytearray(b"0123456789")
+    (view,) = ChunkBytes([data]).views(2, 5)
+
+    assert view.obj is data
+    assert view == b"234"
