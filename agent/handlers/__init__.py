@@ -1,0 +1,38 @@
+"""One handler per API; this table is what is served."""
+
+from __future__ import annotations
+
+from agent.handlers import (
+    api_versions,
+    configs,
+    describe_topic_partitions,
+    fetch,
+    list_offsets,
+    metadata,
+    produce,
+    producers,
+    topics,
+)
+from agent.protocol import ApiKey
+from agent.services import Handler
+
+HANDLERS: dict[int, Handler] = {
+    ApiKey.PRODUCE: produce.handle,
+    ApiKey.FETCH: fetch.handle,
+    ApiKey.LIST_OFFSETS: list_offsets.handle,
+    ApiKey.METADATA: metadata.handle,
+    ApiKey.API_VERSIONS: api_versions.handle,
+    ApiKey.CREATE_TOPICS: topics.create_topics,
+    ApiKey.DELETE_TOPICS: topics.delete_topics,
+    ApiKey.DELETE_RECORDS: topics.delete_records,
+    ApiKey.INIT_PRODUCER_ID: producers.init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+    ApiKey.ALTER_CONFIGS: configs.alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: topics.describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: producers.describe_producers,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
+}

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID, SafeUUID
 
 from agent.protocol.errors import MalformedRequest, UnencodableMessage
-from agent.protocol.schema import NIL_UUID, Field, MessageType, Wire, fields_of
+from agent.protocol.schema import NIL_UUID, Buffer, Field, MessageType, Wire, fields_of
 from agent.protocol.varints import finish_unsigned_varint, skip_tagged_fields, unsigned_varint
 
 Parts = list[bytes | bytearray | memoryview]
@@ -42,6 +42,13 @@ _FORMATS = {
     Wire.FLOAT64: "d",
     Wire.UUID: "16s",
 }
+_FEW = 16
+"""Arrays of fewer numbers (replicas, say) have their `struct` layouts ready."""
+_FEW_LAYOUTS = {
+    code: [struct.Struct(f">{count}{code}") for count in range(_FEW)] for code in _FORMATS.values()
+}
+_FEW_PACK = {code: [layout.pack for layout in layouts] for code, layouts in _FEW_LAYOUTS.items()}
+_FEW_UNPACK = {code: [layout.unpack_from for layout in layouts] for code, layouts in _FEW_LAYOUTS.items()}
 _LENGTH_FORMATS = {Wire.STRING: "h", Wire.BYTES: "i", Wire.RECORDS: "i"}
 
 
@@ -108,20 +115,19 @@ def uuid_of(data: bytes) -> UUID:
 
 
 _NIL_BYTES = bytes(16)
+_SEVERAL = (list, tuple)
 _new_object = object.__new__
 _set_attribute = object.__setattr__
 
 
-def total_size(records: Any) -> int:
-    """Bytes of one buffer, or of several."""
-    if isinstance(records, list | tuple):
-        return sum(map(len, records))
-    return len(records)
+def total_size(buffers: list[Buffer]) -> int:
+    """Bytes of several buffers."""
+    return sum(map(len, buffers))
 
 
 def append_records(records: Any, size: int, out: bytearray, parts: Parts) -> bytearray:
     """Put records behind `out`: copied when small, as parts of their own otherwise."""
-    several = isinstance(records, list | tuple)
+    several = isinstance(records, _SEVERAL)
     if size <= SMALL_RECORDS:
         for buffer in records if several else (records,):
             out += buffer
@@ -132,6 +138,13 @@ def append_records(records: Any, size: int, out: bytearray, parts: Parts) -> byt
     else:
         parts.append(records)
     return bytearray()
+
+
+def _skip(data: Buffer, offset: int, count: int) -> int:
+    """Skip tagged fields whose count starts with the byte `count`."""
+    if count > 127:
+        count, offset = finish_unsigned_varint(data, offset, count)
+    return skip_tagged_fields(data, offset, count)
 
 
 def _refuse(what: str) -> None:
@@ -202,7 +215,7 @@ class _DecoderWriter(_Writer):
             "MalformedRequest": MalformedRequest,
             "refuse": _refuse,
             "finish": finish_unsigned_varint,
-            "skip": skip_tagged_fields,
+            "skip": _skip,
             "uuid_of": uuid_of,
             "StructError": struct.error,
             "unpack_from": struct.unpack_from,
@@ -338,7 +351,10 @@ class _DecoderWriter(_Writer):
             f" refuse(f'{{{count}}} {field.name} are declared, {{end - o}} bytes are left')"
         )
         if isinstance(kind, Wire) and kind in _FORMATS and kind is not Wire.UUID:
-            self.line(f"{target} = list(unpack_from(f'>{{{count}}}{_FORMATS[kind]}', data, o))")
+            code = _FORMATS[kind]
+            few = self.constant(_FEW_UNPACK[code], "few_")
+            self.line(f"if {count} < {_FEW}: {target} = list({few}[{count}](data, o))")
+            self.line(f"else: {target} = list(unpack_from(f'>{{{count}}}{code}', data, o))")
             self.line(f"o += {count} * {size}")
         else:
             self.line(f"{target} = []")
@@ -357,7 +373,8 @@ class _DecoderWriter(_Writer):
 
     def tag_section(self, fields: list[Field], values: dict[str, str]) -> None:
         count = self.fresh("n")
-        self.varint(count)
+        self.run.append(("B", count))
+        self.flush()
         if not fields:
             self.line(f"if {count}: o = skip(data, o, {count})")
             return
@@ -366,6 +383,7 @@ class _DecoderWriter(_Writer):
             self.line(f"{values[field.name]} = {self.literal(field.default)}")
         self.line(f"if {count}:")
         self.depth += 1
+        self.line(f"if {count} > 127: {count}, o = finish(data, o, {count})")
         self.line(
             f"if {count} * 2 > end - o: refuse(f'{{{count}}} tagged fields, {{end - o}} bytes are left')"
         )
@@ -397,6 +415,7 @@ class _EncoderWriter(_Writer):
             "UnencodableMessage": UnencodableMessage,
             "varint": unsigned_varint,
             "total_size": total_size,
+            "SEVERAL": _SEVERAL,
             "append_records": append_records,
             "pack": struct.pack,
             "StructError": struct.error,
@@ -453,13 +472,13 @@ class _EncoderWriter(_Writer):
         if default is None:
             return f"{source} is not None"
         if isinstance(default, list):
-            return f"{source} or {source} is None" if field.nullable.last >= 0 else source
+            return f"({source} or {source} is None)" if field.nullable.last >= 0 else source
         if isinstance(default, bool):
             return f"not {source}" if default else source
         name = self.literal(default)
         if isinstance(default, int | float | str | bytes):
             return f"{source} != {name}"
-        return f"{source} is not {name} and {source} != {name}"
+        return f"({source} is not {name} and {source} != {name})"
 
     def field(self, field: Field, source: str) -> None:
         nullable = self.version in field.nullable
@@ -488,7 +507,6 @@ class _EncoderWriter(_Writer):
             self.run.append((_FORMATS[wire], f"{source}.bytes" if wire is Wire.UUID else source))
             return
         value, length = self.fresh("s"), self.fresh("n")
-        measure = "total_size" if wire is Wire.RECORDS else "len"
         self.line(f"{value} = {source}")
         if nullable:
             self.line(f"if {value} is None: {length} = -1")
@@ -496,7 +514,10 @@ class _EncoderWriter(_Writer):
             self.depth += 1
         if wire is Wire.STRING:
             self.line(f"{value} = {value}.encode()")
-        self.line(f"{length} = {measure}({value})")
+        if wire is Wire.RECORDS:
+            self.line(f"{length} = total_size({value}) if isinstance({value}, SEVERAL) else len({value})")
+        else:
+            self.line(f"{length} = len({value})")
         if wire is Wire.STRING:
             self.line(
                 f"if {length} > {MAX_STRING}:"
@@ -537,7 +558,10 @@ class _EncoderWriter(_Writer):
         self.line(f"if {count} > 0:")
         self.depth += 1
         if isinstance(kind, Wire) and kind in _FORMATS and kind is not Wire.UUID:
-            self.line(f"out += pack(f'>{{{count}}}{_FORMATS[kind]}', *{value})")
+            code = _FORMATS[kind]
+            few = self.constant(_FEW_PACK[code], "few_")
+            self.line(f"if {count} < {_FEW}: out += {few}[{count}](*{value})")
+            self.line(f"else: out += pack(f'>{{{count}}}{code}', *{value})")
         else:
             element = self.fresh("i")
             self.line(f"for {element} in {value}:")
@@ -551,17 +575,16 @@ class _EncoderWriter(_Writer):
         self.depth -= 1
 
     def tag_section(self, fields: list[Field], source: str) -> None:
-        conditions = []
-        for field in fields:
-            condition = self.fresh("c")
-            self.line(f"{condition} = {self.differs(field, f'{source}.{field.name}')}")
-            conditions.append(condition)
+        tests = [self.differs(field, f"{source}.{field.name}") for field in fields]
         run, self.run = self.run, []
-        self.line(f"if not ({' or '.join(conditions)}): {self.packed([*run, ('x', '')])}")
+        self.line(f"if not ({' or '.join(tests)}): {self.packed([*run, ('x', '')])}")
         self.line("else:")
         self.depth += 1
         if run:
             self.line(self.packed(run))
+        conditions = [self.fresh("c") for _ in tests]
+        for condition, test in zip(conditions, tests, strict=True):
+            self.line(f"{condition} = {test}")
         outer, body = self.fresh("o"), self.fresh("b")
         count = " + ".join(f"bool({condition})" for condition in conditions)
         self.line(f"out += varint({count})")

@@ -1,0 +1,275 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics and for brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent.errors import EXPECTED, code_of
+from agent.metadata import Snapshot
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from agent.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from agent.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementalResourceResponse,
+)
+from agent.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from agent.services import RequestContext, Services
+from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
+from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
+
+RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
+SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
+
+BROKER_CONFIGS: dict[str, ConfigDefinition] = {
+    definition.broker_name: definition for definition in TOPIC_CONFIGS.values() if definition.broker_name is not None
+}
+"""What may be set for the cluster: the defaults of topic configs, by Kafka's broker names."""
+
+
+class _Refused(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def describe_configs(
+    services: Services, context: RequestContext, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """Each resource's configs with their sources, synonyms and documentation where asked."""
+    response = DescribeConfigsResponse()
+    snapshot = await services.catalog.refresh()
+    for resource in request.resources:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        response.results.append(result)
+        try:
+            result.configs = await _describe(services, snapshot, resource, request)
+        except _Refused as error:
+            result.error_code, result.error_message = error.code, str(error)
+        except EXPECTED as error:
+            result.error_code, result.error_message = code_of(error), str(error)
+    return response
+
+
+async def _describe(
+    services: Services, snapshot: Snapshot, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    keys = set(resource.configuration_keys) if resource.configuration_keys is not None else None
+    if resource.resource_type == RESOURCE_TOPIC:
+        known = snapshot.by_name.get(resource.resource_name)
+        if known is None:
+            raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist")
+        own = known.topic.configs
+        rows = [
+            _topic_row(definition, own, snapshot.broker_configs, request)
+            for name, definition in TOPIC_CONFIGS.items()
+            if keys is None or name in keys
+        ]
+        return rows
+    if resource.resource_type == RESOURCE_BROKER:
+        _check_broker(resource.resource_name, snapshot)
+        configs = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
+        own = {}
+        if resource.resource_name:
+            own = (await services.sequencer.broker_configs(BrokerConfigsRequest(resource.resource_name))).configs
+        rows = [
+            _broker_row(name, definition, own, configs, request)
+            for name, definition in BROKER_CONFIGS.items()
+            if (keys is None or name in keys) and (resource.resource_name or name in configs)
+        ]
+        if resource.resource_name:
+            rows += [row for row in _static_rows(services) if keys is None or row.name in keys]
+        return rows
+    if resource.resource_type == RESOURCE_BROKER_LOGGER:
+        return []
+    raise _Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} was given; 2 and 4 are known")
+
+
+def _topic_row(
+    definition: ConfigDefinition, own: Mapping[str, str], cluster: Mapping[str, str], request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    synonyms = []
+    if definition.name in own:
+        synonyms.append(DescribeConfigsSynonym(definition.name, own[definition.name], SOURCE_TOPIC))
+    if definition.broker_name is not None:
+        if definition.broker_name in cluster:
+            synonyms.append(DescribeConfigsSynonym(definition.broker_name, cluster[definition.broker_name], SOURCE_CLUSTER))
+        synonyms.append(DescribeConfigsSynonym(definition.broker_name, definition.default, SOURCE_DEFAULT))
+    first = synonyms[0] if synonyms else DescribeConfigsSynonym(definition.name, definition.default, SOURCE_DEFAULT)
+    return _row(definition.name, definition, first, synonyms, request)
+
+
+def _broker_row(
+    name: str,
+    definition: ConfigDefinition,
+    own: Mapping[str, str],
+    cluster: Mapping[str, str],
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResourceResult:
+    synonyms = []
+    if name in own:
+        synonyms.append(DescribeConfigsSynonym(name, own[name], SOURCE_BROKER))
+    if name in cluster:
+        synonyms.append(DescribeConfigsSynonym(name, cluster[name], SOURCE_CLUSTER))
+    synonyms.append(DescribeConfigsSynonym(name, definition.default, SOURCE_DEFAULT))
+    return _row(name, definition, synonyms[0], synonyms, request)
+
+
+def _row(
+    name: str,
+    definition: ConfigDefinition,
+    effective: DescribeConfigsSynonym,
+    synonyms: list[DescribeConfigsSynonym],
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=effective.value,
+        config_source=effective.source,
+        synonyms=synonyms if request.include_synonyms else [],
+        config_type=definition.type,
+        documentation=definition.doc if request.include_documentation else None,
+    )
+
+
+def _static_rows(services: Services) -> list[DescribeConfigsResourceResult]:
+    """The agent's own settings under Kafka's names, where Kafka has one."""
+    settings = services.settings
+    values = {
+        "broker.id": (str(services.identity.broker_id), ConfigType.INT),
+        "node.id": (str(services.identity.broker_id), ConfigType.INT),
+        "broker.rack": (services.identity.zone or None, ConfigType.STRING),
+        "auto.create.topics.enable": (str(settings.auto_create_topics).lower(), ConfigType.BOOLEAN),
+        "num.partitions": (str(settings.default_partitions), ConfigType.INT),
+        "default.replication.factor": ("1", ConfigType.INT),
+        "socket.request.max.bytes": (str(settings.max_request_bytes), ConfigType.INT),
+        "group.initial.rebalance.delay.ms": (str(settings.group_initial_rebalance_delay_ms), ConfigType.INT),
+        "group.min.session.timeout.ms": (str(settings.group_min_session_timeout_ms), ConfigType.INT),
+        "group.max.session.timeout.ms": (str(settings.group_max_session_timeout_ms), ConfigType.INT),
+        "offset.metadata.max.bytes": (str(settings.offset_metadata_max_bytes), ConfigType.INT),
+    }
+    return [
+        DescribeConfigsResourceResult(
+            name=name, value=value, read_only=True, config_source=SOURCE_STATIC, config_type=kind, documentation=None
+        )
+        for name, (value, kind) in values.items()
+    ]
+
+
+def _check_broker(name: str, snapshot: Snapshot) -> None:
+    if name and not (name.isdigit() and any(member.broker_id == int(name) for member in snapshot.ring.members)):
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
+
+
+async def alter_configs(
+    services: Services, context: RequestContext, request: AlterConfigsRequest
+) -> AlterConfigsResponse:
+    """Replace all that is set for a resource by what is given."""
+    response = AlterConfigsResponse()
+    snapshot = await services.catalog.refresh()
+    for resource in request.resources:
+        row = AlterConfigsResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        response.responses.append(row)
+        changes = [ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
+        row.error_code, row.error_message = await _alter(
+            services, snapshot, resource.resource_type, resource.resource_name, changes, True, request.validate_only
+        )
+    await services.catalog.refresh()
+    return response
+
+
+async def incremental_alter_configs(
+    services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Set, delete, append to or subtract from single configs."""
+    response = IncrementalAlterConfigsResponse()
+    snapshot = await services.catalog.refresh()
+    for resource in request.resources:
+        row = IncrementalResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        response.responses.append(row)
+        names = [config.name for config in resource.configs]
+        if len(set(names)) < len(names):
+            row.error_code, row.error_message = ErrorCode.INVALID_REQUEST, "a config is named more than once"
+            continue
+        if any(not 0 <= config.config_operation <= 3 for config in resource.configs):
+            row.error_code, row.error_message = ErrorCode.INVALID_REQUEST, "an operation is not one of 0 to 3"
+            continue
+        changes = [
+            ConfigChange(config.name, ConfigOperation(config.config_operation), config.value)
+            for config in resource.configs
+        ]
+        row.error_code, row.error_message = await _alter(
+            services, snapshot, resource.resource_type, resource.resource_name, changes, False, request.validate_only
+        )
+    await services.catalog.refresh()
+    return response
+
+
+async def _alter(
+    services: Services,
+    snapshot: Snapshot,
+    resource_type: int,
+    name: str,
+    changes: list[ConfigChange],
+    replace: bool,
+    validate_only: bool,
+) -> tuple[int, str | None]:
+    try:
+        scope = _scope(resource_type, name, snapshot)
+        definitions = TOPIC_CONFIGS if scope is ConfigScope.TOPIC else BROKER_CONFIGS
+        for change in changes:
+            _check(definitions, change)
+        await services.sequencer.alter_config(AlterConfig(scope, name, changes, replace, validate_only))
+    except _Refused as error:
+        return error.code, str(error)
+    except InvalidConfigValue as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
+    except EXPECTED as error:
+        return code_of(error), str(error)
+    return ErrorCode.NONE, None
+
+
+def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
+    if resource_type == RESOURCE_TOPIC:
+        if name not in snapshot.by_name:
+            raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        return ConfigScope.TOPIC
+    if resource_type == RESOURCE_BROKER:
+        _check_broker(name, snapshot)
+        return ConfigScope.BROKER
+    raise _Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} can't be altered; 2 and 4 can")
+
+
+def _check(definitions: Mapping[str, ConfigDefinition], change: ConfigChange) -> None:
+    definition = definitions.get(change.name)
+    if definition is None:
+        raise InvalidConfigValue(f"Unknown config name: {change.name}")
+    if change.operation is ConfigOperation.DELETE:
+        return
+    if change.value is None:
+        raise InvalidConfigValue(f"{change.name}: no value was given")
+    if change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        if definition.type is not ConfigType.LIST:
+            raise InvalidConfigValue(f"{change.name} is no list: it can be set or deleted, not appended to")
+        if change.operation is ConfigOperation.SUBTRACT:
+            return
+    definition.check(change.value)

@@ -1,0 +1,64 @@
+"""DescribeTopicPartitions (KIP-966): metadata in pages, by topic name and partition."""
+
+from __future__ import annotations
+
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from agent.services import RequestContext, Services
+from cache.ring import leader_of
+
+MAX_PARTITIONS = 2_000
+
+
+async def handle(
+    services: Services, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Topics in order of name, from the cursor on, until the limit of partitions is reached."""
+    snapshot = await services.catalog.refresh()
+    names = sorted({topic.name for topic in request.topics} or snapshot.by_name)
+    start = request.cursor
+    left = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        if start is not None and name < start.topic_name:
+            continue
+        known = snapshot.by_name.get(name)
+        if known is None:
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+            )
+            continue
+        first = start.partition_index if start is not None and name == start.topic_name else 0
+        if left == 0:
+            response.next_cursor = Cursor(name, first)
+            break
+        last = min(first + left, known.topic.partitions)
+        rows = []
+        for index in range(first, last):
+            leader = leader_of(snapshot.ring, context.zone, known.topic.topic_id, index)
+            nodes = [leader] if leader >= 0 else []
+            rows.append(
+                DescribeTopicPartitionsResponsePartition(
+                    partition_index=index,
+                    leader_id=leader,
+                    leader_epoch=max(snapshot.ring.generation, 0),
+                    replica_nodes=nodes,
+                    isr_nodes=nodes,
+                    eligible_leader_replicas=[],
+                    last_known_elr=[],
+                )
+            )
+        left -= len(rows)
+        response.topics.append(
+            DescribeTopicPartitionsResponseTopic(name=name, topic_id=known.topic.topic_id, partitions=rows)
+        )
+        if last < known.topic.partitions:
+            response.next_cursor = Cursor(name, last)
+            break
+    return response

@@ -1,0 +1,132 @@
+"""ListOffsets: earliest, latest, by time, of the largest timestamp; and OffsetForLeaderEpoch. Always asked of the
+sequencer, never of a cache, so that they are right the moment after an acknowledgement."""
+
+from __future__ import annotations
+
+from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from agent.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from agent.services import RequestContext, Services
+from sequencer.api import (
+    EpochQuery,
+    EpochRequest,
+    OffsetQuery,
+    OffsetResult,
+    OffsetSpec,
+    OffsetsRequest,
+    PartitionError,
+)
+
+EARLIEST_PENDING_UPLOAD = -6
+_NEEDS = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+
+async def handle(services: Services, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """One answer per partition asked."""
+    response = ListOffsetsResponse()
+    queries: list[OffsetQuery] = []
+    rows: list[ListOffsetsPartitionResponse] = []
+    snapshot = services.catalog.snapshot
+    if any(topic.name not in snapshot.by_name for topic in request.topics):
+        snapshot = await services.catalog.refresh()
+    for topic in request.topics:
+        answer = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answer)
+        known = snapshot.by_name.get(topic.name)
+        for partition in topic.partitions:
+            row = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
+            answer.partitions.append(row)
+            if known is None or not 0 <= partition.partition_index < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif context.api_version < _NEEDS.get(partition.timestamp, 0):
+                row.error_code = ErrorCode.UNSUPPORTED_VERSION
+            elif not _is_local(partition):
+                row.offset, row.timestamp = -1, -1  # no remote tier: nothing is there, as Kafka without one says
+            else:
+                asked = OffsetSpec.EARLIEST if partition.timestamp == OffsetSpec.EARLIEST_LOCAL else partition.timestamp
+                queries.append(
+                    OffsetQuery(known.topic.topic_id, partition.partition_index, asked, request.isolation_level == 1)
+                )
+                rows.append(row)
+    if queries:
+        try:
+            found = await services.sequencer.list_offsets(OffsetsRequest(queries))
+        except EXPECTED as error:
+            for row in rows:
+                row.error_code = code_of(error)
+            return response
+        for query, row, result in zip(queries, rows, found.results, strict=True):
+            await _fill(services, query, row, result)
+    return response
+
+
+def _is_local(partition: ListOffsetsPartition) -> bool:
+    return partition.timestamp not in (OffsetSpec.LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+
+
+async def _fill(
+    services: Services, query: OffsetQuery, row: ListOffsetsPartitionResponse, result: OffsetResult
+) -> None:
+    row.error_code = PARTITION_CODES[result.error]
+    if result.error is not PartitionError.NONE:
+        return
+    row.leader_epoch = result.leader_epoch
+    if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
+        row.offset = result.offset
+        return
+    if result.run is None:
+        return
+    wanted = result.run.max_timestamp if query.timestamp == OffsetSpec.MAX_TIMESTAMP else query.timestamp
+    try:
+        record = await services.reader.find_timestamp(result.run, wanted, result.log_start_offset)
+    except EXPECTED as error:
+        row.error_code = code_of(error)
+        return
+    if record is not None:
+        row.offset, row.timestamp = record.offset, record.timestamp
+
+
+async def offset_for_leader_epoch(
+    services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """The end offset of each asked epoch of the log."""
+    response = OffsetForLeaderEpochResponse()
+    snapshot = services.catalog.snapshot
+    if any(topic.topic not in snapshot.by_name for topic in request.topics):
+        snapshot = await services.catalog.refresh()
+    queries: list[EpochQuery] = []
+    rows: list[EpochEndOffset] = []
+    for topic in request.topics:
+        answer = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(answer)
+        known = snapshot.by_name.get(topic.topic)
+        for partition in topic.partitions:
+            row = EpochEndOffset(partition=partition.partition)
+            answer.partitions.append(row)
+            if known is None or not 0 <= partition.partition < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            queries.append(EpochQuery(known.topic.topic_id, partition.partition, partition.leader_epoch))
+            rows.append(row)
+    try:
+        found = await services.sequencer.offsets_for_epochs(EpochRequest(queries))
+    except EXPECTED as error:
+        for row in rows:
+            row.error_code = code_of(error)
+        return response
+    for row, result in zip(rows, found.results, strict=True):
+        row.error_code = PARTITION_CODES[result.error]
+        row.leader_epoch, row.end_offset = result.leader_epoch, result.end_offset
+    return response

@@ -1,0 +1,149 @@
+"""Metadata and DescribeCluster: all live agents, and for each partition a leader of the client's zone.
+
+Leadership is affinity only (correctness: metadata and leadership): any agent serves any partition, and the leader
+epoch shown is the ring's generation, which never falls.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agent.errors import EXPECTED, code_of
+from agent.metadata import KnownTopic, Snapshot
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from agent.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from agent.services import RequestContext, Services
+from cache.ring import leader_of
+from sequencer.api import CreateTopic, TopicExists
+from tailrace.ids import NIL_TOPIC_ID
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+ENDPOINT_BROKERS = 1
+
+
+def is_legal_topic_name(name: str) -> bool:
+    """Kafka's rule: 1 to 249 of letters, digits, `.`, `_`, `-`, and neither `.` nor `..`."""
+    return _LEGAL_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+async def handle(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """Answer from a snapshot that was asked for after the request came."""
+    response = MetadataResponse()
+    try:
+        snapshot = await services.catalog.refresh()
+    except EXPECTED as error:
+        snapshot = services.catalog.snapshot
+        if snapshot.version < 0:
+            response.error_code = code_of(error)
+            response.topics = [
+                MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=topic.name, topic_id=topic.topic_id)
+                for topic in request.topics or []
+            ]
+            return response
+    wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
+    if wants_all:
+        rows = [_row(known, snapshot, context.zone) for known in snapshot.by_name.values()]
+    else:
+        missing = [topic.name for topic in request.topics or [] if topic.name and topic.name not in snapshot.by_name]
+        refused: dict[str, ErrorCode] = {}
+        may_create = request.allow_auto_topic_creation or context.api_version < 4
+        if missing and may_create and services.settings.auto_create_topics:
+            for name in missing:
+                refused[name] = await _create(services, name)
+            snapshot = await services.catalog.refresh()
+        rows = [_wanted(topic, snapshot, context.zone, refused) for topic in request.topics or []]
+    response.brokers = [
+        MetadataResponseBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
+        for member in snapshot.ring.members
+    ]
+    response.cluster_id = snapshot.cluster_id
+    response.controller_id = _controller(services, snapshot)
+    response.topics = rows
+    return response
+
+
+async def _create(services: Services, name: str) -> ErrorCode:
+    if not is_legal_topic_name(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    try:
+        await services.sequencer.create_topic(CreateTopic(name, services.settings.default_partitions, {}))
+    except TopicExists:
+        return ErrorCode.NONE
+    except EXPECTED as error:
+        return code_of(error)
+    return ErrorCode.NONE
+
+
+def _wanted(
+    topic: MetadataRequestTopic, snapshot: Snapshot, zone: str, refused: dict[str, ErrorCode]
+) -> MetadataResponseTopic:
+    known = snapshot.by_id.get(topic.topic_id) if topic.topic_id != NIL_TOPIC_ID else snapshot.by_name.get(topic.name or "")
+    if known is not None:
+        return _row(known, snapshot, zone)
+    if topic.topic_id != NIL_TOPIC_ID:
+        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
+    name = topic.name or ""
+    if not is_legal_topic_name(name):
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        error = refused.get(name, ErrorCode.NONE) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return MetadataResponseTopic(error_code=error, name=name)
+
+
+def _row(known: KnownTopic, snapshot: Snapshot, zone: str) -> MetadataResponseTopic:
+    topic = known.topic
+    partitions = []
+    for index in range(topic.partitions):
+        leader = leader_of(snapshot.ring, zone, topic.topic_id, index)
+        nodes = [leader] if leader >= 0 else []
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if nodes else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=max(snapshot.ring.generation, 0),
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+            )
+        )
+    return MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def _controller(services: Services, snapshot: Snapshot) -> int:
+    """Any agent can do what a controller does; the one asked is the one known to be reachable."""
+    return services.identity.broker_id
+
+
+async def describe_cluster(
+    services: Services, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """The live agents, as brokers."""
+    response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
+    if request.endpoint_type != ENDPOINT_BROKERS:
+        response.error_code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        response.error_message = f"endpoint type {request.endpoint_type} was asked; only brokers (1) are there"
+        return response
+    try:
+        snapshot = await services.catalog.refresh()
+    except EXPECTED as error:
+        response.error_code, response.error_message = code_of(error), str(error)
+        return response
+    response.cluster_id = snapshot.cluster_id
+    response.controller_id = _controller(services, snapshot)
+    response.brokers = [
+        DescribeClusterBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
+        for member in snapshot.ring.members
+    ]
+    return response

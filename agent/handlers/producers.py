@@ -1,0 +1,58 @@
+"""InitProducerId (idempotent producers) and DescribeProducers."""
+
+from __future__ import annotations
+
+from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from agent.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from agent.services import RequestContext, Services
+from sequencer.api import InitProducer, ProducerQuery
+
+
+async def init_producer_id(
+    services: Services, context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    """A producer id and epoch for an idempotent producer. Transactional ids are not served yet."""
+    if request.transactional_id is not None:
+        code = ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+    try:
+        grant = await services.sequencer.init_producer(InitProducer(request.producer_id, request.producer_epoch))
+    except EXPECTED as error:
+        return InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)
+    return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
+
+
+async def describe_producers(
+    services: Services, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """The producers that the sequencer remembers on each partition."""
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        answer = TopicResponse(name=topic.name)
+        response.topics.append(answer)
+        known = await services.catalog.topic_by_name(topic.name)
+        for index in topic.partition_indexes:
+            row = PartitionResponse(partition_index=index)
+            answer.partitions.append(row)
+            if known is None or not 0 <= index < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            try:
+                found = await services.sequencer.describe_producers(ProducerQuery(known.topic.topic_id, index))
+            except EXPECTED as error:
+                row.error_code, row.error_message = code_of(error), str(error)
+                continue
+            row.error_code = PARTITION_CODES[found.error]
+            row.active_producers = [
+                ProducerState(each.producer_id, each.producer_epoch, each.last_sequence, each.last_timestamp)
+                for each in found.producers
+            ]
+    return response

@@ -1,0 +1,262 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, DescribeLogDirs."""
+
+from __future__ import annotations
+
+from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.handlers.metadata import is_legal_topic_name
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from agent.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from agent.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from agent.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from agent.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from agent.services import RequestContext, Services
+from sequencer.api import CreatePartitions, CreateTopic, DeleteRecords, DeleteRecordsPartition, DeleteTopic, SizesRequest
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
+
+SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
+LOG_DIR = "object-store"
+
+
+class _Refused(Exception):
+    """One topic's request can't be done; carries Kafka's code."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def create_topics(
+    services: Services, context: RequestContext, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    """Create each topic on its own; one that fails does not hinder the others."""
+    names = [topic.name for topic in request.topics]
+    results = []
+    for topic in request.topics:
+        result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
+        results.append(result)
+        try:
+            if names.count(topic.name) > 1:
+                raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
+            await _create(services, topic, request.validate_only, result)
+        except _Refused as error:
+            result.error_code, result.error_message = error.code, str(error)
+        except EXPECTED as error:
+            result.error_code, result.error_message = code_of(error), str(error)
+        if result.error_code:
+            result.num_partitions, result.replication_factor, result.configs = -1, -1, []
+    await services.catalog.refresh()
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(
+    services: Services, topic: CreatableTopic, validate_only: bool, result: CreatableTopicResult
+) -> None:
+    if not is_legal_topic_name(topic.name):
+        raise _Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic name {topic.name!r}: 1 to 249 letters, digits, '.', '_' or '-' are allowed, and neither '.' nor '..'",
+        )
+    partitions = _partitions_of(services, topic)
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise _Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+        configs[config.name] = config.value
+    try:
+        check_topic_configs(configs)
+    except InvalidConfigValue as error:
+        raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    created = await services.sequencer.create_topic(CreateTopic(topic.name, partitions, configs, validate_only))
+    if not validate_only:
+        result.topic_id = created.topic_id
+    result.num_partitions = partitions
+    result.replication_factor = 1
+    broker = services.catalog.snapshot.broker_configs
+    result.configs = [
+        CreatableTopicConfigs(
+            name, effective(name, configs, broker), False, SOURCE_TOPIC if name in configs else SOURCE_DEFAULT, False
+        )
+        for name in TOPIC_CONFIGS
+    ]
+
+
+def _partitions_of(services: Services, topic: CreatableTopic) -> int:
+    if topic.assignments:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST,
+                "Both numPartitions or replicationFactor and replicasAssignments were set.",
+            )
+        indexes = sorted(assignment.partition_index for assignment in topic.assignments)
+        if indexes != list(range(len(indexes))):
+            raise _Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partitions {indexes} were assigned; they must be 0, 1, 2, ..."
+            )
+        return len(indexes)
+    if topic.replication_factor != -1 and topic.replication_factor < 1:
+        raise _Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {topic.replication_factor} was given; 1 or more (or -1 for the default) is allowed. "
+            "It has no effect: the object store replicates.",
+        )
+    if topic.num_partitions == -1:
+        return services.settings.default_partitions
+    if topic.num_partitions < 1:
+        raise _Refused(
+            ErrorCode.INVALID_PARTITIONS, f"{topic.num_partitions} partitions were given; at least 1 is needed"
+        )
+    return topic.num_partitions
+
+
+async def delete_topics(
+    services: Services, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Delete by name or by id: gone at once for everybody, the bytes follow."""
+    response = DeleteTopicsResponse()
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    snapshot = await services.catalog.refresh()
+    for state in states:
+        result = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
+        response.responses.append(result)
+        by_id = state.topic_id != NIL_TOPIC_ID
+        if by_id and state.name is not None:
+            result.error_code = ErrorCode.INVALID_REQUEST
+            result.error_message = "a topic is named by its name or by its id, not by both"
+            continue
+        known = snapshot.by_id.get(state.topic_id) if by_id else snapshot.by_name.get(state.name or "")
+        if known is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        result.name, result.topic_id = known.topic.name, known.topic.topic_id
+        try:
+            await services.sequencer.delete_topic(DeleteTopic(known.topic.topic_id))
+        except EXPECTED as error:
+            result.error_code, result.error_message = code_of(error), str(error)
+    await services.catalog.refresh()
+    return response
+
+
+async def create_partitions(
+    services: Services, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Grow topics; the count given is the new total."""
+    response = CreatePartitionsResponse()
+    snapshot = await services.catalog.refresh()
+    for topic in request.topics:
+        result = CreatePartitionsTopicResult(name=topic.name)
+        response.results.append(result)
+        known = snapshot.by_name.get(topic.name)
+        if known is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        try:
+            _check_growth(topic, known.topic.partitions)
+            await services.sequencer.create_partitions(
+                CreatePartitions(known.topic.topic_id, topic.count, request.validate_only)
+            )
+        except _Refused as error:
+            result.error_code, result.error_message = error.code, str(error)
+        except EXPECTED as error:
+            result.error_code, result.error_message = code_of(error), str(error)
+    await services.catalog.refresh()
+    return response
+
+
+def _check_growth(topic: CreatePartitionsTopic, now: int) -> None:
+    if topic.count <= now:
+        raise _Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {now} partition(s); {topic.count} would not be an increase.",
+        )
+    if topic.assignments and len(topic.assignments) != topic.count - now:
+        raise _Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{len(topic.assignments)} assignments were given for {topic.count - now} new partitions",
+        )
+
+
+async def delete_records(
+    services: Services, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    """Raise log start offsets; -1 means up to the high watermark."""
+    response = DeleteRecordsResponse()
+    asked: list[DeleteRecordsPartition] = []
+    rows: list[DeleteRecordsPartitionResult] = []
+    for topic in request.topics:
+        answer = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(answer)
+        known = await services.catalog.topic_by_name(topic.name)
+        for partition in topic.partitions:
+            row = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
+            answer.partitions.append(row)
+            if known is None or not 0 <= partition.partition_index < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            if "delete" not in known.settings.cleanup_policy:
+                row.error_code = ErrorCode.POLICY_VIOLATION
+                continue
+            asked.append(DeleteRecordsPartition(known.topic.topic_id, partition.partition_index, partition.offset))
+            rows.append(row)
+    try:
+        done = await services.sequencer.delete_records(DeleteRecords(asked))
+    except EXPECTED as error:
+        for row in rows:
+            row.error_code = code_of(error)
+        return response
+    for row, problem, low in zip(rows, done.errors, done.log_start_offsets, strict=True):
+        row.error_code, row.low_watermark = PARTITION_CODES[problem], low
+    return response
+
+
+async def describe_log_dirs(
+    services: Services, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """One log dir, the object store, with each partition's live bytes."""
+    snapshot = await services.catalog.refresh()
+    wanted: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
+    ids = [
+        known.topic.topic_id for name, known in snapshot.by_name.items() if wanted is None or name in wanted
+    ]
+    try:
+        sizes = await services.sequencer.sizes(SizesRequest(ids))
+    except EXPECTED as error:
+        return DescribeLogDirsResponse(error_code=code_of(error))
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for size in sizes.sizes:
+        known = snapshot.by_id.get(size.topic_id)
+        if known is None or (wanted is not None and size.partition not in wanted[known.topic.name]):
+            continue
+        row = topics.setdefault(known.topic.name, DescribeLogDirsTopic(name=known.topic.name))
+        row.partitions.append(DescribeLogDirsPartition(size.partition, size.bytes))
+    return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir=LOG_DIR, topics=list(topics.values()))])
