@@ -1,0 +1,40 @@
+"""RPC between our own processes: pipelined frames with raw tails, over a `Link` that simulations replace."""
+
+from tailrace.rpc.client import RpcClient
+from tailrace.rpc.errors import (
+    CallFailed,
+    CallTimedOut,
+    FrameTooLarge,
+    HelloRefused,
+    LinkDown,
+    ProtocolViolation,
+    RpcError,
+)
+from tailrace.rpc.frames import Buffer, decode_body, encode_body
+from tailrace.rpc.hello import ClusterIdentity, KnownCluster
+from tailrace.rpc.link import Link, Receiver, TcpLink, Wire, split_address
+from tailrace.rpc.server import Handler, RpcServer, TailHandler
+
+__all__ = [
+    "Buffer",
+    "CallFailed",
+    "CallTimedOut",
+    "ClusterIdentity",
+    "FrameTooLarge",
+    "Handler",
+    "HelloRefused",
+    "KnownCluster",
+    "Link",
+    "LinkDown",
+    "ProtocolViolation",
+    "Receiver",
+    "RpcClient",
+    "RpcError",
+    "RpcServer",
+    "TailHandler",
+    "TcpLink",
+    "Wire",
+    "decode_body",
+    "encode_body",
+    "split_address",
+]

@@ -1,0 +1,420 @@
+"""The calling side: many calls at once over one connection, each with a deadline; reconnects when lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tailrace.clock import Clock, Entropy
+from tailrace.rpc import hello as hello_messages
+from tailrace.rpc.errors import (
+    CallFailed,
+    CallTimedOut,
+    FrameTooLarge,
+    HelloRefused,
+    LinkDown,
+    ProtocolViolation,
+)
+from tailrace.rpc.frames import (
+    ERROR,
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
+    RESPONSE,
+    VERSION,
+    Buffer,
+    Failure,
+    Frame,
+    Header,
+    decode_body,
+    decode_frame,
+    encode_body,
+    encode_frame,
+    frame_bytes,
+)
+from tailrace.rpc.hello import ClusterIdentity, KnownCluster
+from tailrace.rpc.link import Link, Wire
+
+T = TypeVar("T")
+_HEADER_ROOM = 1024
+
+
+class RpcClient:
+    """Calls to one peer.
+
+    The connection is made by the first call and again by the first one after it was lost. While attempts
+    fail, calls in between fail at once with LinkDown (so that their caller can go elsewhere), and the pause
+    grows to `max_backoff_s`, with jitter.
+
+    `known`: the cluster this process belongs to; shared by its clients, filled in by the first hello.
+    `secret`: the shared secret, empty for none.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        known: KnownCluster | None = None,
+        secret: bytes = b"",
+        max_in_flight: int = 1024,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        connect_timeout_s: float = 5.0,
+        min_backoff_s: float = 0.05,
+        max_backoff_s: float = 2.0,
+    ) -> None:
+        self.known = known if known is not None else KnownCluster()
+        self._link = link
+        self._clock = clock
+        self._entropy = entropy
+        self._secret = secret
+        self._max_in_flight = max_in_flight
+        self._max_frame_bytes = max_frame_bytes
+        self._connect_timeout_s = connect_timeout_s
+        self._min_backoff_s = min_backoff_s
+        self._max_backoff_s = max_backoff_s
+
+        self._closed = False
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[_Connection] | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._last_error = ""
+        self._in_flight = 0
+        self._slots: deque[asyncio.Future[None]] = deque()
+        self._deadlines = _Deadlines(clock)
+
+    @property
+    def address(self) -> str:
+        """Where the peer is."""
+        return self._link.address
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    async def call(
+        self,
+        method: str,
+        request: Any,
+        response_type: type[T],
+        timeout_s: float,
+        tail: Sequence[Buffer] = (),
+        request_id: str = "",
+    ) -> tuple[T, memoryview]:
+        """Ask once; the answer and its raw tail (a view of the frame it came in).
+
+        Raises LinkDown, CallTimedOut, CallFailed (the peer's error), FrameTooLarge. A call that is not
+        answered may have been carried out all the same.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        body = encode_body(request)
+        size = len(body) + frame_bytes(tail) + _HEADER_ROOM
+        if size > self._max_frame_bytes:
+            raise FrameTooLarge(f"{method}: {size} bytes, the largest frame has {self._max_frame_bytes}")
+        await self._take_slot(method, deadline)
+        try:
+            connection = self._connection
+            if connection is None:
+                connection = await self._connected(method, deadline)
+            while (room := connection.wire.room()) is not None:
+                await self._until(asyncio.shield(room), method, deadline)
+            frame = await self._until(
+                connection.ask(method, body, tail, request_id), method, deadline, connection
+            )
+        finally:
+            self._give_slot()
+        if frame.header.flags & ERROR:
+            failure = connection.decode(frame, Failure)
+            raise CallFailed(failure.code, failure.message)
+        return connection.decode(frame, response_type), frame.tail
+
+    async def close(self) -> None:
+        """End the connection; calls that wait fail with LinkDown."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.wire.close()
+            self._connection.end(LinkDown(f"{self.address}: closed by this side"))
+        while self._slots:
+            waiting = self._slots.popleft()
+            if not waiting.done():
+                waiting.set_exception(LinkDown(f"{self.address}: closed by this side"))
+        await self._deadlines.close()
+
+    # --- waiting
+
+    async def _until(
+        self,
+        awaited: asyncio.Future[T],
+        method: str,
+        deadline: float,
+        connection: _Connection | None = None,
+    ) -> T:
+        if not awaited.done():
+            self._deadlines.add(awaited, deadline)
+        try:
+            return await awaited
+        except _Expired:
+            raise CallTimedOut(f"{method} at {self.address}: no answer in time") from None
+        finally:
+            self._deadlines.discard(awaited)
+            if connection is not None:
+                connection.forget(awaited)
+
+    async def _take_slot(self, method: str, deadline: float) -> None:
+        if self._closed:
+            raise LinkDown(f"{self.address}: closed by this side")
+        if self._in_flight < self._max_in_flight and not self._slots:
+            self._in_flight += 1
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._slots.append(waiting)
+        try:
+            await self._until(waiting, method, deadline)
+        except BaseException:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self._give_slot()  # it was handed over in the moment in which we were cancelled
+            raise
+
+    def _give_slot(self) -> None:
+        while self._slots:
+            waiting = self._slots.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+        self._in_flight -= 1
+
+    # --- connecting
+
+    async def _connected(self, method: str, deadline: float) -> _Connection:
+        if self._connecting is None:
+            pause = self._not_before - self._clock.monotonic()
+            if pause > 0:
+                raise LinkDown(f"{self.address}: {self._last_error} (tried again in {pause:.2f} s)")
+            self._connecting = asyncio.create_task(self._connect(), name=f"connect to {self.address}")
+            self._connecting.add_done_callback(_seen)
+        connecting = self._connecting
+        shielded: asyncio.Future[_Connection] = asyncio.shield(connecting)
+        try:
+            return await self._until(shielded, method, deadline)
+        except asyncio.CancelledError:
+            if connecting.cancelled():
+                raise LinkDown(f"{self.address}: closed by this side") from None
+            raise
+
+    async def _connect(self) -> _Connection:
+        connection = _Connection(self)
+        try:
+            dial = asyncio.ensure_future(self._link.connect(connection))
+            self._deadlines.add_task(dial, self._clock.monotonic() + self._connect_timeout_s)
+            try:
+                connection.wire = await dial
+            except asyncio.CancelledError:
+                if not self._deadlines.has_cancelled(dial):
+                    dial.cancel()
+                    raise
+                raise LinkDown(f"{self.address}: no connection in {self._connect_timeout_s} s") from None
+            finally:
+                self._deadlines.discard(dial)
+            deadline = self._clock.monotonic() + self._connect_timeout_s
+            await self._greet(connection, deadline)
+        except BaseException as error:
+            connection.abort()
+            self._connecting = None
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._failures += 1
+            most = min(self._max_backoff_s, self._min_backoff_s * 2 ** min(self._failures - 1, 16))
+            self._not_before = self._clock.monotonic() + most * (0.5 + 0.5 * self._entropy.fraction())
+            self._last_error = str(error)
+            if isinstance(error, ProtocolViolation | msgspec.DecodeError | CallTimedOut):
+                raise LinkDown(f"{self.address}: {error}") from error
+            raise
+        self._connecting = None
+        self._connection = connection
+        self._failures = 0
+        return connection
+
+    async def _greet(self, connection: _Connection, deadline: float) -> None:
+        hello = hello_messages.make_hello(self.known.identity, self._entropy.uuid().bytes)
+        frame = await self._until(
+            connection.ask(hello_messages.HELLO, encode_body(hello)), "hello", deadline, connection
+        )
+        welcome = self._accepted(connection, frame, hello_messages.Welcome)
+        proof = hello_messages.check_welcome(hello, welcome, self._secret)
+        self.known.check(ClusterIdentity(welcome.cluster_id, welcome.incarnation))
+        frame = await self._until(
+            connection.ask(hello_messages.PROOF, encode_body(proof)), "hello", deadline, connection
+        )
+        self._accepted(connection, frame, hello_messages.Accepted)
+        self.known.learn(ClusterIdentity(welcome.cluster_id, welcome.incarnation))
+        connection.version = welcome.version
+        connection.limit = self._max_frame_bytes
+
+    def _accepted(self, connection: _Connection, frame: Frame, kind: type[T]) -> T:
+        if frame.header.flags & ERROR:
+            failure = connection.decode(frame, Failure)
+            raise HelloRefused(failure.code, f"{self.address}: {failure.message}")
+        return connection.decode(frame, kind)
+
+    def _disconnected(self, connection: _Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+
+
+class _Connection:
+    """One connection: a Receiver that pairs answers with those who wait for them."""
+
+    def __init__(self, client: RpcClient) -> None:
+        self.wire: Wire
+        self.version = VERSION
+        self.limit = MAX_HELLO_BYTES
+        self._client = client
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._numbers: dict[asyncio.Future[Any], int] = {}
+        self._next = 0
+        self._ended: LinkDown | None = None
+
+    def ask(
+        self, method: str, body: bytes, tail: Sequence[Buffer] = (), request_id: str = ""
+    ) -> asyncio.Future[Frame]:
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        if self._ended is not None:
+            answer.set_exception(LinkDown(str(self._ended)))
+            return answer
+        number = self._next
+        self._next = number + 1
+        self._waiting[number] = answer
+        self._numbers[answer] = number
+        self.wire.send(encode_frame(Header(self.version, number, method, 0, request_id), body, tail))
+        return answer
+
+    def forget(self, answer: asyncio.Future[Any]) -> None:
+        number = self._numbers.pop(answer, None)
+        if number is not None:
+            self._waiting.pop(number, None)
+
+    def decode(self, frame: Frame, kind: type[T]) -> T:
+        try:
+            return decode_body(frame.body, kind)
+        except msgspec.DecodeError as error:
+            self.abort()
+            raise LinkDown(f"{self._client.address}: not an answer: {error}") from error
+
+    def abort(self) -> None:
+        if hasattr(self, "wire"):
+            self.wire.abort()
+
+    def end(self, error: LinkDown) -> None:
+        if self._ended is not None:
+            return
+        self._ended = error
+        waiting, self._waiting = self._waiting, {}
+        self._numbers.clear()
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(LinkDown(str(error)))
+        self._client._disconnected(self)
+
+    # --- Receiver
+
+    def frame_limit(self) -> int:
+        return self.limit
+
+    def received(self, frame: memoryview) -> None:
+        if self._ended is not None:
+            return
+        try:
+            taken = decode_frame(frame)
+            if not taken.header.flags & RESPONSE:
+                raise ProtocolViolation("a request came to the calling side")
+        except ProtocolViolation as error:
+            self.abort()
+            self.end(LinkDown(f"{self._client.address}: {error}"))
+            return
+        answer = self._waiting.get(taken.header.correlation)
+        if answer is not None and not answer.done():  # else its caller has given up, or it is a repetition
+            answer.set_result(taken)
+
+    def lost(self, reason: str) -> None:
+        self.end(LinkDown(f"{self._client.address}: connection lost: {reason}"))
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Take note of a task's error, which its waiters (if any are left) get too."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Expired(Exception):
+    """Set on a future whose deadline has passed."""
+
+
+class _Deadlines:
+    """One timer for all waits: it sleeps until the earliest deadline and fails what is due."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: dict[asyncio.Future[Any], float] = {}
+        self._cancelled: set[asyncio.Future[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._bell: asyncio.Task[None] | None = None
+        self._bell_at = 0.0
+        self._old_bells: set[asyncio.Task[None]] = set()
+
+    def add(self, awaited: asyncio.Future[Any], deadline: float) -> None:
+        """Set _Expired on this future when its time has come."""
+        self._due[awaited] = deadline
+        if self._bell is None or deadline < self._bell_at:
+            self._hang(deadline)
+
+    def add_task(self, task: asyncio.Future[Any], deadline: float) -> None:
+        """Cancel this task when its time has come."""
+        self._tasks.add(task)
+        self.add(task, deadline)
+
+    def has_cancelled(self, task: asyncio.Future[Any]) -> bool:
+        return task in self._cancelled
+
+    def discard(self, awaited: asyncio.Future[Any]) -> None:
+        self._due.pop(awaited, None)
+        self._tasks.discard(awaited)
+        self._cancelled.discard(awaited)
+
+    async def close(self) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+            self._old_bells.add(self._bell)
+            self._bell = None
+        await asyncio.gather(*self._old_bells, return_exceptions=True)
+
+    def _hang(self, at: float) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+            self._old_bells.add(self._bell)
+            self._bell.add_done_callback(self._old_bells.discard)
+        self._bell_at = at
+        self._bell = asyncio.create_task(self._ring(at), name="rpc deadlines")
+
+    async def _ring(self, at: float) -> None:
+        while True:
+            await self._clock.sleep(max(0.0, at - self._clock.monotonic()))
+            now = self._clock.monotonic()
+            for awaited in [awaited for awaited, due in self._due.items() if due <= now]:
+                del self._due[awaited]
+                if awaited in self._tasks:
+                    self._cancelled.add(awaited)
+                    awaited.cancel()
+                elif not awaited.done():
+                    awaited.set_exception(_Expired())
+            if not self._due:
+                self._bell = None
+                return
+            self._bell_at = at = min(self._due.values())

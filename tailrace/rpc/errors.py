@@ -1,0 +1,44 @@
+"""What goes wrong between two processes, in the caller's terms."""
+
+from __future__ import annotations
+
+
+class RpcError(Exception):
+    """A call has no answer; the subclass says why."""
+
+
+class LinkDown(RpcError):
+    """The connection was lost or could not be made. The peer may or may not have done what was asked."""
+
+
+class HelloRefused(LinkDown):
+    """The two sides do not belong together. `code`: 'version', 'cluster', 'incarnation' or 'secret'."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CallTimedOut(RpcError):
+    """No answer came in time. The peer may or may not have done what was asked."""
+
+
+class CallFailed(RpcError):
+    """The peer answered with an error.
+
+    Codes of this layer: 'unknown_method', 'bad_request', 'overloaded', 'closing', 'too_large', 'internal'.
+    Handlers raise it with codes of their own.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class FrameTooLarge(RpcError):
+    """A request is larger than the largest frame that may be sent; nothing was sent."""
+
+
+class ProtocolViolation(RpcError):
+    """Bytes that no peer of ours sends: the connection is closed."""

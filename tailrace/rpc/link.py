@@ -1,0 +1,230 @@
+"""Links: what carries frames between two processes. Frames over TCP here; simulations bring their own.
+
+A `Link` makes connections to one peer. A connection is a `Wire` to send by, and a `Receiver` that is told of
+every frame that arrives and, once, of the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from tailrace.rpc.errors import LinkDown
+from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME, Buffer
+
+STAGING_BYTES = 16 << 10
+"""What is read at once while it is not known how long the next frame is. Longer frames get a buffer of their
+own."""
+WRITE_HIGH_BYTES = 4 << 20
+"""Bytes unsent above which senders wait."""
+
+
+class Wire(Protocol):
+    """One connection, as its sender sees it."""
+
+    def send(self, frame: Sequence[Buffer]) -> None:
+        """Queue one frame (a gather list that starts with its length); dropped when the connection is
+        gone."""
+        ...
+
+    def room(self) -> asyncio.Future[None] | None:
+        """None when there is room to send; else what is done once there is, or once the connection is
+        gone."""
+        ...
+
+    def close(self) -> None:
+        """End the connection once what was queued has been sent; the receiver is told by `lost`."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection now."""
+        ...
+
+
+class Receiver(Protocol):
+    """One connection, as its reader sees it."""
+
+    def frame_limit(self) -> int:
+        """The longest frame that is accepted now, in bytes."""
+        ...
+
+    def received(self, frame: memoryview) -> None:
+        """A whole frame, without its length. The view is the receiver's to keep."""
+        ...
+
+    def lost(self, reason: str) -> None:
+        """The connection has ended; said once."""
+        ...
+
+
+class Link(Protocol):
+    """A way to one peer."""
+
+    @property
+    def address(self) -> str:
+        """Where it leads, for people."""
+        ...
+
+    async def connect(self, receiver: Receiver) -> Wire:
+        """A new connection. Raises LinkDown. Cancelled, it leaves nothing behind."""
+        ...
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of 'host:port' or '[v6]:port'. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise ValueError(f"{address!r} is not an address: expected host:port")
+    return host, int(port)
+
+
+class TcpLink:
+    """Frames over TCP, with TLS where a context is given."""
+
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
+        self._address = address
+        self._host, self._port = split_address(address)
+        self._tls = tls
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def connect(self, receiver: Receiver) -> Wire:
+        loop = asyncio.get_running_loop()
+        try:
+            _, wire = await loop.create_connection(
+                lambda: FrameProtocol(lambda wire: receiver), self._host, self._port, ssl=self._tls
+            )
+        except OSError as error:  # ssl.SSLError is one
+            raise LinkDown(f"{self._address}: {error}") from error
+        return wire
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """A `Wire` over an asyncio transport.
+
+    Short frames are cut out of a staging buffer, many per read. For a frame that is longer than what is
+    staged, a buffer of its size is made (after its length was checked) and the rest is received straight
+    into it.
+    """
+
+    def __init__(
+        self, accept: Callable[[FrameProtocol], Receiver], *, reads_wait_for_writes: bool = False
+    ) -> None:
+        self._accept = accept
+        self._reads_wait_for_writes = reads_wait_for_writes
+        self._receiver: Receiver | None = None
+        self._transport: asyncio.Transport | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._staging = memoryview(bytearray(STAGING_BYTES))
+        self._staged = 0
+        self._own: memoryview | None = None
+        self._own_filled = 0
+        self._reason = "closed by the peer"
+
+    # --- Wire
+
+    def send(self, frame: Sequence[Buffer]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(frame)
+
+    def room(self) -> asyncio.Future[None] | None:
+        return self._room
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._reason = "closed by this side"
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._reason = "closed by this side"
+            self._transport.abort()
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has a class of its own
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._receiver = self._accept(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.resume_writing()
+        if self._receiver is not None:
+            receiver, self._receiver = self._receiver, None
+            receiver.lost(self._reason if error is None else str(error) or type(error).__name__)
+
+    def pause_writing(self) -> None:
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+        if self._reads_wait_for_writes and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+        if self._reads_wait_for_writes and self._transport is not None:
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._own is not None:
+            return self._own[self._own_filled :]
+        return self._staging[self._staged :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._own is not None:
+            self._own_filled += nbytes
+            if self._own_filled == len(self._own):
+                frame, self._own = self._own, None
+                self._deliver(frame)
+            return
+        self._staged += nbytes
+        self._cut_frames()
+
+    def eof_received(self) -> bool:
+        return False
+
+    # --- details
+
+    def _cut_frames(self) -> None:
+        at = 0
+        while self._receiver is not None and self._staged - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._staging, at)
+            limit = self._receiver.frame_limit()
+            if not SMALLEST_FRAME <= length <= limit:
+                self._violate(
+                    f"a frame of {length} bytes was announced; {SMALLEST_FRAME} to {limit} are allowed"
+                )
+                return
+            start = at + LENGTH.size
+            there = self._staged - start
+            if there < length:
+                if LENGTH.size + length > STAGING_BYTES:
+                    self._own = memoryview(bytearray(length))
+                    self._own[:there] = self._staging[start : self._staged]
+                    self._own_filled = there
+                    self._staged = 0
+                    return
+                break
+            at = start + length
+            self._deliver(memoryview(bytes(self._staging[start:at])))
+        if at:
+            rest = self._staged - at
+            self._staging[:rest] = bytes(self._staging[at : self._staged])
+            self._staged = rest
+
+    def _deliver(self, frame: memoryview) -> None:
+        if self._receiver is not None:
+            self._receiver.received(frame)
+
+    def _violate(self, reason: str) -> None:
+        self._staged = 0
+        if self._transport is not None:
+            self._reason = reason
+            self._transport.abort()

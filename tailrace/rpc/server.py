@@ -1,0 +1,261 @@
+"""The answering side: accepts connections, greets them, and has a handler answer many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import structlog
+
+from tailrace.clock import Clock, Entropy
+from tailrace.rpc import hello as hello_messages
+from tailrace.rpc.errors import CallFailed, HelloRefused, ProtocolViolation
+from tailrace.rpc.frames import (
+    ERROR,
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
+    RESPONSE,
+    VERSION,
+    Buffer,
+    Failure,
+    Frame,
+    Header,
+    decode_body,
+    decode_frame,
+    encode_body,
+    encode_frame,
+    frame_bytes,
+)
+from tailrace.rpc.hello import KnownCluster
+from tailrace.rpc.link import FrameProtocol, Receiver, Wire
+
+Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
+"""Answers (method, body) with (body, tail). Raises CallFailed for what the caller should know by a code."""
+TailHandler = Callable[[str, memoryview, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
+"""The same for requests that carry a tail."""
+
+_log = structlog.get_logger(__name__)
+_HEADER_ROOM = 1024
+
+
+class RpcServer:
+    """Serves one handler to any number of connections.
+
+    Bounds: `max_connections`, of each `max_concurrent` requests at once (more are answered 'overloaded'),
+    frames of `max_frame_bytes`. A peer that does not read its answers is not read from either. A peer that
+    has not finished its hello within `hello_timeout_s` is let go.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        known: KnownCluster | None = None,
+        secret: bytes = b"",
+        tail_handler: TailHandler | None = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_concurrent: int = 1024,
+        max_connections: int = 4096,
+        hello_timeout_s: float = 5.0,
+    ) -> None:
+        self.known = known if known is not None else KnownCluster()
+        self._handler = handler
+        self._tail_handler = tail_handler
+        self._clock = clock
+        self._entropy = entropy
+        self._secret = secret
+        self._max_frame_bytes = max_frame_bytes
+        self._max_concurrent = max_concurrent
+        self._max_connections = max_connections
+        self._hello_timeout_s = hello_timeout_s
+        self._listener: asyncio.Server | None = None
+        self._connections: set[_Served] = set()
+        self._running: set[asyncio.Task[None]] = set()
+        self._doormen: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def port(self) -> int:
+        """The port listened on (the one that was given by the system for port 0)."""
+        assert self._listener is not None, "listen first"
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections at this address. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: FrameProtocol(self.accept, reads_wait_for_writes=True), host, port, ssl=tls
+        )
+
+    def accept(self, wire: Wire) -> Receiver:
+        """Take up a connection made by whatever link."""
+        served = _Served(self, wire)
+        if self._closing or len(self._connections) >= self._max_connections:
+            served.is_over = True
+            wire.close()
+            return served
+        self._connections.add(served)
+        served.doorman = asyncio.create_task(self._await_hello(served), name="rpc hello")
+        self._doormen.add(served.doorman)
+        served.doorman.add_done_callback(self._doormen.discard)
+        return served
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop accepting, let what runs be answered for `grace_s`, then end the rest and the connections."""
+        self._closing = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        running = {task for task in self._running if task is not asyncio.current_task()}
+        if running and grace_s > 0:
+            bell = asyncio.ensure_future(self._clock.sleep(grace_s))
+            drained = asyncio.ensure_future(asyncio.wait(running))
+            await asyncio.wait({bell, drained}, return_when=asyncio.FIRST_COMPLETED)
+            bell.cancel()
+            drained.cancel()
+            await asyncio.gather(bell, drained, return_exceptions=True)
+        for task in (*running, *self._doormen):
+            task.cancel()
+        await asyncio.gather(*running, *self._doormen, return_exceptions=True)
+        for served in list(self._connections):
+            served.wire.close()
+        if listener is not None:
+            for _ in range(3):  # closing a transport takes a turn of the loop
+                await self._clock.sleep(0)
+
+    # --- details
+
+    async def _await_hello(self, served: _Served) -> None:
+        await self._clock.sleep(self._hello_timeout_s)
+        if not served.is_greeted:
+            served.wire.abort()
+
+    def _serve(self, served: _Served, frame: Frame) -> None:
+        if self._closing:
+            served.fail(frame.header, "closing", "this server is shutting down")
+        elif served.running >= self._max_concurrent:
+            served.fail(frame.header, "overloaded", f"{self._max_concurrent} requests are running already")
+        else:
+            served.running += 1
+            task = asyncio.create_task(self._answer(served, frame))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _answer(self, served: _Served, frame: Frame) -> None:
+        header = frame.header
+        if header.request_id:
+            structlog.contextvars.bind_contextvars(request_id=header.request_id)
+        try:
+            body, tail = await self._handle(header.method, frame)
+            size = len(body) + frame_bytes(tail) + _HEADER_ROOM
+            if size > self._max_frame_bytes:
+                raise CallFailed(
+                    "too_large", f"the answer has {size} bytes, allowed are {self._max_frame_bytes}"
+                )
+            while (room := served.wire.room()) is not None:
+                await asyncio.shield(room)
+            served.reply(header, RESPONSE, body, tail)
+        except CallFailed as failure:
+            served.fail(header, failure.code, failure.message)
+        except asyncio.CancelledError:
+            served.fail(header, "closing", "this server is shutting down")
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            _log.exception("an RPC handler failed", method=header.method)
+            served.fail(header, "internal", f"{header.method} failed: {type(error).__name__}")
+        finally:
+            served.running -= 1
+
+    async def _handle(self, method: str, frame: Frame) -> tuple[bytes, Sequence[Buffer]]:
+        if not len(frame.tail):
+            return await self._handler(method, frame.body)
+        if self._tail_handler is None:
+            raise CallFailed("bad_request", f"{method}: requests to this server carry no tail")
+        return await self._tail_handler(method, frame.body, frame.tail)
+
+
+class _Served:
+    """One connection: a Receiver that greets first and then passes requests on."""
+
+    def __init__(self, server: RpcServer, wire: Wire) -> None:
+        self.wire = wire
+        self.running = 0
+        self.is_greeted = False
+        self.is_over = False
+        self.doorman: asyncio.Task[None] | None = None
+        self._server = server
+        self._version = VERSION
+        self._hello: hello_messages.Hello | None = None
+        self._welcome: hello_messages.Welcome | None = None
+
+    def reply(self, asked: Header, flags: int, body: bytes, tail: Sequence[Buffer] = ()) -> None:
+        if not self.is_over:
+            self.wire.send(encode_frame(Header(self._version, asked.correlation, "", flags), body, tail))
+
+    def fail(self, asked: Header, code: str, message: str) -> None:
+        self.reply(asked, RESPONSE | ERROR, encode_body(Failure(code, message)))
+
+    # --- Receiver
+
+    def frame_limit(self) -> int:
+        return self._server._max_frame_bytes if self.is_greeted else MAX_HELLO_BYTES
+
+    def received(self, frame: memoryview) -> None:
+        if self.is_over:
+            return
+        try:
+            taken = decode_frame(frame)
+            if taken.header.flags:
+                raise ProtocolViolation("an answer came to the answering side")
+            if self.is_greeted and taken.header.method not in (hello_messages.HELLO, hello_messages.PROOF):
+                self._server._serve(self, taken)
+            else:
+                self._greet(taken)
+        except (ProtocolViolation, msgspec.DecodeError) as error:
+            _log.warning("an RPC connection is closed", reason=str(error))
+            self.is_over = True
+            self.wire.abort()
+
+    def lost(self, reason: str) -> None:
+        self.is_over = True
+        self._server._connections.discard(self)
+        if self.doorman is not None:
+            self.doorman.cancel()
+
+    def _greet(self, frame: Frame) -> None:
+        server = self._server
+        try:
+            if self._hello is None or self._welcome is None:
+                if frame.header.method != hello_messages.HELLO:
+                    raise ProtocolViolation(f"{frame.header.method!r} came before the hello")
+                hello = decode_body(frame.body, hello_messages.Hello)
+                nonce = server._entropy.uuid().bytes
+                self._welcome = hello_messages.answer_hello(hello, server.known, server._secret, nonce)
+                self._hello = hello
+                self.reply(frame.header, RESPONSE, encode_body(self._welcome))
+            elif frame.header.method == hello_messages.HELLO:  # repeated by the link
+                self.reply(frame.header, RESPONSE, encode_body(self._welcome))
+            else:
+                if frame.header.method != hello_messages.PROOF:
+                    raise ProtocolViolation(f"{frame.header.method!r} came before the proof")
+                proof = decode_body(frame.body, hello_messages.Proof)
+                hello_messages.check_proof(self._hello, self._welcome, proof, server._secret)
+                self.is_greeted = True
+                self._version = self._welcome.version
+                self.reply(frame.header, RESPONSE, encode_body(hello_messages.Accepted()))
+                if self.doorman is not None:
+                    self.doorman.cancel()
+        except HelloRefused as refusal:
+            _log.warning("an RPC hello is refused", code=refusal.code, reason=str(refusal))
+            self.fail(frame.header, refusal.code, str(refusal))
+            self.is_over = True
+            self.wire.close()

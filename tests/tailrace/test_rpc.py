@@ -1,0 +1,438 @@
+"""RPC: calls, deadlines, lost connections, the hello, and bytes that no peer of ours sends."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.clock import ManualClock, SeededEntropy, SystemClock, SystemEntropy
+from tailrace.rpc import (
+    Buffer,
+    CallFailed,
+    CallTimedOut,
+    ClusterIdentity,
+    FrameTooLarge,
+    HelloRefused,
+    KnownCluster,
+    LinkDown,
+    ProtocolViolation,
+    RpcClient,
+    RpcServer,
+    TcpLink,
+    decode_body,
+    encode_body,
+    split_address,
+)
+from tailrace.rpc.frames import Header, decode_frame, encode_frame
+from tailrace.rpc.hello import HELLO, make_hello
+from tests.support.simulated_link import SimulatedLink, Weather
+
+
+class Number(msgspec.Struct, array_like=True):
+    value: int
+
+
+class Desk:
+    """A handler with a few habits; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.gate = asyncio.Event()
+
+    async def handle(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
+        number = decode_body(body, Number)
+        self.asked.append(number.value)
+        if method == "wait":
+            await self.gate.wait()
+        if method == "refuse":
+            raise CallFailed("no_such_thing", "there is none")
+        if method == "break":
+            raise ZeroDivisionError
+        tail = [b"x" * number.value, memoryview(b"y" * number.value)] if method == "chunk" else []
+        return encode_body(Number(number.value + 1)), tail
+
+
+def tcp_client(server: RpcServer, **options: object) -> RpcClient:
+    link = TcpLink(f"127.0.0.1:{server.port}")
+    return RpcClient(link, clock=SystemClock(), entropy=SystemEntropy(), **options)  # type: ignore[arg-type]
+
+
+def with_server(
+    use: Callable[[Desk, RpcServer, RpcClient], Awaitable[None]],
+    server_options: dict[str, object] | None = None,
+    client_options: dict[str, object] | None = None,
+) -> None:
+    async def run() -> None:
+        desk = Desk()
+        server = RpcServer(
+            desk.handle,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+            **(server_options or {}),  # type: ignore[arg-type]
+        )
+        await server.listen("127.0.0.1", 0)
+        client = tcp_client(server, **(client_options or {}))
+        try:
+            await use(desk, server, client)
+        finally:
+            desk.gate.set()
+            await client.close()
+            await server.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_call_is_answered_and_large_tails_arrive_whole() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        answer, tail = await client.call("add", Number(1), Number, 5)
+        assert (answer.value, len(tail)) == (2, 0)
+        for size in (1, 8_000, 16_384, 1_000_000, 3):
+            answer, tail = await client.call("chunk", Number(size), Number, 5)
+            assert answer.value == size + 1
+            assert tail == b"x" * size + b"y" * size
+
+    with_server(use)
+
+
+def test_calls_overtake_each_other_on_one_connection() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        slow = asyncio.create_task(client.call("wait", Number(7), Number, 5))
+        many = await asyncio.gather(*(client.call("add", Number(n), Number, 5) for n in range(500)))
+        assert [answer.value for answer, _ in many] == list(range(1, 501))
+        assert not slow.done()
+        desk.gate.set()
+        assert (await slow)[0].value == 8
+        assert server.connections == 1
+
+    with_server(use)
+
+
+def test_errors_of_the_handler_come_back_by_code_and_a_crash_tells_no_details() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        with pytest.raises(CallFailed) as refused:
+            await client.call("refuse", Number(1), Number, 5)
+        assert (refused.value.code, refused.value.message) == ("no_such_thing", "there is none")
+        with pytest.raises(CallFailed) as broken:
+            await client.call("break", Number(1), Number, 5)
+        assert broken.value.code == "internal"
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+
+    with_server(use)
+
+
+def test_a_call_without_an_answer_times_out_and_its_late_answer_is_ignored() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        with pytest.raises(CallTimedOut):
+            await client.call("wait", Number(1), Number, 0.05)
+        desk.gate.set()
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+
+    with_server(use)
+
+
+def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        slow = [asyncio.create_task(client.call("wait", Number(n), Number, 5)) for n in range(2)]
+        await asyncio.sleep(0.02)
+        with pytest.raises(CallTimedOut):
+            await client.call("add", Number(1), Number, 0.05)
+        assert len(desk.asked) == 2
+        desk.gate.set()
+        await asyncio.gather(*slow)
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+
+    with_server(use, client_options={"max_in_flight": 2})
+
+
+def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        slow = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        while not desk.asked:
+            await asyncio.sleep(0)
+        with pytest.raises(CallFailed) as refused:
+            await client.call("add", Number(1), Number, 5)
+        assert refused.value.code == "overloaded"
+        desk.gate.set()
+        await slow
+
+    with_server(use, server_options={"max_concurrent": 1})
+
+
+def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        with pytest.raises(CallFailed) as refused:
+            await client.call("chunk", Number(9_000), Number, 5)
+        assert refused.value.code == "too_large"
+        with pytest.raises(FrameTooLarge):
+            await client.call("add", Number(1), Number, 5, tail=[b"z" * 20_000])
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+
+    with_server(use, server_options={"max_frame_bytes": 10_000}, client_options={"max_frame_bytes": 10_000})
+
+
+def test_a_closing_server_answers_what_runs_and_takes_nothing_new() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        slow = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        while not desk.asked:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(server.close(grace_s=5))
+        await asyncio.sleep(0)
+        with pytest.raises(CallFailed) as refused:
+            await client.call("add", Number(1), Number, 5)
+        assert refused.value.code == "closing"
+        desk.gate.set()
+        assert (await slow)[0].value == 2
+        await closing
+        await asyncio.sleep(0.01)
+        with pytest.raises(LinkDown):
+            await client.call("add", Number(1), Number, 5)
+
+    with_server(use)
+
+
+def test_a_lost_connection_fails_what_waits_and_the_next_call_connects_again() -> None:
+    async def run() -> None:
+        clock, entropy, desk = SystemClock(), SeededEntropy(1), Desk()
+        server = RpcServer(desk.handle, clock=clock, entropy=entropy)
+        link = SimulatedLink(server, clock=clock, entropy=entropy)
+        client = RpcClient(link, clock=clock, entropy=entropy)
+        waiting = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        while not desk.asked:
+            await asyncio.sleep(0)
+        link.cut()
+        with pytest.raises(LinkDown):
+            await waiting
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        desk.gate.set()
+        await client.close()
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_while_a_peer_is_away_calls_fail_at_once_and_attempts_get_rarer() -> None:
+    async def run() -> None:
+        clock, entropy, desk = ManualClock(), SeededEntropy(1), Desk()
+        server = RpcServer(desk.handle, clock=clock, entropy=entropy)
+        link = SimulatedLink(server, clock=clock, entropy=entropy, weather=Weather(is_down=True))
+        client = RpcClient(link, clock=clock, entropy=entropy, min_backoff_s=1, max_backoff_s=8)
+        for _ in range(3):
+            with pytest.raises(LinkDown, match="refused"):
+                await client.call("add", Number(1), Number, 5)
+            with pytest.raises(LinkDown, match="tried again in"):
+                await client.call("add", Number(1), Number, 5)
+            clock.advance(8)
+        link.weather.is_down = False
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+        await client.close()
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_calls_on_a_bad_link_are_answered_right_or_time_out() -> None:
+    async def run(seed: int) -> list[int]:
+        clock, entropy, desk = ManualClock(), SeededEntropy(seed), Desk()
+        server = RpcServer(desk.handle, clock=clock, entropy=entropy)
+        weather = Weather(loss=0.2, repetition=0.2, min_delay_s=0.01, max_delay_s=0.3)
+        link = SimulatedLink(server, clock=clock, entropy=entropy, weather=weather)
+        client = RpcClient(link, clock=clock, entropy=entropy)
+
+        async def tick() -> None:
+            while True:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                clock.advance(0.05)
+
+        async def ask(number: int) -> int:
+            try:
+                answer, _ = await client.call("add", Number(number), Number, 2)
+            except (CallTimedOut, LinkDown):
+                return -1
+            assert answer.value == number + 1
+            return number
+
+        ticking = asyncio.create_task(tick())
+        outcomes = [await ask(number) for number in range(60)]
+        ticking.cancel()
+        await client.close()
+        await server.close(grace_s=0)
+        assert outcomes.count(-1) < 50
+        assert len(desk.asked) > len(set(desk.asked))  # repetitions reached the handler
+        return outcomes
+
+    assert asyncio.run(run(5)) == asyncio.run(run(5))
+
+
+# --- the hello
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "code"),
+    [
+        ((ClusterIdentity("a", 1), b""), (ClusterIdentity("b", 1), b""), "cluster"),
+        ((ClusterIdentity("a", 1), b""), (ClusterIdentity("a", 2), b""), "incarnation"),
+        ((ClusterIdentity("a", 2), b""), (ClusterIdentity("a", 1), b""), "incarnation"),
+        ((ClusterIdentity("a", 1), b"right"), (ClusterIdentity("a", 1), b"wrong"), "secret"),
+        ((ClusterIdentity("a", 1), b"right"), (ClusterIdentity("a", 1), b""), "secret"),
+        ((ClusterIdentity("a", 1), b""), (ClusterIdentity("a", 1), b"right"), "secret"),
+    ],
+)
+def test_those_that_do_not_belong_together_are_told_why(
+    ours: tuple[ClusterIdentity, bytes], theirs: tuple[ClusterIdentity, bytes], code: str
+) -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        with pytest.raises(HelloRefused) as refused:
+            await client.call("add", Number(1), Number, 5)
+        assert refused.value.code == code
+        assert desk.asked == []
+
+    with_server(
+        use,
+        {"known": KnownCluster(ours[0]), "secret": ours[1]},
+        {"known": KnownCluster(theirs[0]), "secret": theirs[1]},
+    )
+
+
+def test_a_client_that_knows_nothing_learns_its_cluster_from_the_hello() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        await client.call("add", Number(1), Number, 5)
+        assert client.known.identity == ClusterIdentity("a", 3)
+
+    with_server(use, {"known": KnownCluster(ClusterIdentity("a", 3)), "secret": b"s"}, {"secret": b"s"})
+
+
+def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        hello = encode_body(make_hello(ClusterIdentity(), bytes(16)))
+        writer.writelines(encode_frame(Header(1, 0, HELLO, 0), hello))
+        writer.writelines(encode_frame(Header(1, 1, "add", 0), encode_body(Number(1))))
+        await reader.read()
+        assert desk.asked == []
+        writer.close()
+
+    with_server(use, {"secret": b"s"})
+
+
+def test_who_does_not_finish_the_hello_is_let_go() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        with pytest.raises(ConnectionResetError):
+            assert await reader.read() == b""
+            raise ConnectionResetError
+        writer.close()
+        assert server.connections == 0
+
+    with_server(use, {"hello_timeout_s": 0.02})
+
+
+# --- bad bytes
+
+
+async def _throw(server: RpcServer, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        writer.write(data)
+        writer.write_eof()
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def test_garbage_closes_its_connection_and_nothing_else() -> None:
+    entropy = SeededEntropy(11)
+    good = b"".join(
+        encode_frame(Header(1, 0, HELLO, 0), encode_body(make_hello(ClusterIdentity(), bytes(16))))
+    )
+    cases = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff" + bytes(10),  # 4 GiB announced
+        b"\x00\x00\x10\x01" + bytes(10),  # one more than a hello may have
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x06\xff\xff\xff\xff\xff\xff",  # header and body beyond the frame
+        b"\x00\x00\x00\x07\x00\x01\x00\x00\x00\x00\xc1",
+        good[: len(good) // 2],
+        good[:4],
+        *(bytes(entropy.below(256) for _ in range(entropy.below(200))) for _ in range(60)),
+        *(good[:at] + bytes([entropy.below(256)]) + good[at + 1 :] for at in range(4, len(good))),
+    ]
+
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        await client.call("add", Number(1), Number, 5)
+        tracemalloc.start()
+        for case in cases:
+            await _throw(server, case)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4 << 20
+        assert desk.asked == [1]
+        assert (await client.call("add", Number(2), Number, 5))[0].value == 3
+        while server.connections > 1:
+            await asyncio.sleep(0)
+
+    with_server(use)
+
+
+def test_an_answer_that_is_no_answer_ends_the_connection() -> None:
+    async def run() -> None:
+        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"\x00\x00\x00\x07\x00\x01\x00\x00\x00\x00\xc1")
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(babble, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = RpcClient(TcpLink(address), clock=SystemClock(), entropy=SystemEntropy())
+        with pytest.raises(LinkDown, match="no header"):
+            await client.call("add", Number(1), Number, 5)
+        await client.close()
+        server.close()
+
+    asyncio.run(run())
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(st.binary(max_size=200))
+def test_decoding_any_bytes_gives_a_frame_or_a_violation(data: bytes) -> None:
+    try:
+        frame = decode_frame(memoryview(data))
+    except ProtocolViolation:
+        return
+    assert isinstance(frame.header, Header)
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(
+    st.integers(0, 2**60),
+    st.text(max_size=40),
+    st.sampled_from([0, 1, 3]),
+    st.binary(max_size=50),
+    st.lists(st.binary(max_size=50), max_size=3),
+)
+def test_a_frame_survives_its_encoding(
+    number: int, method: str, flags: int, body: bytes, tail: list[bytes]
+) -> None:
+    header = Header(1, number, method, flags, "r")
+    whole = b"".join(encode_frame(header, body, tail))
+    frame = decode_frame(memoryview(whole)[4:])
+    assert (frame.header, frame.body, frame.tail) == (header, body, b"".join(tail))
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:70000"])
+def test_an_address_without_host_or_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        split_address(address)
+
+
+def test_addresses_may_be_ipv6() -> None:
+    assert split_address("[::1]:80") == ("::1", 80)
