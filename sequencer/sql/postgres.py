@@ -94,6 +94,7 @@ class PostgresDatabase:
                 command_timeout=STATEMENT_SECONDS,
                 server_settings={
                     "application_name": "tailrace-sequencer",
+                    "jit": "off",  # every statement is short
                     "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
                     "lock_timeout": str(int(STATEMENT_SECONDS * 500)),
                     "idle_in_transaction_session_timeout": str(int(STATEMENT_SECONDS * 1000)),

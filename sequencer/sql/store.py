@@ -28,6 +28,8 @@ from tailrace.clock import Clock, Entropy
 
 SCAN_RUNS = 10_000
 """How many runs one statement looks at by their own time stamps."""
+FIRST_SCAN_RUNS = 8
+"""How many the first looks at: the run that raised the running maximum is nearly always still there."""
 
 
 class UnknownDatabase(ValueError):
@@ -157,17 +159,19 @@ class SqlRowStore:
             if not reached:
                 return None
             base_offset = max(base_offset, reached[0][0])
+        most = min(FIRST_SCAN_RUNS, SCAN_RUNS)
         while True:
             found = await self._database.fetch(
-                statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, SCAN_RUNS
+                statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, most
             )
             if found:
                 return decode_run(found[0], self._dialect)
             # Only where the run that raised the running maximum is gone.
-            ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, SCAN_RUNS)
-            if count < SCAN_RUNS:
+            ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
+            if count < most:
                 return None
             base_offset = last + 1
+            most = SCAN_RUNS
 
     async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:
         where = (self._uuid(topic_id), partition, from_offset)
