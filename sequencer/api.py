@@ -128,14 +128,14 @@ ERRORS: dict[str, type[SequencerError]] = {
 }  # fmt: skip
 
 
-class Empty(Value):
+class Empty(Value, frozen=True):
     """Nothing to say."""
 
 
 # --- upload sessions and commits ---------------------------------------------------------------------
 
 
-class OpenSession(Value):
+class OpenSession(Value, frozen=True):
     """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this."""
 
     broker_id: int
@@ -143,7 +143,7 @@ class OpenSession(Value):
     predecessor: UUID | None = None
 
 
-class SessionGrant(Value):
+class SessionGrant(Value, frozen=True):
     """`prefix` (ends in '/') is the only place the session may write. Numbers start at 0."""
 
     session_id: UUID
@@ -152,7 +152,7 @@ class SessionGrant(Value):
     incarnation: int
 
 
-class SessionRef(Value):
+class SessionRef(Value, frozen=True):
     session_id: UUID
 
 
@@ -161,7 +161,7 @@ class ObjectKind(enum.IntEnum):
     PARQUET = 1
 
 
-class ObjectDescription(Value):
+class ObjectDescription(Value, frozen=True):
     """One stored object. `index_start`: the byte at which its footer begins."""
 
     object_id: UUID
@@ -174,7 +174,7 @@ class ObjectDescription(Value):
     format_version: int = 1
 
 
-class RunProposal(Value):
+class RunProposal(Value, frozen=True):
     """Batches of one partition that stand next to each other at [start, start + length) of the object."""
 
     topic_id: UUID
@@ -184,7 +184,7 @@ class RunProposal(Value):
     batches: list[BatchCoordinates]
 
 
-class CommitRequest(Value):
+class CommitRequest(Value, frozen=True):
     """One sealed buffer. `object` is None when its upload failed for good (an empty commit).
 
     A batch that was answered SEQUENCE_GAP is asked again by a commit (with the next number) that names the
@@ -220,21 +220,21 @@ class BatchError(enum.IntEnum):
     TRANSACTION_CLOSED = 7
 
 
-class BatchOutcome(Value):
+class BatchOutcome(Value, frozen=True):
     """`base_offset` is -1 unless the batch is stored (error NONE or DUPLICATE)."""
 
     error: BatchError
     base_offset: int
 
 
-class RunOutcome(Value):
+class RunOutcome(Value, frozen=True):
     """One outcome per batch, in the proposal's order."""
 
     outcomes: list[BatchOutcome]
     log_start_offset: int
 
 
-class CommitAnswer(Value):
+class CommitAnswer(Value, frozen=True):
     """One run outcome per proposed run, in order."""
 
     commit_number: int
@@ -244,7 +244,7 @@ class CommitAnswer(Value):
 # --- agents and the ring -------------------------------------------------------------------------------
 
 
-class AgentInfo(Value):
+class AgentInfo(Value, frozen=True):
     """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers."""
 
     host: str
@@ -257,19 +257,19 @@ class AgentInfo(Value):
     instance: UUID
 
 
-class AgentLease(Value):
+class AgentLease(Value, frozen=True):
     broker_id: int
     epoch: int
     lease_ms: int
     incarnation: int
 
 
-class AgentRef(Value):
+class AgentRef(Value, frozen=True):
     broker_id: int
     epoch: int
 
 
-class RenewAgent(Value):
+class RenewAgent(Value, frozen=True):
     """`draining` takes the agent out of leadership and group placement, but keeps its lease."""
 
     broker_id: int
@@ -277,7 +277,7 @@ class RenewAgent(Value):
     draining: bool = False
 
 
-class Member(Value):
+class Member(Value, frozen=True):
     """A live agent as others see it."""
 
     broker_id: int
@@ -286,7 +286,7 @@ class Member(Value):
     draining: bool
 
 
-class Ring(Value):
+class Ring(Value, frozen=True):
     """The live agents, ordered by broker id; `generation` never falls and is metadata's leader epoch."""
 
     generation: int
@@ -296,7 +296,7 @@ class Ring(Value):
 # --- topics ---------------------------------------------------------------------------------------------
 
 
-class Topic(Value):
+class Topic(Value, frozen=True):
     """`configs` holds only what was set; defaults live in tailrace.topic_config."""
 
     topic_id: UUID
@@ -306,31 +306,31 @@ class Topic(Value):
     created_ms: int
 
 
-class CreateTopic(Value):
+class CreateTopic(Value, frozen=True):
     name: str
     partitions: int
     configs: dict[str, str]
     validate_only: bool = False
 
 
-class DeleteTopic(Value):
+class DeleteTopic(Value, frozen=True):
     topic_id: UUID
 
 
-class CreatePartitions(Value):
+class CreatePartitions(Value, frozen=True):
     topic_id: UUID
     partitions: int
     validate_only: bool = False
 
 
-class MetadataRequest(Value):
+class MetadataRequest(Value, frozen=True):
     """`known_version` and `known_generation`: what the caller has; -1 for nothing."""
 
     known_version: int = -1
     known_generation: int = -1
 
 
-class Metadata(Value):
+class Metadata(Value, frozen=True):
     """`topics`/`ring` are None when the caller's are current."""
 
     cluster_id: str
@@ -352,13 +352,13 @@ class ConfigOperation(enum.IntEnum):
     SUBTRACT = 3
 
 
-class ConfigChange(Value):
+class ConfigChange(Value, frozen=True):
     name: str
     operation: ConfigOperation
     value: str | None = None
 
 
-class AlterConfig(Value):
+class AlterConfig(Value, frozen=True):
     """`name`: topic name, or broker id as text ('' for the cluster-wide default). `replace`: drop what isn't named."""
 
     scope: ConfigScope
@@ -368,18 +368,18 @@ class AlterConfig(Value):
     validate_only: bool = False
 
 
-class BrokerConfigsRequest(Value):
+class BrokerConfigsRequest(Value, frozen=True):
     name: str
 
 
-class Configs(Value):
+class Configs(Value, frozen=True):
     configs: dict[str, str]
 
 
 # --- reading -----------------------------------------------------------------------------------------------
 
 
-class RunBatch(Value):
+class RunBatch(Value, frozen=True):
     """A row of a run's batch table, in the order of the bytes. `base_offset` is -1 unless STORED."""
 
     length: int
@@ -389,7 +389,7 @@ class RunBatch(Value):
     max_timestamp: int
 
 
-class Run(Value):
+class Run(Value, frozen=True):
     """A committed run: [base_offset, end_offset) of one partition, out of one object.
 
     Of a mixed object: its batches stand at [start, start + length), one after another.
@@ -414,13 +414,13 @@ class Run(Value):
     batches: list[RunBatch]
 
 
-class AbortedTransaction(Value):
+class AbortedTransaction(Value, frozen=True):
     producer_id: int
     first_offset: int
     last_offset: int
 
 
-class FindPartition(Value):
+class FindPartition(Value, frozen=True):
     """`max_bytes` bounds the runs returned (at least one, if there is any at `offset`)."""
 
     topic_id: UUID
@@ -429,7 +429,7 @@ class FindPartition(Value):
     max_bytes: int
 
 
-class FindRequest(Value):
+class FindRequest(Value, frozen=True):
     partitions: list[FindPartition]
 
 
@@ -439,7 +439,7 @@ class PartitionError(enum.IntEnum):
     OFFSET_OUT_OF_RANGE = 2
 
 
-class FoundPartition(Value):
+class FoundPartition(Value, frozen=True):
     """The partition at one commit number, and the runs from the one that holds `offset` on, in order, tiling."""
 
     error: PartitionError
@@ -451,7 +451,7 @@ class FoundPartition(Value):
     aborted: list[AbortedTransaction]
 
 
-class FindAnswer(Value):
+class FindAnswer(Value, frozen=True):
     commit_number: int
     partitions: list[FoundPartition]
 
@@ -466,18 +466,18 @@ class OffsetSpec(enum.IntEnum):
     LATEST_TIERED = -5
 
 
-class OffsetQuery(Value):
+class OffsetQuery(Value, frozen=True):
     topic_id: UUID
     partition: int
     timestamp: int
     read_committed: bool = False
 
 
-class OffsetsRequest(Value):
+class OffsetsRequest(Value, frozen=True):
     queries: list[OffsetQuery]
 
 
-class OffsetResult(Value):
+class OffsetResult(Value, frozen=True):
     """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
     record at or after the time (the run with the largest timestamp), None when there is none; the caller looks
     inside it, from `log_start_offset` on."""
@@ -491,22 +491,22 @@ class OffsetResult(Value):
     run: Run | None
 
 
-class OffsetsAnswer(Value):
+class OffsetsAnswer(Value, frozen=True):
     commit_number: int
     results: list[OffsetResult]
 
 
-class EpochQuery(Value):
+class EpochQuery(Value, frozen=True):
     topic_id: UUID
     partition: int
     leader_epoch: int
 
 
-class EpochRequest(Value):
+class EpochRequest(Value, frozen=True):
     queries: list[EpochQuery]
 
 
-class EpochResult(Value):
+class EpochResult(Value, frozen=True):
     """The end of the log's epoch (Kafka's OffsetForLeaderEpoch): -1, -1 for an unknown one."""
 
     error: PartitionError
@@ -514,11 +514,11 @@ class EpochResult(Value):
     end_offset: int
 
 
-class EpochAnswer(Value):
+class EpochAnswer(Value, frozen=True):
     results: list[EpochResult]
 
 
-class PartitionNews(Value):
+class PartitionNews(Value, frozen=True):
     """What changed for a partition: its bounds now, and the runs added since, in order."""
 
     topic_id: UUID
@@ -530,7 +530,7 @@ class PartitionNews(Value):
     runs: list[Run]
 
 
-class FeedRequest(Value):
+class FeedRequest(Value, frozen=True):
     """Wait until something was committed after `after` in one of `partitions` ([] means all), or `max_wait_ms`."""
 
     after: int
@@ -538,7 +538,7 @@ class FeedRequest(Value):
     max_wait_ms: int
 
 
-class FeedAnswer(Value):
+class FeedAnswer(Value, frozen=True):
     """`reset`: `after` is too old to be continued from; forget what is known and go on from `commit_number`."""
 
     commit_number: int
@@ -549,31 +549,31 @@ class FeedAnswer(Value):
 # --- producers ---------------------------------------------------------------------------------------------
 
 
-class InitProducer(Value):
+class InitProducer(Value, frozen=True):
     """For an idempotent producer; transactional ids come with transactions."""
 
     producer_id: int = -1
     producer_epoch: int = -1
 
 
-class ProducerGrant(Value):
+class ProducerGrant(Value, frozen=True):
     producer_id: int
     producer_epoch: int
 
 
-class ProducerQuery(Value):
+class ProducerQuery(Value, frozen=True):
     topic_id: UUID
     partition: int
 
 
-class ActiveProducer(Value):
+class ActiveProducer(Value, frozen=True):
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_timestamp: int
 
 
-class ProducersAnswer(Value):
+class ProducersAnswer(Value, frozen=True):
     error: PartitionError
     producers: list[ActiveProducer]
 
@@ -581,20 +581,20 @@ class ProducersAnswer(Value):
 # --- groups ------------------------------------------------------------------------------------------------
 
 
-class LocateGroup(Value):
+class LocateGroup(Value, frozen=True):
     """Who coordinates the group; `candidates`, best first, are asked when it has no live owner."""
 
     group_id: str
     candidates: list[int]
 
 
-class GroupOwner(Value):
+class GroupOwner(Value, frozen=True):
     broker_id: int
     host: str
     port: int
 
 
-class LoadGroup(Value):
+class LoadGroup(Value, frozen=True):
     """An agent takes up a group it was located on. `lease_epoch` is the agent's."""
 
     group_id: str
@@ -602,7 +602,7 @@ class LoadGroup(Value):
     lease_epoch: int
 
 
-class GroupState(Value):
+class GroupState(Value, frozen=True):
     """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its keys."""
 
     group_id: str
@@ -613,13 +613,13 @@ class GroupState(Value):
     blob: bytes
 
 
-class SaveGroup(Value):
+class SaveGroup(Value, frozen=True):
     broker_id: int
     lease_epoch: int
     group: GroupState
 
 
-class OffsetPosition(Value):
+class OffsetPosition(Value, frozen=True):
     topic_id: UUID
     partition: int
     offset: int
@@ -628,7 +628,7 @@ class OffsetPosition(Value):
     commit_ms: int = -1
 
 
-class CommitOffsets(Value):
+class CommitOffsets(Value, frozen=True):
     """`generation` -1 and `member_id` '' is only for an empty group, and needs no owner."""
 
     group_id: str
@@ -640,47 +640,47 @@ class CommitOffsets(Value):
     retention_ms: int = -1
 
 
-class OffsetErrors(Value):
+class OffsetErrors(Value, frozen=True):
     """One error per asked position."""
 
     commit_number: int
     errors: list[PartitionError]
 
 
-class FetchOffsets(Value):
+class FetchOffsets(Value, frozen=True):
     """`partitions` None: all of the group's. Offsets of deleted topics are gone."""
 
     group_id: str
     partitions: list[tuple[UUID, int]] | None
 
 
-class OffsetPositions(Value):
+class OffsetPositions(Value, frozen=True):
     """In the order asked; offset -1 for none."""
 
     positions: list[OffsetPosition]
 
 
-class DeleteOffsets(Value):
+class DeleteOffsets(Value, frozen=True):
     group_id: str
     partitions: list[tuple[UUID, int]]
 
 
-class GroupRef(Value):
+class GroupRef(Value, frozen=True):
     group_id: str
 
 
-class GroupListing(Value):
+class GroupListing(Value, frozen=True):
     group_id: str
     state: str
     protocol_type: str
     owner: int
 
 
-class GroupListings(Value):
+class GroupListings(Value, frozen=True):
     groups: list[GroupListing]
 
 
-class Lag(Value):
+class Lag(Value, frozen=True):
     group_id: str
     topic: str
     partition: int
@@ -688,14 +688,14 @@ class Lag(Value):
     high_watermark: int
 
 
-class Lags(Value):
+class Lags(Value, frozen=True):
     lags: list[Lag]
 
 
 # --- retention, garbage, compaction --------------------------------------------------------------------------
 
 
-class DeleteRecordsPartition(Value):
+class DeleteRecordsPartition(Value, frozen=True):
     """`before_offset` -1 means the high watermark."""
 
     topic_id: UUID
@@ -703,16 +703,16 @@ class DeleteRecordsPartition(Value):
     before_offset: int
 
 
-class DeleteRecords(Value):
+class DeleteRecords(Value, frozen=True):
     partitions: list[DeleteRecordsPartition]
 
 
-class DeletedRecords(Value):
+class DeletedRecords(Value, frozen=True):
     errors: list[PartitionError]
     log_start_offsets: list[int]
 
 
-class RetentionSummary(Value):
+class RetentionSummary(Value, frozen=True):
     runs_removed: int
     objects_retired: int
     partitions_moved: int
@@ -722,41 +722,41 @@ class RetentionSummary(Value):
     agents_expired: int
 
 
-class GarbageRequest(Value):
+class GarbageRequest(Value, frozen=True):
     limit: int
 
 
-class DeadSession(Value):
+class DeadSession(Value, frozen=True):
     session_id: UUID
     prefix: str
     closed_ms: int
 
 
-class Garbage(Value):
+class Garbage(Value, frozen=True):
     """Objects whose grace is over (delete the bytes, then `forget_objects`), and ended sessions to sweep."""
 
     objects: list[tuple[UUID, str]]
     sessions: list[DeadSession]
 
 
-class ForgetObjects(Value):
+class ForgetObjects(Value, frozen=True):
     object_ids: list[UUID]
 
 
-class KnownKeys(Value):
+class KnownKeys(Value, frozen=True):
     """Which of these keys belong to an object that has a row."""
 
     keys: list[str]
 
 
-class SweptSession(Value):
+class SweptSession(Value, frozen=True):
     """`was_empty`: no orphan was found under the prefix."""
 
     session_id: UUID
     was_empty: bool
 
 
-class TakeLease(Value):
+class TakeLease(Value, frozen=True):
     """A named lease ('compactor', ...). Epoch 0 to take it anew; the held epoch to renew."""
 
     name: str
@@ -765,14 +765,14 @@ class TakeLease(Value):
     lease_ms: int
 
 
-class NamedLease(Value):
+class NamedLease(Value, frozen=True):
     name: str
     holder: str
     epoch: int
     lease_ms: int
 
 
-class CompactionRequest(Value):
+class CompactionRequest(Value, frozen=True):
     """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than `min_age_ms`."""
 
     min_bytes: int
@@ -780,7 +780,7 @@ class CompactionRequest(Value):
     max_runs: int
 
 
-class CompactionCandidate(Value):
+class CompactionCandidate(Value, frozen=True):
     topic: Topic
     partition: int
     log_start_offset: int
@@ -789,11 +789,11 @@ class CompactionCandidate(Value):
     aborted: list[AbortedTransaction]
 
 
-class CompactionCandidates(Value):
+class CompactionCandidates(Value, frozen=True):
     candidates: list[CompactionCandidate]
 
 
-class ReplacementRun(Value):
+class ReplacementRun(Value, frozen=True):
     """Rows [first_row, first_row + row_count) of the new object replace [base_offset, end_offset)."""
 
     topic_id: UUID
@@ -805,7 +805,7 @@ class ReplacementRun(Value):
     replaced: list[tuple[int, UUID]]  # (base_offset, object_id) of each run read, in order
 
 
-class SwapRequest(Value):
+class SwapRequest(Value, frozen=True):
     """One atomic exchange. Asked again with the same `swap_id`, it gets the first answer."""
 
     swap_id: UUID
@@ -815,40 +815,40 @@ class SwapRequest(Value):
     runs: list[ReplacementRun]
 
 
-class SwapAnswer(Value):
+class SwapAnswer(Value, frozen=True):
     commit_number: int
 
 
-class ObjectsRequest(Value):
+class ObjectsRequest(Value, frozen=True):
     """Objects in key order after `after_key`, for listings and audit."""
 
     after_key: str
     limit: int
 
 
-class ObjectRecord(Value):
+class ObjectRecord(Value, frozen=True):
     description: ObjectDescription
     live_runs: int
     retired_ms: int | None
 
 
-class ObjectsAnswer(Value):
+class ObjectsAnswer(Value, frozen=True):
     objects: list[ObjectRecord]
 
 
-class ObjectRef(Value):
+class ObjectRef(Value, frozen=True):
     object_id: UUID
 
 
-class RunsAnswer(Value):
+class RunsAnswer(Value, frozen=True):
     runs: list[Run]
 
 
-class SizesRequest(Value):
+class SizesRequest(Value, frozen=True):
     topic_ids: list[UUID] | None
 
 
-class PartitionSize(Value):
+class PartitionSize(Value, frozen=True):
     topic_id: UUID
     partition: int
     log_start_offset: int
@@ -857,11 +857,11 @@ class PartitionSize(Value):
     runs: int
 
 
-class SizesAnswer(Value):
+class SizesAnswer(Value, frozen=True):
     sizes: list[PartitionSize]
 
 
-class Statistics(Value):
+class Statistics(Value, frozen=True):
     """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state."""
 
     runs: int

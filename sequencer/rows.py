@@ -23,14 +23,14 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     """Base of the rows: immutable; a change is a new row under the same key (the fields named in KEYS)."""
 
 
-class CounterRow(Row):
+class CounterRow(Row, frozen=True):
     """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id', 'epoch'."""
 
     name: str
     value: int
 
 
-class TopicRow(Row):
+class TopicRow(Row, frozen=True):
     topic_id: UUID
     name: str
     partitions: int
@@ -38,7 +38,7 @@ class TopicRow(Row):
     created_ms: int
 
 
-class PartitionRow(Row):
+class PartitionRow(Row, frozen=True):
     """`epochs`: the log's epochs as (epoch, start_offset), ascending; the last is the current one.
     `running_max_timestamp` is that of the newest run. `bytes` counts what runs hold."""
 
@@ -50,7 +50,7 @@ class PartitionRow(Row):
     epochs: list[tuple[int, int]]
 
 
-class SessionRow(Row):
+class SessionRow(Row, frozen=True):
     """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps` counts
     sweeps that found nothing, the last at `swept_ms`."""
 
@@ -65,7 +65,7 @@ class SessionRow(Row):
     swept_ms: int = 0
 
 
-class CommitRow(Row):
+class CommitRow(Row, frozen=True):
     """The answer to (session, number), kept until the agent says it has it. `answer`: encoded CommitAnswer."""
 
     session_id: UUID
@@ -73,7 +73,7 @@ class CommitRow(Row):
     answer: bytes
 
 
-class AgentRow(Row):
+class AgentRow(Row, frozen=True):
     """A broker id and its lease. `info`: encoded AgentInfo. `expires_ms` 0: given back."""
 
     broker_id: int
@@ -83,7 +83,7 @@ class AgentRow(Row):
     draining: bool
 
 
-class ProducerRow(Row):
+class ProducerRow(Row, frozen=True):
     """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first, as
     (base_sequence, last_sequence, base_offset)."""
 
@@ -96,7 +96,7 @@ class ProducerRow(Row):
     updated_ms: int
 
 
-class GroupRow(Row):
+class GroupRow(Row, frozen=True):
     """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch."""
 
     group_id: str
@@ -110,7 +110,7 @@ class GroupRow(Row):
     updated_ms: int
 
 
-class GroupOffsetRow(Row):
+class GroupOffsetRow(Row, frozen=True):
     group_id: str
     topic_id: UUID
     partition: int
@@ -121,21 +121,21 @@ class GroupOffsetRow(Row):
     expires_ms: int | None
 
 
-class BrokerConfigRow(Row):
+class BrokerConfigRow(Row, frozen=True):
     """`name`: broker id as text, '' for the cluster-wide default."""
 
     name: str
     configs: dict[str, str]
 
 
-class LeaseRow(Row):
+class LeaseRow(Row, frozen=True):
     name: str
     holder: str
     epoch: int
     expires_ms: int
 
 
-class SwapRow(Row):
+class SwapRow(Row, frozen=True):
     """A swap's answer, for when it is asked again."""
 
     swap_id: UUID
@@ -143,7 +143,7 @@ class SwapRow(Row):
     created_ms: int
 
 
-class ObjectRow(Row):
+class ObjectRow(Row, frozen=True):
     """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the grace,
     deleted and forgotten."""
 
@@ -159,7 +159,7 @@ class ObjectRow(Row):
     retired_ms: int | None
 
 
-class RunRow(Row):
+class RunRow(Row, frozen=True):
     """Key: (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]."""
 
     topic_id: UUID

@@ -1,0 +1,756 @@
+"""The sequencer in one process: the only writer of its row store.
+
+Whatever changes rows goes through one bounded queue to one task, the committer. It takes what is queued as a group,
+decides each request on a draft over the durable state, has all changes written in one transaction, and only then
+takes them into the state that readers see, publishes the feed and answers. What arrives meanwhile is the next group.
+
+A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (ask again with the
+same ids), and the state is loaded anew from the store before anything else is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from sequencer import compaction, garbage, groups, leases, retention, sessions, topics
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    AgentRef,
+    AlterConfig,
+    BrokerConfigsRequest,
+    CommitAnswer,
+    CommitExpected,
+    CommitOffsets,
+    CommitRequest,
+    CompactionCandidates,
+    CompactionRequest,
+    Configs,
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteOffsets,
+    DeleteRecords,
+    DeleteTopic,
+    Empty,
+    EpochAnswer,
+    EpochRequest,
+    FeedAnswer,
+    FeedRequest,
+    FetchOffsets,
+    FindAnswer,
+    FindRequest,
+    ForgetObjects,
+    Garbage,
+    GarbageRequest,
+    GroupListings,
+    GroupOwner,
+    GroupRef,
+    GroupState,
+    InitProducer,
+    KnownKeys,
+    Lags,
+    LoadGroup,
+    LocateGroup,
+    Metadata,
+    MetadataRequest,
+    NamedLease,
+    ObjectDescription,
+    ObjectRecord,
+    ObjectRef,
+    ObjectsAnswer,
+    ObjectsRequest,
+    OffsetErrors,
+    OffsetPositions,
+    OffsetsAnswer,
+    OffsetsRequest,
+    OpenSession,
+    ProducerGrant,
+    ProducerQuery,
+    ProducersAnswer,
+    RenewAgent,
+    RetentionSummary,
+    RunsAnswer,
+    SaveGroup,
+    SequencerError,
+    SequencerOverloaded,
+    SequencerUnavailable,
+    SessionClosed,
+    SessionGrant,
+    SessionRef,
+    SizesAnswer,
+    SizesRequest,
+    Statistics,
+    SwapAnswer,
+    SwapRequest,
+    SweptSession,
+    TakeLease,
+    Topic,
+)
+from sequencer.bounded_wait import wait_for
+from sequencer.feed import CommitFeed
+from sequencer.reading import Reader
+from sequencer.rows import (
+    AgentRow,
+    BrokerConfigRow,
+    GroupRow,
+    Identity,
+    ObjectRow,
+    ProducerRow,
+    RowStore,
+    SessionRow,
+    TopicRow,
+)
+from sequencer.settings import SequencerSettings
+from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, PRODUCER_ID, RING_GENERATION, Draft, HotState
+from tailrace.clock import Clock, Entropy
+
+T = TypeVar("T")
+Decide = Callable[[Draft], Any]
+DecideWithStore = Callable[[Draft], Awaitable[Any]]
+
+MAX_LIST = 10_000
+MAX_FORGOTTEN = 100_000
+"""Objects remembered as collected: far more than go within the time in which a batch is asked again."""
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    """A request on its way to the committer. `is_alone`: it looks rows up in the store, so it is its own group."""
+
+    decide: Decide | DecideWithStore | None
+    answer: asyncio.Future[Any]
+    is_alone: bool = False
+    commit: CommitRequest | None = None
+    is_taken: bool = False
+    is_given_up: bool = False
+
+
+@dataclass(slots=True)
+class _Outcome:
+    change: _Change
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Removal:
+    """What `apply_retention` counts up over its steps."""
+
+    runs: int = 0
+    objects: int = 0
+    partitions: int = 0
+    offsets: int = 0
+    producers: int = 0
+    sessions: int = 0
+    agents: int = 0
+
+
+@dataclass(slots=True)
+class _Metadata:
+    version: int = -1
+    topics: list[Topic] = field(default_factory=list)
+
+
+class LocalSequencer:
+    """The sequencer's interface over a row store. `start` before use, `close` at the end.
+
+    `holder` names this process in the committer's lease; `address` is where others reach it.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        clock: Clock,
+        entropy: Entropy,
+        settings: SequencerSettings | None = None,
+        validate_config: topics.ValidateConfig = topics.accept_any_config,
+        *,
+        holder: str | None = None,
+        address: str = "",
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings or SequencerSettings()
+        self._validate_config = validate_config
+        self._holder = holder or str(entropy.uuid())
+        self._address = address
+        self._identity = Identity(cluster_id="", incarnation=0, schema_version=0)
+        self._state = HotState({})
+        self._is_stale = True
+        self._epoch: int | None = None
+        self._lease_until = 0.0
+        self._readying = asyncio.Lock()
+        self._queue: deque[_Change] = deque()
+        self._arrived = asyncio.Event()
+        self._early: dict[UUID, dict[int, _Change]] = {}
+        self._forgotten: dict[UUID, None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closed = False
+        self._metadata = _Metadata()
+        self._reader = Reader(store, lambda: self._state)
+        self._feed = CommitFeed(
+            clock,
+            max_commits=self._settings.max_feed_commits,
+            max_runs=self._settings.max_feed_runs,
+            max_waiters=self._settings.max_feed_waiters,
+        )
+
+    # --- life
+
+    async def start(self) -> None:
+        """Become the committer and load the state. Raises SequencerUnavailable while another is."""
+        self._identity = await self._store.open()
+        await self._be_ready()
+        self._tasks = [asyncio.create_task(self._commit_groups()), asyncio.create_task(self._keep_leases())]
+
+    async def close(self) -> None:
+        """Finish what is being written, refuse the rest, give the lease back. The store stays open."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._arrived.set()
+        self._feed.wake_all()
+        if self._tasks:
+            committing, keeping = self._tasks
+            keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeping
+            await committing
+        if self._epoch is not None:
+            with suppress(SequencerError):
+                await self._store.release_committer_lease(self._epoch)
+
+    @property
+    def identity(self) -> Identity:
+        """Which database this is; known after `start`."""
+        return self._identity
+
+    @property
+    def is_committer(self) -> bool:
+        """Whether this process still holds the committer's lease, as far as it can know."""
+        return self._epoch is not None and self._clock.monotonic() < self._lease_until
+
+    async def _be_ready(self) -> None:
+        """Hold the lease and a state that is the store's, or raise SequencerUnavailable."""
+        if self._is_closed:
+            raise SequencerUnavailable("the sequencer is closing; ask another")
+        if self.is_committer and not self._is_stale:
+            return
+        async with self._readying:
+            if not self.is_committer:
+                await self._take_lease()
+            if self._is_stale:
+                self._state = HotState(await self._store.load())
+                self._metadata = _Metadata()
+                self._is_stale = False
+                self._feed.restart(self._state)
+
+    async def _take_lease(self) -> None:
+        asked_at = self._clock.monotonic()
+        lease_ms = self._settings.committer_lease_ms
+        epoch = await self._store.take_committer_lease(self._holder, self._address, lease_ms)
+        if epoch is None:
+            self._epoch = None
+            self._is_stale = True
+            address = await self._store.committer_address()
+            raise SequencerUnavailable(f"another committer holds the lease: {address or 'address unknown'}")
+        if epoch != self._epoch:
+            self._is_stale = True
+        self._epoch = epoch
+        self._lease_until = asked_at + lease_ms / 1000
+
+    async def _keep_leases(self) -> None:
+        """Renew the committer's lease in time, and end the leases of agents and sessions that ran out."""
+        while True:
+            await self._clock.sleep(self._settings.committer_lease_ms / 3000)
+            try:
+                async with self._readying:
+                    await self._take_lease()
+                if self._has_expired(await self._store.now_ms()):
+                    await self._change(_expire_leases)
+            except SequencerError:
+                # The next request (or the next turn) tries again, and tells its caller if that fails too.
+                continue
+
+    def _has_expired(self, now_ms: int) -> bool:
+        return any(0 < row.expires_ms <= now_ms for row in self._state.all(AgentRow)) or any(
+            row.closed_ms is None and row.expires_ms <= now_ms for row in self._state.all(SessionRow)
+        )
+
+    # --- the committer
+
+    def _enqueue(self, change: _Change) -> None:
+        if self._is_closed or not self._tasks:
+            raise SequencerUnavailable("the sequencer is not running; ask another")
+        if len(self._queue) >= self._settings.max_queued_requests:
+            raise SequencerOverloaded(f"{len(self._queue)} requests are queued (max_queued_requests)")
+        self._queue.append(change)
+        self._arrived.set()
+
+    async def _change(self, decide: Callable[[Draft], T]) -> T:
+        """Have the committer decide this, and give its answer once it is durable."""
+        change = _Change(decide, asyncio.get_running_loop().create_future())
+        self._enqueue(change)
+        return cast("T", await change.answer)
+
+    async def _change_alone(self, decide: Callable[[Draft], Awaitable[T]]) -> T:
+        """The same for a decision that looks rows up in the store: nothing else is decided meanwhile."""
+        change = _Change(decide, asyncio.get_running_loop().create_future(), is_alone=True)
+        self._enqueue(change)
+        return cast("T", await change.answer)
+
+    async def _commit_groups(self) -> None:
+        while not self._is_closed:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._queue and not self._is_closed:
+                await self._perform(self._next_group())
+        closing = SequencerUnavailable("the sequencer is closing; ask another")
+        early = [change for waiting in self._early.values() for change in waiting.values()]
+        for change in [*self._queue, *early]:
+            _fail(change, closing)
+        self._queue.clear()
+        self._early.clear()
+
+    def _next_group(self) -> list[_Change]:
+        group = [self._queue.popleft()]
+        while self._queue and not group[0].is_alone and len(group) < self._settings.max_group_requests:
+            if self._queue[0].is_alone:
+                break
+            group.append(self._queue.popleft())
+        return [change for change in group if not change.is_given_up]
+
+    async def _perform(self, group: list[_Change]) -> None:
+        """Decide a group, write it, then show it and answer."""
+        for change in group:
+            change.is_taken = True
+        outcomes: list[_Outcome] = []
+        try:
+            await self._be_ready()
+            draft = Draft(self._state, await self._store.now_ms())
+            await self._look_up_objects(draft, group)
+            for change in group:
+                await self._decide(draft, change, outcomes)
+            if draft.changes:
+                self._is_stale = True  # Until the write has returned, nobody knows what is in the store.
+                assert self._epoch is not None, "a ready committer has an epoch"
+                await self._store.write(draft.changes, self._epoch)
+                self._is_stale = False
+        except SequencerError as error:
+            self._fail_group(group, outcomes, SequencerUnavailable(f"not committed, ask again: {error}"))
+            if not isinstance(error, SequencerUnavailable):
+                self._epoch = None
+            return
+        except Exception as error:  # noqa: BLE001 - the committer's outermost edge: callers get it, the task lives on
+            self._fail_group(group, outcomes, error)
+            return
+        self._state.apply(draft.changes)
+        self._feed.publish(self._state.counter(COMMIT_NUMBER), draft.news)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                _fail(outcome.change, outcome.error)
+            elif not outcome.change.answer.done():
+                outcome.change.answer.set_result(outcome.value)
+
+    def _fail_group(self, group: list[_Change], outcomes: list[_Outcome], error: Exception) -> None:
+        """Fail all that was decided or not yet decided; what only waits for its turn goes on waiting."""
+        waiting = {id(change) for early in self._early.values() for change in early.values()}
+        for change in [*group, *(outcome.change for outcome in outcomes)]:
+            if id(change) not in waiting:
+                _fail(change, error)
+
+    async def _look_up_objects(self, draft: Draft, group: list[_Change]) -> None:
+        """Object rows that the group's commits may name, early ones included: a batch is asked again by its object."""
+        commits = [change.commit for change in group if change.commit is not None]
+        for session_id in dict.fromkeys(commit.session_id for commit in commits):
+            commits += [
+                change.commit
+                for change in self._early.get(session_id, {}).values()
+                if change.commit is not None
+            ]
+        named = dict.fromkeys(commit.object.object_id for commit in commits if commit.object is not None)
+        if named:
+            for row in await self._store.object_rows(list(named)):
+                draft.objects[row.object_id] = row
+
+    async def _decide(self, draft: Draft, change: _Change, outcomes: list[_Outcome]) -> None:
+        if change.commit is not None:
+            self._decide_commits(draft, change, change.commit, outcomes)
+            return
+        assert change.decide is not None, "a change is a commit or has a decision"
+        savepoint = draft.savepoint()
+        try:
+            value = change.decide(savepoint)
+            if change.is_alone:
+                value = await cast("Awaitable[Any]", value)
+        except SequencerUnavailable as error:
+            if change.is_alone:
+                raise
+            outcomes.append(_Outcome(change, error=error))
+        except SequencerError as error:
+            outcomes.append(_Outcome(change, error=error))
+        else:
+            savepoint.keep()
+            outcomes.append(_Outcome(change, value))
+
+    # --- commits
+
+    async def commit(self, request: CommitRequest) -> CommitAnswer:
+        sessions.check_commit(request, self._settings)
+        change = _Change(None, asyncio.get_running_loop().create_future(), commit=request)
+        session = self._state.get(SessionRow, request.session_id)
+        self._enqueue(change)
+        if session is not None and request.number <= session.next_number:
+            return cast("CommitAnswer", await change.answer)
+        try:
+            is_answered = await wait_for(self._clock, change.answer, self._settings.commit_wait_ms / 1000)
+        except asyncio.CancelledError:
+            self._give_up(change, request)
+            raise
+        if not is_answered and self._give_up(change, request):
+            session = self._state.get(SessionRow, request.session_id)
+            expected = "none" if session is None else session.next_number
+            raise CommitExpected(f"number {request.number} waited too long; expected {expected}")
+        return cast("CommitAnswer", await change.answer)
+
+    def _give_up(self, change: _Change, request: CommitRequest) -> bool:
+        """Take an early or queued commit back; False once it is being decided."""
+        waiting = self._early.get(request.session_id, {})
+        if waiting.get(request.number) is change:
+            del waiting[request.number]
+            if not waiting:
+                del self._early[request.session_id]
+        elif change.is_taken:
+            return False
+        change.is_given_up = True
+        return True
+
+    def _decide_commits(
+        self, draft: Draft, change: _Change, request: CommitRequest, outcomes: list[_Outcome]
+    ) -> None:
+        """Decide a commit, and those that waited for it."""
+        following: _Change | None = change
+        while following is not None:
+            asked = following.commit
+            assert asked is not None, "only commits wait for their number"
+            savepoint = draft.savepoint()
+            try:
+                answer = self._decide_commit(savepoint, following, asked)
+            except SequencerError as error:
+                outcomes.append(_Outcome(following, error=error))
+                if isinstance(error, SessionClosed):
+                    for early in self._early.pop(asked.session_id, {}).values():
+                        outcomes.append(_Outcome(early, error=error))
+                return
+            if answer is None:
+                return
+            savepoint.keep()
+            outcomes.append(_Outcome(following, answer))
+            session = draft.get(SessionRow, request.session_id)
+            waiting = self._early.get(request.session_id)
+            following = None
+            if session is not None and waiting is not None:
+                following = waiting.pop(session.next_number, None)
+                if not waiting:
+                    del self._early[request.session_id]
+
+    def _decide_commit(self, draft: Draft, change: _Change, request: CommitRequest) -> CommitAnswer | None:
+        """The answer, or None when the commit now waits for an earlier number."""
+        known = sessions.known_answer(draft, request)
+        if known is not None:
+            return known
+        session = sessions.live_session(draft, request.session_id)
+        if request.number < session.next_number:
+            raise CommitExpected(
+                f"number {request.number} was answered and is forgotten; expected {session.next_number}"
+            )
+        if request.number > session.next_number:
+            waiting = self._early.setdefault(request.session_id, {})
+            before = waiting.get(request.number)
+            if before is None and len(waiting) >= self._settings.max_early_commits:
+                raise CommitExpected(
+                    f"number {request.number} while {len(waiting)} wait already; expected {session.next_number}"
+                )
+            if before is not None:
+                _fail(before, SequencerUnavailable(f"number {request.number} was asked again meanwhile"))
+            waiting[request.number] = change
+            return None
+        if request.object is not None and request.object.object_id in self._forgotten:
+            # Its bytes were collected: a batch that is asked again so late is refused.
+            return sessions.refuse_commit(draft, session, request)
+        return sessions.apply_commit(draft, session, request, self._settings.deletion_grace_ms)
+
+    # --- sessions, agents, topics
+
+    async def open_session(self, request: OpenSession) -> SessionGrant:
+        session_id = self._entropy.uuid()
+        return await self._change(
+            lambda draft: sessions.open_session(draft, request, session_id, self._identity, self._settings)
+        )
+
+    async def renew_session(self, request: SessionRef) -> SessionGrant:
+        return await self._change(
+            lambda draft: sessions.renew_session(draft, request, self._identity, self._settings)
+        )
+
+    async def close_session(self, request: SessionRef) -> Empty:
+        return await self._change(lambda draft: sessions.close_session(draft, request))
+
+    async def register_agent(self, request: AgentInfo) -> AgentLease:
+        return await self._change(
+            lambda draft: leases.register_agent(draft, request, self._identity, self._settings)
+        )
+
+    async def renew_agent(self, request: RenewAgent) -> AgentLease:
+        return await self._change(
+            lambda draft: leases.renew_agent(draft, request, self._identity, self._settings)
+        )
+
+    async def release_agent(self, request: AgentRef) -> Empty:
+        return await self._change(lambda draft: leases.release_agent(draft, request))
+
+    async def metadata(self, request: MetadataRequest) -> Metadata:
+        await self._be_ready()
+        version = self._state.counter(METADATA_VERSION)
+        generation = self._state.counter(RING_GENERATION)
+        if self._metadata.version != version:
+            rows = sorted(self._state.all(TopicRow), key=lambda row: row.name)
+            self._metadata = _Metadata(version, [topics.topic_value(row) for row in rows])
+        is_current = request.known_version == version
+        knows_ring = request.known_generation == generation
+        return Metadata(
+            self._identity.cluster_id,
+            self._identity.incarnation,
+            version,
+            None if is_current else self._metadata.topics,
+            None if knows_ring else leases.ring_of(generation, self._state.all(AgentRow)),
+        )
+
+    async def create_topic(self, request: CreateTopic) -> Topic:
+        topic_id = self._entropy.uuid()
+        return await self._change(
+            lambda draft: topics.create_topic(draft, request, topic_id, self._validate_config, self._settings)
+        )
+
+    async def delete_topic(self, request: DeleteTopic) -> Empty:
+        return await self._change(lambda draft: topics.delete_topic(draft, request))
+
+    async def create_partitions(self, request: CreatePartitions) -> Topic:
+        return await self._change(lambda draft: topics.create_partitions(draft, request, self._settings))
+
+    async def alter_config(self, request: AlterConfig) -> Empty:
+        return await self._change(lambda draft: topics.alter_config(draft, request, self._validate_config))
+
+    async def broker_configs(self, request: BrokerConfigsRequest) -> Configs:
+        await self._be_ready()
+        row = self._state.get(BrokerConfigRow, request.name)
+        return Configs({} if row is None else row.configs)
+
+    # --- reading
+
+    async def find_batches(self, request: FindRequest) -> FindAnswer:
+        await self._be_ready()
+        return await self._reader.find_batches(request)
+
+    async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
+        await self._be_ready()
+        return await self._reader.list_offsets(request)
+
+    async def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer:
+        await self._be_ready()
+        return self._reader.offsets_for_epochs(request)
+
+    async def feed(self, request: FeedRequest) -> FeedAnswer:
+        await self._be_ready()
+        return await self._feed.follow(request, min(request.max_wait_ms, self._settings.max_feed_wait_ms))
+
+    async def sizes(self, request: SizesRequest) -> SizesAnswer:
+        await self._be_ready()
+        return await self._reader.sizes(request)
+
+    # --- producers
+
+    async def init_producer(self, request: InitProducer) -> ProducerGrant:
+        """A new id each time, as Kafka gives idempotent producers: a bumped epoch of theirs is judged by partition."""
+        return await self._change(lambda draft: ProducerGrant(draft.count_up(PRODUCER_ID), 0))
+
+    async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
+        await self._be_ready()
+        return self._reader.describe_producers(request)
+
+    # --- groups
+
+    async def locate_group(self, request: LocateGroup) -> GroupOwner:
+        return await self._change(lambda draft: leases.locate_group(draft, request, self._settings))
+
+    async def load_group(self, request: LoadGroup) -> GroupState:
+        return await self._change(lambda draft: groups.load_group(draft, request, self._settings))
+
+    async def save_group(self, request: SaveGroup) -> Empty:
+        return await self._change(lambda draft: groups.save_group(draft, request))
+
+    async def delete_group(self, request: GroupRef) -> Empty:
+        return await self._change(lambda draft: groups.delete_group(draft, request))
+
+    async def list_groups(self, request: Empty) -> GroupListings:
+        await self._be_ready()
+        return groups.list_groups(self._state)
+
+    async def commit_offsets(self, request: CommitOffsets) -> OffsetErrors:
+        return await self._change(lambda draft: groups.commit_offsets(draft, request, self._settings))
+
+    async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions:
+        await self._be_ready()
+        return groups.fetch_offsets(self._state, request)
+
+    async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors:
+        return await self._change(lambda draft: groups.delete_offsets(draft, request))
+
+    async def lags(self, request: Empty) -> Lags:
+        await self._be_ready()
+        return groups.lags(self._state)
+
+    # --- retention and garbage
+
+    async def delete_records(self, request: DeleteRecords) -> DeletedRecords:
+        return await self._change(lambda draft: topics.delete_records(draft, request))
+
+    async def apply_retention(self, request: Empty) -> RetentionSummary:
+        """End what ran out and remove what is too old or too much, in steps of one bounded transaction each."""
+        total = _Removal()
+        settings = self._settings
+
+        def expire(draft: Draft) -> None:
+            total.agents += leases.expire_agents(draft)
+            total.sessions += leases.expire_sessions(draft)
+            total.producers += retention.expire_producers(draft, settings.producer_expiry_ms)
+            total.offsets += groups.expire_offsets(draft, settings.offsets_retention_ms)
+            retention.expire_swaps(draft, settings.swap_answers_ms)
+
+        async def move(draft: Draft) -> int:
+            return await retention.move_log_starts(draft, self._store, settings)
+
+        async def remove(draft: Draft) -> retention.Removed:
+            return await retention.remove_runs(draft, self._store, settings)
+
+        async def forget(draft: Draft) -> None:
+            await retention.forget_emptied_partitions(draft, self._store)
+
+        await self._change(expire)
+        while True:
+            # Removed first: what is left then is what is counted against retention.bytes.
+            while True:
+                removed = await self._change_alone(remove)
+                total.runs += removed.runs
+                total.objects += removed.objects
+                if not removed.runs:
+                    break
+            moved = await self._change_alone(move)
+            total.partitions += moved
+            if not moved:
+                break
+        await self._change_alone(forget)
+        return RetentionSummary(
+            total.runs,
+            total.objects,
+            total.partitions,
+            total.offsets,
+            total.producers,
+            total.sessions,
+            total.agents,
+        )
+
+    async def garbage(self, request: GarbageRequest) -> Garbage:
+        await self._be_ready()
+        return await garbage.find_garbage(self._state, self._store, request.limit, self._settings)
+
+    async def forget_objects(self, request: ForgetObjects) -> Empty:
+        async def forget(draft: Draft) -> Empty:
+            answer = await garbage.forget_objects(
+                draft, self._store, request, self._settings.deletion_grace_ms
+            )
+            # Remembered even if the write fails: the caller has deleted the bytes already.
+            for object_id in request.object_ids:
+                self._forgotten[object_id] = None
+            while len(self._forgotten) > MAX_FORGOTTEN:
+                del self._forgotten[next(iter(self._forgotten))]
+            return answer
+
+        return await self._change_alone(forget)
+
+    async def known_keys(self, request: KnownKeys) -> KnownKeys:
+        await self._be_ready()
+        return KnownKeys(await self._store.keys_known(request.keys))
+
+    async def session_swept(self, request: SweptSession) -> Empty:
+        return await self._change(lambda draft: garbage.session_swept(draft, request, self._settings))
+
+    # --- compaction and audit
+
+    async def take_lease(self, request: TakeLease) -> NamedLease:
+        return await self._change(lambda draft: leases.take_lease(draft, request))
+
+    async def compaction_candidates(self, request: CompactionRequest) -> CompactionCandidates:
+        await self._be_ready()
+        return await compaction.find_candidates(self._state, self._store, request)
+
+    async def swap(self, request: SwapRequest) -> SwapAnswer:
+        return await self._change_alone(lambda draft: compaction.swap(draft, self._store, request))
+
+    async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
+        await self._be_ready()
+        rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_LIST)))
+        return ObjectsAnswer([ObjectRecord(_description(row), row.live_runs, row.retired_ms) for row in rows])
+
+    async def object_runs(self, request: ObjectRef) -> RunsAnswer:
+        await self._be_ready()
+        return RunsAnswer(await self._store.runs_of_object(request.object_id))
+
+    async def statistics(self, request: Empty) -> Statistics:
+        await self._be_ready()
+        held = await self._store.statistics()
+        closed = sum(row.closed_ms is not None for row in self._state.all(SessionRow))
+        return Statistics(
+            held.runs,
+            held.objects,
+            held.retired_objects,
+            held.retired_bytes,
+            held.live_bytes,
+            self._state.count(SessionRow) - closed,
+            closed,
+            self._state.count(ProducerRow),
+            self._state.count(GroupRow),
+            self._state.counter(COMMIT_NUMBER),
+            held.uncompacted_bytes,
+        )
+
+
+def _expire_leases(draft: Draft) -> None:
+    leases.expire_agents(draft)
+    leases.expire_sessions(draft)
+
+
+def _fail(change: _Change, error: BaseException) -> None:
+    if not change.answer.done():
+        change.answer.set_exception(error)
+
+
+def _description(row: ObjectRow) -> ObjectDescription:
+    return ObjectDescription(
+        row.object_id,
+        row.kind,
+        row.key,
+        row.size,
+        row.crc,
+        row.index_start,
+        row.created_ms,
+        row.format_version,
+    )

@@ -1,0 +1,198 @@
+"""Compaction's side of the sequencer: what there is to compact, and the swap of old runs for new ones.
+
+Invariants of a swap:
+- asked again under its id it gets its first answer;
+- readers see either all old runs or all new ones;
+- only runs that are still exactly what was read are replaced; what was deleted meanwhile stays deleted;
+- running maxima stay monotone.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sequencer.api import (
+    CompactionCandidate,
+    CompactionCandidates,
+    CompactionRequest,
+    InvalidRequest,
+    ObjectKind,
+    ReplacementRun,
+    Run,
+    SwapAnswer,
+    SwapRefused,
+    SwapRequest,
+)
+from sequencer.batch_table import EMPTY_TABLE
+from sequencer.rows import LeaseRow, ObjectRow, PartitionRow, RowStore, RunRow, SwapRow, TopicRow
+from sequencer.sessions import COMPACTOR_LEASE, live_session, object_row
+from sequencer.state import Draft, HotState, replace_row
+from sequencer.topics import topic_value
+
+_PAGE = 1_000
+_ALL_BYTES = 1 << 62
+
+
+async def find_candidates(
+    state: HotState, store: RowStore, request: CompactionRequest
+) -> CompactionCandidates:
+    """Partitions worth compacting, most bytes first, each with its oldest stretch of mixed runs."""
+    if request.max_runs < 1:
+        raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
+    now = await store.now_ms()
+    sizes = [
+        size
+        for size in await store.partition_bytes(None)
+        if size.uncompacted_bytes > 0
+        and (
+            size.uncompacted_bytes >= request.min_bytes
+            or size.oldest_uncompacted_ms <= now - request.min_age_ms
+        )
+    ]
+    sizes.sort(key=lambda size: -size.uncompacted_bytes)
+    candidates: list[CompactionCandidate] = []
+    for size in sizes:
+        topic = state.get(TopicRow, size.topic_id)
+        row = state.get(PartitionRow, size.topic_id, size.partition)
+        if topic is None or row is None:
+            continue
+        runs = await _oldest_mixed_runs(store, row, request.max_runs)
+        if runs:
+            candidates.append(
+                CompactionCandidate(
+                    topic_value(topic), row.partition, row.log_start_offset, row.end_offset, runs, []
+                )
+            )
+    return CompactionCandidates(candidates)
+
+
+async def _oldest_mixed_runs(store: RowStore, row: PartitionRow, max_runs: int) -> list[Run]:
+    """The first mixed runs that stand together, at or above log start."""
+    together: list[Run] = []
+    offset = row.log_start_offset
+    while offset < row.end_offset:
+        page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
+        if not page:
+            break
+        for run in page:
+            if run.kind is ObjectKind.MIXED and run.end_offset <= row.end_offset:
+                together.append(run)
+                if len(together) == max_runs:
+                    return together
+            elif together:
+                return together
+        offset = page[-1].end_offset
+    return together
+
+
+async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswer:
+    """Put a Parquet object's runs in the place of those it was made from."""
+    answered = draft.get(SwapRow, request.swap_id)
+    if answered is not None:
+        return SwapAnswer(answered.commit_number)
+    lease = draft.get(LeaseRow, COMPACTOR_LEASE)
+    if lease is None or lease.epoch != request.lease_epoch or lease.expires_ms <= draft.now_ms:
+        raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.lease_epoch}; take it anew")
+    session = live_session(draft, request.session_id)
+    described = request.object
+    if described.kind is not ObjectKind.PARQUET or not described.key.startswith(session.prefix):
+        raise InvalidRequest(
+            f"object {described.key!r}: a Parquet object under {session.prefix!r} is expected"
+        )
+    if await store.object_rows([described.object_id]):
+        raise InvalidRequest(f"object {described.object_id} is stored already; each swap brings its own")
+    added = 0
+    removed: list[Run] = []
+    number = draft.visible_change()
+    for replacement in request.runs:
+        old = await _still_there(draft, store, replacement)
+        if not old:
+            continue
+        removed += old
+        for run in old:
+            draft.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+        draft.put(_replacement_row(draft, replacement, old, described.object_id, number))
+        draft.tell(replacement.topic_id, replacement.partition)
+        added += 1
+    await _release(draft, store, removed)
+    stored = object_row(described)
+    draft.put(replace_row(stored, live_runs=added, retired_ms=None if added else draft.now_ms))
+    draft.put(SwapRow(swap_id=request.swap_id, commit_number=number, created_ms=draft.now_ms))
+    return SwapAnswer(number)
+
+
+async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
+    """The replaced runs that are left, nothing if all were deleted. Raises SwapRefused where others stand."""
+    place = f"{replacement.topic_id}-{replacement.partition}"
+    row = draft.live_partition(replacement.topic_id, replacement.partition)
+    if row is None or replacement.end_offset <= row.log_start_offset:
+        return []
+    if not replacement.replaced or replacement.replaced[0][0] != replacement.base_offset:
+        raise InvalidRequest(f"{place}: a replacement begins where the first run it replaces began")
+    found: list[Run] = []
+    offset = replacement.base_offset
+    while offset < replacement.end_offset:
+        page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
+        found += [run for run in page if run.base_offset < replacement.end_offset]
+        if not page or page[-1].end_offset >= replacement.end_offset:
+            break
+        offset = page[-1].end_offset
+    left = [
+        (base_offset, object_id)
+        for index, (base_offset, object_id) in enumerate(replacement.replaced)
+        if _end_of(replacement, index) > row.log_start_offset
+    ]
+    # Runs below log start may be there still, or removed already.
+    kept = [(run.base_offset, run.object_id) for run in found if run.end_offset > row.log_start_offset]
+    below = [(run.base_offset, run.object_id) for run in found if run.end_offset <= row.log_start_offset]
+    if kept != left or not set(below) <= set(replacement.replaced):
+        raise SwapRefused(f"{place}: runs {kept[:3]}... stand where {left[:3]}... were read; plan again")
+    if found[-1].end_offset != replacement.end_offset:
+        raise SwapRefused(f"{place}: the runs end at {found[-1].end_offset}, not {replacement.end_offset}")
+    return found
+
+
+def _end_of(replacement: ReplacementRun, index: int) -> int:
+    """Where a replaced run ended: runs tile."""
+    if index + 1 < len(replacement.replaced):
+        return replacement.replaced[index + 1][0]
+    return replacement.end_offset
+
+
+def _replacement_row(
+    draft: Draft, replacement: ReplacementRun, old: list[Run], object_id: UUID, number: int
+) -> RunRow:
+    # The running maximum before the first old run is not above that run's, so this is never too low; that of the
+    # next run is not below the last old run's, so it is never too high.
+    running_max = max(replacement.max_timestamp, old[0].running_max_timestamp)
+    if replacement.max_timestamp > old[-1].running_max_timestamp:
+        raise InvalidRequest(
+            f"max_timestamp {replacement.max_timestamp} is above all that was replaced:"
+            f" {old[-1].running_max_timestamp}"
+        )
+    return RunRow(
+        topic_id=replacement.topic_id,
+        partition=replacement.partition,
+        base_offset=replacement.base_offset,
+        end_offset=replacement.end_offset,
+        object_id=object_id,
+        start=0,
+        length=replacement.length,
+        max_timestamp=replacement.max_timestamp,
+        running_max_timestamp=running_max,
+        commit_number=number,
+        created_ms=draft.now_ms,
+        is_parquet=True,
+        batches=EMPTY_TABLE,
+    )
+
+
+async def _release(draft: Draft, store: RowStore, removed: list[Run]) -> None:
+    counts: dict[UUID, int] = {}
+    for run in removed:
+        counts[run.object_id] = counts.get(run.object_id, 0) + 1
+    for stored in await store.object_rows(list(counts)):
+        draft.objects[stored.object_id] = stored
+    for object_id, count in counts.items():
+        assert draft.get(ObjectRow, object_id) is not None, f"object {object_id} has runs but no row"
+        draft.release_object(object_id, count)

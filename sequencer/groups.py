@@ -1,0 +1,227 @@
+"""Groups: their coordinator's state and their offsets, each change fenced by owner, generation and member.
+
+Invariants:
+- only the group's owner, under its live lease, changes the group's state; its generation never falls;
+- offsets are taken from members of the current generation, or from outside while the group is empty.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sequencer.api import (
+    CommitOffsets,
+    DeleteOffsets,
+    Empty,
+    FetchOffsets,
+    GroupListing,
+    GroupListings,
+    GroupNotEmpty,
+    GroupRef,
+    GroupState,
+    Lag,
+    Lags,
+    LoadGroup,
+    OffsetErrors,
+    OffsetPosition,
+    OffsetPositions,
+    PartitionError,
+    SaveGroup,
+    StaleGroup,
+    UnknownGroup,
+)
+from sequencer.leases import live_agent, new_group
+from sequencer.rows import AgentRow, GroupOffsetRow, GroupRow, PartitionRow, TopicRow
+from sequencer.settings import SequencerSettings
+from sequencer.state import COMMIT_NUMBER, Draft, HotState, replace_row
+
+
+def load_group(draft: Draft, request: LoadGroup, settings: SequencerSettings) -> GroupState:
+    """Make this agent, under this lease, the group's owner, and give it the state to go on from."""
+    agent = live_agent(draft, request.broker_id, request.lease_epoch)
+    row = draft.get(GroupRow, request.group_id)
+    if row is None:
+        row = new_group(draft, request.group_id, settings)
+    elif row.owner != agent.broker_id:
+        owner = draft.get(AgentRow, row.owner)
+        if owner is not None and owner.expires_ms > 0:
+            raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
+    draft.put(replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch))
+    return GroupState(row.group_id, row.generation, row.state, row.protocol_type, row.members, row.blob)
+
+
+def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) -> GroupRow:
+    row = draft.get(GroupRow, group_id)
+    agent = draft.get(AgentRow, broker_id)
+    if row is None or (row.owner, row.owner_epoch) != (broker_id, lease_epoch):
+        owner = "nobody" if row is None else f"agent {row.owner} with epoch {row.owner_epoch}"
+        raise StaleGroup(
+            f"group {group_id!r} is coordinated by {owner}, not by agent {broker_id} with {lease_epoch}"
+        )
+    if agent is None or agent.epoch != lease_epoch or agent.expires_ms == 0:
+        raise StaleGroup(f"agent {broker_id}'s lease of epoch {lease_epoch} is over; register again")
+    return row
+
+
+def save_group(draft: Draft, request: SaveGroup) -> Empty:
+    """Keep the owner's state of a group."""
+    state = request.group
+    row = _owned_group(draft, state.group_id, request.broker_id, request.lease_epoch)
+    if state.generation < row.generation:
+        raise StaleGroup(f"group {row.group_id!r} is at generation {row.generation}, not {state.generation}")
+    draft.put(
+        replace_row(
+            row,
+            generation=state.generation,
+            state=state.state,
+            protocol_type=state.protocol_type,
+            members=list(state.members),
+            blob=state.blob,
+            updated_ms=draft.now_ms,
+        )
+    )
+    return Empty()
+
+
+def delete_group(draft: Draft, request: GroupRef) -> Empty:
+    """Forget an empty group and its offsets."""
+    row = draft.get(GroupRow, request.group_id)
+    if row is None:
+        raise UnknownGroup(f"group {request.group_id!r} does not exist")
+    if row.members:
+        raise GroupNotEmpty(f"group {row.group_id!r} has {len(row.members)} members; stop them first")
+    draft.delete(GroupRow, row.group_id)
+    for offset in draft.all(GroupOffsetRow):
+        if offset.group_id == row.group_id:
+            draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
+    draft.visible_change()
+    return Empty()
+
+
+def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> GroupRow:
+    row = draft.get(GroupRow, request.group_id)
+    if request.generation < 0 and not request.member_id:
+        if row is None:
+            return new_group(draft, request.group_id, settings)
+        if row.members:
+            raise StaleGroup(
+                f"group {row.group_id!r} has {len(row.members)} members; commit as one of them, or stop them"
+            )
+        return row
+    row = _owned_group(draft, request.group_id, request.broker_id, request.lease_epoch)
+    if row.generation != request.generation:
+        raise StaleGroup(
+            f"group {row.group_id!r} is at generation {row.generation}, not {request.generation}"
+        )
+    if request.member_id not in row.members:
+        raise StaleGroup(f"{request.member_id!r} is no member of group {row.group_id!r}; join again")
+    return row
+
+
+def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> OffsetErrors:
+    """Take positions from a member of the current generation, or for an empty group."""
+    row = _check_committer(draft, request, settings)
+    errors: list[PartitionError] = []
+    for position in request.offsets:
+        if draft.live_partition(position.topic_id, position.partition) is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        errors.append(PartitionError.NONE)
+        draft.put(
+            GroupOffsetRow(
+                group_id=row.group_id,
+                topic_id=position.topic_id,
+                partition=position.partition,
+                offset=position.offset,
+                leader_epoch=position.leader_epoch,
+                metadata=position.metadata,
+                commit_ms=draft.now_ms if position.commit_ms < 0 else position.commit_ms,
+                expires_ms=None if request.retention_ms < 0 else draft.now_ms + request.retention_ms,
+            )
+        )
+    if PartitionError.NONE not in errors:
+        return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
+    if draft.get(GroupRow, row.group_id) is None:
+        draft.put(row)
+    return OffsetErrors(draft.visible_change(), errors)
+
+
+def delete_offsets(draft: Draft, request: DeleteOffsets) -> OffsetErrors:
+    """Forget some of a group's positions; one that it doesn't have is fine."""
+    if draft.get(GroupRow, request.group_id) is None:
+        raise UnknownGroup(f"group {request.group_id!r} does not exist")
+    errors: list[PartitionError] = []
+    for topic_id, partition in request.partitions:
+        if draft.live_partition(topic_id, partition) is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        errors.append(PartitionError.NONE)
+        if draft.get(GroupOffsetRow, request.group_id, topic_id, partition) is not None:
+            draft.delete(GroupOffsetRow, request.group_id, topic_id, partition)
+            draft.visible_change()
+    return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
+
+
+def expire_offsets(draft: Draft, retention_ms: int) -> int:
+    """Forget positions of empty groups whose time is over, and groups left with nothing; how many positions."""
+    emptied_before = draft.now_ms - retention_ms
+    expired = 0
+    idle = {
+        row.group_id: row
+        for row in draft.all(GroupRow)
+        if not row.members and row.updated_ms <= emptied_before
+    }
+    members = {row.group_id for row in draft.all(GroupRow) if row.members}
+    still_used: set[str] = set()
+    for offset in draft.all(GroupOffsetRow):
+        is_over = offset.group_id in idle and offset.commit_ms <= emptied_before
+        if offset.expires_ms is not None and offset.group_id not in members:
+            is_over = offset.expires_ms <= draft.now_ms
+        if is_over:
+            draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
+            expired += 1
+        else:
+            still_used.add(offset.group_id)
+    for group_id in idle:
+        if group_id not in still_used:
+            draft.delete(GroupRow, group_id)
+    if expired:
+        draft.visible_change()
+    return expired
+
+
+def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
+    """A group's positions: those asked, or all it has."""
+    if request.partitions is not None:
+        rows = [
+            (topic_id, partition, state.get(GroupOffsetRow, request.group_id, topic_id, partition))
+            for topic_id, partition in request.partitions
+        ]
+        return OffsetPositions([_position(*row) for row in rows])
+    found = (state.get(GroupOffsetRow, *key) for key in state.offsets_of.get(request.group_id, ()))
+    return OffsetPositions([_position(row.topic_id, row.partition, row) for row in found if row is not None])
+
+
+def _position(topic_id: UUID, partition: int, row: GroupOffsetRow | None) -> OffsetPosition:
+    if row is None:
+        return OffsetPosition(topic_id, partition, -1, -1, "")
+    return OffsetPosition(topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms)
+
+
+def list_groups(state: HotState) -> GroupListings:
+    """Every group, by id."""
+    rows = sorted(state.all(GroupRow), key=lambda row: row.group_id)
+    return GroupListings(
+        [GroupListing(row.group_id, row.state, row.protocol_type, row.owner) for row in rows]
+    )
+
+
+def lags(state: HotState) -> Lags:
+    """Every committed position beside its partition's end."""
+    found: list[Lag] = []
+    for row in state.all(GroupOffsetRow):
+        topic = state.get(TopicRow, row.topic_id)
+        partition = state.get(PartitionRow, row.topic_id, row.partition)
+        if topic is not None and partition is not None:
+            found.append(Lag(row.group_id, topic.name, row.partition, row.offset, partition.end_offset))
+    return Lags(found)

@@ -1,0 +1,216 @@
+"""Leases: agents and the ring they form, named leases, and which agent coordinates a group.
+
+Whether an agent is live is said by its row, never by comparing clocks elsewhere: expiry is a change of the row.
+
+Invariants:
+- a broker id belongs to one advertised address for ever; each registration raises its epoch;
+- the ring's generation never falls, and changes with every change of the ring;
+- a named lease's epoch rises whenever it is taken anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    AgentRef,
+    Empty,
+    GroupOwner,
+    InvalidRequest,
+    LeaseLost,
+    LimitReached,
+    LocateGroup,
+    Member,
+    NamedLease,
+    RenewAgent,
+    Ring,
+    SequencerUnavailable,
+    TakeLease,
+)
+from sequencer.rows import AgentRow, GroupRow, Identity, LeaseRow, SessionRow
+from sequencer.settings import SequencerSettings
+from sequencer.state import BROKER_ID, RING_GENERATION, Draft, replace_row
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_infos = msgspec.msgpack.Decoder(AgentInfo)
+
+EMPTY_GROUP = "Empty"
+
+
+def agent_info(row: AgentRow) -> AgentInfo:
+    """How the agent is reached."""
+    return _infos.decode(row.info)
+
+
+def register_agent(
+    draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings
+) -> AgentLease:
+    """Lease a broker id: the one this address had before, or a new one. Whoever held it before is fenced."""
+    before = next((row for row in draft.all(AgentRow) if _same_address(agent_info(row), info)), None)
+    broker_id = draft.count_up(BROKER_ID) if before is None else before.broker_id
+    epoch = 1 if before is None else before.epoch + 1
+    for session in draft.all(SessionRow):
+        if session.broker_id == broker_id and session.closed_ms is None:
+            draft.put(replace_row(session, closed_ms=draft.now_ms))
+    draft.put(
+        AgentRow(
+            broker_id=broker_id,
+            epoch=epoch,
+            info=_encoder.encode(info),
+            expires_ms=draft.now_ms + settings.agent_lease_ms,
+            draining=False,
+        )
+    )
+    draft.raise_once(RING_GENERATION)
+    return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation)
+
+
+def _same_address(one: AgentInfo, other: AgentInfo) -> bool:
+    return (one.host, one.port) == (other.host, other.port)
+
+
+def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
+    """The agent's row. Raises LeaseLost unless it lives under this epoch."""
+    row = draft.get(AgentRow, broker_id)
+    if row is None or row.epoch != epoch or row.expires_ms == 0:
+        current = "none" if row is None else f"epoch {row.epoch}{' (over)' if row.expires_ms == 0 else ''}"
+        raise LeaseLost(
+            f"agent {broker_id} has no live lease of epoch {epoch}, but {current}; register again"
+        )
+    return row
+
+
+def renew_agent(
+    draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings
+) -> AgentLease:
+    """Extend an agent's lease, and say whether it drains."""
+    row = live_agent(draft, request.broker_id, request.epoch)
+    if row.draining != request.draining:
+        draft.raise_once(RING_GENERATION)
+    draft.put(replace_row(row, expires_ms=draft.now_ms + settings.agent_lease_ms, draining=request.draining))
+    return AgentLease(row.broker_id, row.epoch, settings.agent_lease_ms, identity.incarnation)
+
+
+def release_agent(draft: Draft, request: AgentRef) -> Empty:
+    """Give a lease back; one that is over is fine. The broker id stays this address's."""
+    row = draft.get(AgentRow, request.broker_id)
+    if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
+        draft.put(replace_row(row, expires_ms=0))
+        draft.raise_once(RING_GENERATION)
+    return Empty()
+
+
+def expire_agents(draft: Draft) -> int:
+    """End the leases that ran out; how many."""
+    expired = [row for row in draft.all(AgentRow) if 0 < row.expires_ms <= draft.now_ms]
+    for row in expired:
+        draft.put(replace_row(row, expires_ms=0))
+    if expired:
+        draft.raise_once(RING_GENERATION)
+    return len(expired)
+
+
+def expire_sessions(draft: Draft) -> int:
+    """Close the upload sessions whose lease ran out; how many."""
+    expired = [
+        row for row in draft.all(SessionRow) if row.closed_ms is None and row.expires_ms <= draft.now_ms
+    ]
+    for row in expired:
+        draft.put(replace_row(row, closed_ms=draft.now_ms))
+    return len(expired)
+
+
+def ring_of(generation: int, agents: Iterable[AgentRow]) -> Ring:
+    """The live agents, by broker id."""
+    members = [
+        Member(row.broker_id, row.epoch, agent_info(row), row.draining)
+        for row in agents
+        if row.expires_ms > 0
+    ]
+    return Ring(generation, sorted(members, key=lambda member: member.broker_id))
+
+
+def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
+    """Take a named lease that is free, or renew the one held."""
+    if not request.name or request.lease_ms <= 0:
+        raise InvalidRequest(f"lease {request.name!r} for {request.lease_ms} ms: a name and a time above 0")
+    row = draft.get(LeaseRow, request.name)
+    is_live = row is not None and row.expires_ms > draft.now_ms
+    if request.epoch:
+        if row is None or row.epoch != request.epoch or row.holder != request.holder:
+            held = "nobody" if row is None else f"{row.holder!r} with epoch {row.epoch}"
+            raise LeaseLost(f"lease {request.name!r}, epoch {request.epoch}: it belongs to {held}")
+        epoch = row.epoch
+    elif row is not None and is_live and row.holder != request.holder:
+        raise LeaseLost(
+            f"lease {request.name!r} is {row.holder!r}'s for {row.expires_ms - draft.now_ms} ms more"
+        )
+    else:
+        epoch = 1 if row is None else row.epoch + 1
+    draft.put(
+        LeaseRow(
+            name=request.name,
+            holder=request.holder,
+            epoch=epoch,
+            expires_ms=draft.now_ms + request.lease_ms,
+        )
+    )
+    return NamedLease(request.name, request.holder, epoch, request.lease_ms)
+
+
+def locate_group(draft: Draft, request: LocateGroup, settings: SequencerSettings) -> GroupOwner:
+    """The group's coordinator: its owner while that lives and does not drain, else the first such candidate."""
+    row = draft.get(GroupRow, request.group_id)
+    if row is not None:
+        owner = _placeable(draft, row.owner)
+        if owner is not None:
+            return _owner_of(owner)
+    agent = next(
+        (found for candidate in request.candidates if (found := _placeable(draft, candidate)) is not None),
+        None,
+    )
+    if agent is None:
+        living = sorted(row.broker_id for row in draft.all(AgentRow) if _placeable(draft, row.broker_id))
+        if not living:
+            raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")
+        agent = draft.get(AgentRow, living[0])
+        assert agent is not None, f"agent {living[0]} was just listed"
+    if row is None:
+        row = new_group(draft, request.group_id, settings)
+    # The epoch -1 fences the owner before; `load_group` sets that of the new one.
+    draft.put(replace_row(row, owner=agent.broker_id, owner_epoch=-1))
+    return _owner_of(agent)
+
+
+def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> GroupRow:
+    """An empty group without an owner. Raises LimitReached."""
+    if not group_id:
+        raise InvalidRequest("a group id has at least one character")
+    groups = len(draft.all(GroupRow))
+    if groups >= settings.max_groups:
+        raise LimitReached(f"{groups} groups; max_groups is {settings.max_groups}")
+    return GroupRow(
+        group_id=group_id,
+        owner=-1,
+        owner_epoch=-1,
+        generation=0,
+        state=EMPTY_GROUP,
+        protocol_type="",
+        members=[],
+        blob=b"",
+        updated_ms=draft.now_ms,
+    )
+
+
+def _placeable(draft: Draft, broker_id: int) -> AgentRow | None:
+    row = draft.get(AgentRow, broker_id)
+    return row if row is not None and row.expires_ms > 0 and not row.draining else None
+
+
+def _owner_of(row: AgentRow) -> GroupOwner:
+    info = agent_info(row)
+    return GroupOwner(row.broker_id, info.host, info.port)

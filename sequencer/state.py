@@ -1,0 +1,251 @@
+"""The committer's hot state: durable rows in memory, and drafts of what the next transaction changes.
+
+`HotState` holds only what is durable: it changes after the store's write has returned, never before, so whoever
+reads it reads nothing that could be lost. Decisions are taken on a `Draft` over it, which sees its own changes.
+A draft over a draft is a savepoint: a request that fails leaves nothing behind in its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar, cast
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import Run
+from sequencer.rows import (
+    HOT,
+    Changes,
+    CommitRow,
+    CounterRow,
+    GroupOffsetRow,
+    ObjectRow,
+    PartitionRow,
+    ProducerRow,
+    Row,
+    RunRow,
+    TopicRow,
+    key_of,
+)
+from tailrace.ids import TopicPartition
+
+R = TypeVar("R", bound=Row)
+Key = tuple[object, ...]
+
+COMMIT_NUMBER = "commit_number"
+METADATA_VERSION = "metadata_version"
+RING_GENERATION = "ring_generation"
+BROKER_ID = "broker_id"
+PRODUCER_ID = "producer_id"
+LOG_EPOCH = "epoch"
+
+
+class HotState:
+    """All hot rows by kind and key, as they are durable, with the indexes that decisions need."""
+
+    def __init__(self, loaded: Mapping[type[Row], Sequence[Row]]) -> None:
+        self._rows: dict[type[Row], dict[Key, Row]] = {kind: {} for kind in HOT}
+        self.topic_ids: dict[str, UUID] = {}
+        self.commits_of: dict[UUID, set[int]] = {}
+        self.offsets_of: dict[str, dict[Key, None]] = {}
+        self.producers_on: dict[tuple[UUID, int], dict[int, None]] = {}
+        for kind in HOT:
+            for row in loaded.get(kind, ()):
+                self._put(kind, key_of(row), row)
+
+    def get(self, kind: type[R], *key: object) -> R | None:
+        """The row under this key."""
+        return cast("R | None", self._rows[kind].get(key))
+
+    def all(self, kind: type[R]) -> Iterator[R]:
+        """Every row of a kind, in the order of first writing."""
+        return cast("Iterator[R]", iter(self._rows[kind].values()))
+
+    def count(self, kind: type[Row]) -> int:
+        """How many rows of a kind there are."""
+        return len(self._rows[kind])
+
+    def counter(self, name: str) -> int:
+        """A counter's value, 0 before its first use."""
+        row = self.get(CounterRow, name)
+        return 0 if row is None else row.value
+
+    def topic_named(self, name: str) -> TopicRow | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.get(TopicRow, topic_id)
+
+    def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
+        """The partition's row, if its topic is not deleted."""
+        if self.get(TopicRow, topic_id) is None:
+            return None
+        return self.get(PartitionRow, topic_id, partition)
+
+    def apply(self, changes: Changes) -> None:
+        """Take over what was just written."""
+        for kind, rows in changes.by_kind.items():
+            if kind not in self._rows:
+                continue
+            for key, row in rows.items():
+                if row is None:
+                    self._delete(kind, key)
+                else:
+                    self._put(kind, key, row)
+
+    def _put(self, kind: type[Row], key: Key, row: Row) -> None:
+        before = self._rows[kind].get(key)
+        self._rows[kind][key] = row
+        if isinstance(row, TopicRow):
+            if isinstance(before, TopicRow) and before.name != row.name:
+                del self.topic_ids[before.name]
+            self.topic_ids[row.name] = row.topic_id
+        elif isinstance(row, CommitRow):
+            self.commits_of.setdefault(row.session_id, set()).add(row.number)
+        elif isinstance(row, GroupOffsetRow):
+            self.offsets_of.setdefault(row.group_id, {})[key] = None
+        elif isinstance(row, ProducerRow):
+            self.producers_on.setdefault((row.topic_id, row.partition), {})[row.producer_id] = None
+
+    def _delete(self, kind: type[Row], key: Key) -> None:
+        row = self._rows[kind].pop(key, None)
+        if isinstance(row, TopicRow):
+            if self.topic_ids.get(row.name) == row.topic_id:
+                del self.topic_ids[row.name]
+        elif isinstance(row, CommitRow):
+            numbers = self.commits_of[row.session_id]
+            numbers.discard(row.number)
+            if not numbers:
+                del self.commits_of[row.session_id]
+        elif isinstance(row, GroupOffsetRow):
+            offsets = self.offsets_of[row.group_id]
+            offsets.pop(key, None)
+            if not offsets:
+                del self.offsets_of[row.group_id]
+        elif isinstance(row, ProducerRow):
+            place = (row.topic_id, row.partition)
+            self.producers_on[place].pop(row.producer_id, None)
+            if not self.producers_on[place]:
+                del self.producers_on[place]
+
+
+class Draft:
+    """Changes on top of the durable state (or of another draft), not yet durable and seen by nobody else.
+
+    `now_ms` is the database's clock, one reading for the whole transaction. `objects` are object rows looked up
+    from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
+    """
+
+    __slots__ = ("changes", "durable", "news", "now_ms", "objects", "_parent")
+
+    def __init__(self, durable: HotState, now_ms: int, parent: Draft | None = None) -> None:
+        self.durable = durable
+        self.now_ms = now_ms
+        self.changes = Changes()
+        self.news: dict[TopicPartition, list[Run]] = {}
+        self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
+        self._parent = parent
+
+    def savepoint(self) -> Draft:
+        """A draft on top of this one; `keep` makes its changes this one's."""
+        return Draft(self.durable, self.now_ms, self)
+
+    def keep(self) -> None:
+        """Hand this savepoint's changes to the draft below."""
+        parent = self._parent
+        assert parent is not None, "only a savepoint is kept; the whole draft is written"
+        for kind, rows in self.changes.by_kind.items():
+            parent.changes.by_kind.setdefault(kind, {}).update(rows)
+        for place, runs in self.news.items():
+            parent.news.setdefault(place, []).extend(runs)
+
+    def get(self, kind: type[R], *key: object) -> R | None:
+        """The row under this key as this draft leaves it."""
+        layer: Draft | None = self
+        while layer is not None:
+            rows = layer.changes.by_kind.get(kind)
+            if rows is not None and key in rows:
+                return cast("R | None", rows[key])
+            layer = layer._parent
+        if kind is ObjectRow:
+            return cast("R | None", self.objects.get(cast("UUID", key[0])))
+        return self.durable.get(kind, *key)
+
+    def all(self, kind: type[R]) -> list[R]:
+        """Every hot row of a kind as this draft leaves them."""
+        merged: dict[Key, Row | None] = {}
+        layer: Draft | None = self
+        layers: list[Draft] = []
+        while layer is not None:
+            layers.append(layer)
+            layer = layer._parent
+        for layer in reversed(layers):
+            merged.update(layer.changes.by_kind.get(kind, {}))
+        if not merged:
+            return list(self.durable.all(kind))
+        kept = [row for row in self.durable.all(kind) if key_of(row) not in merged]
+        return kept + [cast("R", row) for row in merged.values() if row is not None]
+
+    def put(self, row: Row) -> None:
+        self.changes.put(row)
+
+    def delete(self, kind: type[Row], *key: object) -> None:
+        self.changes.delete(kind, key)
+
+    def counter(self, name: str) -> int:
+        row = self.get(CounterRow, name)
+        return 0 if row is None else row.value
+
+    def count_up(self, name: str) -> int:
+        """Raise a counter by one and give its new value."""
+        value = self.counter(name) + 1
+        self.put(CounterRow(name=name, value=value))
+        return value
+
+    def raise_once(self, name: str) -> int:
+        """Raise a counter by one for the whole transaction, however often this is asked."""
+        value = self.durable.counter(name) + 1
+        if self.counter(name) != value:
+            self.put(CounterRow(name=name, value=value))
+        return value
+
+    def visible_change(self) -> int:
+        """The commit number of this transaction, which changes what readers see."""
+        return self.raise_once(COMMIT_NUMBER)
+
+    def tell(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
+        """Have the feed say that this partition's bounds changed, or that it has one more run."""
+        runs = self.news.setdefault(TopicPartition(topic_id, partition), [])
+        if run is not None:
+            runs.append(run)
+
+    def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
+        """The partition's row, if its topic is not deleted."""
+        if self.get(TopicRow, topic_id) is None:
+            return None
+        return self.get(PartitionRow, topic_id, partition)
+
+    def topic_named(self, name: str) -> TopicRow | None:
+        return next((topic for topic in self.all(TopicRow) if topic.name == name), None)
+
+    def release_object(self, object_id: UUID, runs: int) -> bool:
+        """Lower an object's live runs; True when it has none left and is retired by this."""
+        stored = self.get(ObjectRow, object_id)
+        assert stored is not None, f"object {object_id} has run rows but no row of its own"
+        assert stored.live_runs >= runs, f"object {object_id}: {runs} runs of {stored.live_runs} removed"
+        live = stored.live_runs - runs
+        is_retired = live == 0
+        self.put(replace_row(stored, live_runs=live, retired_ms=self.now_ms if is_retired else None))
+        return is_retired
+
+    def remove_runs(self, runs: Sequence[Run]) -> int:
+        """Delete run rows and lower their objects (looked up into `objects` before); how many retired."""
+        counts: dict[UUID, int] = {}
+        for run in runs:
+            self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+            counts[run.object_id] = counts.get(run.object_id, 0) + 1
+        return sum(self.release_object(object_id, count) for object_id, count in counts.items())
+
+
+def replace_row(row: R, **changes: object) -> R:
+    """A copy of a row with some fields changed."""
+    return msgspec.structs.replace(row, **changes)

@@ -1,0 +1,702 @@
+"""What every sequencer does, whatever its rows are kept in and whatever way it is reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    AgentRef,
+    BatchError,
+    CommitAnswer,
+    CommitExpected,
+    CommitOffsets,
+    CommitRequest,
+    CompactionRequest,
+    CreatePartitions,
+    CreateTopic,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    Empty,
+    EpochQuery,
+    EpochRequest,
+    FeedRequest,
+    FetchOffsets,
+    FindPartition,
+    FindRequest,
+    ForgetObjects,
+    FoundPartition,
+    GarbageRequest,
+    GroupNotEmpty,
+    GroupRef,
+    GroupState,
+    InitProducer,
+    KnownKeys,
+    LeaseLost,
+    LimitReached,
+    LoadGroup,
+    LocateGroup,
+    MetadataRequest,
+    ObjectDescription,
+    ObjectKind,
+    OffsetPosition,
+    OffsetQuery,
+    OffsetResult,
+    OffsetSpec,
+    OffsetsRequest,
+    OpenSession,
+    PartitionError,
+    RenewAgent,
+    ReplacementRun,
+    RunProposal,
+    SaveGroup,
+    Sequencer,
+    SequencerUnavailable,
+    SessionClosed,
+    SessionGrant,
+    SessionRef,
+    SizesRequest,
+    StaleGroup,
+    SwapRefused,
+    SwapRequest,
+    SweptSession,
+    TakeLease,
+    Topic,
+    TopicExists,
+    Verdict,
+)
+from sequencer.committer import LocalSequencer
+from sequencer.settings import SequencerSettings
+from tailrace.clock import SeededEntropy
+from tailrace.mixed_object import BatchCoordinates
+from tests.support.sequencers import FACTORIES, Factory, Opened
+
+SETTINGS = SequencerSettings(sweep_interval_ms=1_000, max_topics=20, max_partitions_per_topic=100)
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def factory(request: pytest.FixtureRequest) -> Factory:
+    return FACTORIES[request.param]
+
+
+def info(name: str) -> AgentInfo:
+    return AgentInfo(name, 9092, name, 0, 9644, "zone-a", "0", UUID(int=len(name)))
+
+
+def batch(count: int = 1, at: int = T0, producer: int = -1, epoch: int = 0, sequence: int = -1) -> BatchCoordinates:
+    is_idempotent = producer >= 0
+    return BatchCoordinates(100, count, at, at, producer, epoch if is_idempotent else -1, sequence, 0)
+
+
+@dataclass
+class Bench:
+    """A sequencer with one agent, one session and one topic of two partitions, and short ways to use them."""
+
+    opened: Opened
+    agent: AgentLease = field(init=False)
+    session: SessionGrant = field(init=False)
+    topic: Topic = field(init=False)
+    numbers: dict[UUID, int] = field(default_factory=dict)
+    objects: int = 0
+
+    @property
+    def sequencer(self) -> Sequencer:
+        return self.opened.sequencer
+
+    async def prepare(self) -> None:
+        self.agent = await self.sequencer.register_agent(info("a"))
+        self.session = await self.open()
+        self.topic = await self.sequencer.create_topic(CreateTopic("t", 2, {}))
+
+    async def open(self, predecessor: UUID | None = None) -> SessionGrant:
+        return await self.sequencer.open_session(
+            OpenSession(self.agent.broker_id, self.agent.epoch, predecessor)
+        )
+
+    def stored(self, session: SessionGrant) -> ObjectDescription:
+        self.objects += 1
+        key = f"{session.prefix}{self.objects}"
+        return ObjectDescription(UUID(int=self.objects), ObjectKind.MIXED, key, 20_000, 0, 10_000, T0)
+
+    def request(
+        self,
+        *batches: BatchCoordinates,
+        partition: int = 0,
+        topic: Topic | None = None,
+        session: SessionGrant | None = None,
+        number: int | None = None,
+        stored: ObjectDescription | None = None,
+    ) -> CommitRequest:
+        session = session or self.session
+        if number is None:
+            number = self.numbers.get(session.session_id, 0)
+            self.numbers[session.session_id] = number + 1
+        length = sum(one.length for one in batches)
+        run = RunProposal((topic or self.topic).topic_id, partition, 8, length, list(batches))
+        return CommitRequest(session.session_id, number, 0, stored or self.stored(session), [run])
+
+    async def commit(self, *batches: BatchCoordinates, **more: object) -> list[tuple[BatchError, int]]:
+        answer = await self.sequencer.commit(self.request(*batches, **more))  # type: ignore[arg-type]
+        return outcomes(answer)
+
+    async def find(self, offset: int = 0, partition: int = 0, max_bytes: int = 1 << 30) -> FoundPartition:
+        asked = FindPartition(self.topic.topic_id, partition, offset, max_bytes)
+        return (await self.sequencer.find_batches(FindRequest([asked]))).partitions[0]
+
+    async def find_number(self) -> int:
+        return (await self.sequencer.find_batches(FindRequest([]))).commit_number
+
+    async def look_up(self, timestamp: int, partition: int = 0) -> OffsetResult:
+        query = OffsetQuery(self.topic.topic_id, partition, timestamp)
+        return (await self.sequencer.list_offsets(OffsetsRequest([query]))).results[0]
+
+    async def advance(self, ms: int) -> None:
+        """Move the clock, in steps in which leases are kept, and let what woke run."""
+        self.opened.clock.advance(ms / 1000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def outcomes(answer: CommitAnswer) -> list[tuple[BatchError, int]]:
+    return [(one.error, one.base_offset) for run in answer.runs for one in run.outcomes]
+
+
+Scenario = Callable[[Bench], Awaitable[None]]
+
+
+def run(factory: Factory, scenario: Scenario, settings: SequencerSettings = SETTINGS) -> None:
+    async def whole() -> None:
+        async with factory(settings) as opened:
+            bench = Bench(opened)
+            await bench.prepare()
+            await scenario(bench)
+
+    asyncio.run(whole())
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+STORED = BatchError.NONE
+
+
+def test_batches_get_contiguous_offsets_and_are_found_again(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        assert await bench.commit(batch(3), batch(2)) == [(STORED, 0), (STORED, 3)]
+        assert await bench.commit(batch(4)) == [(STORED, 5)]
+
+        found = await bench.find(4)
+        assert (found.log_start_offset, found.high_watermark, found.last_stable_offset) == (0, 9, 9)
+        assert [(one.base_offset, one.end_offset) for one in found.runs] == [(0, 5), (5, 9)]
+        assert [one.base_offset for one in found.runs[0].batches] == [0, 3]
+        assert found.runs[0].key == f"{bench.session.prefix}1"
+        assert len((await bench.find(0, max_bytes=1)).runs) == 1
+
+    run(factory, scenario)
+
+
+def test_the_end_is_in_range_and_what_is_past_it_is_not(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.commit(batch(3))
+        at_end, past = await bench.find(3), await bench.find(4)
+        assert (at_end.error, at_end.runs) == (PartitionError.NONE, [])
+        assert (past.error, past.high_watermark) == (PartitionError.OFFSET_OUT_OF_RANGE, 3)
+
+    run(factory, scenario)
+
+
+def test_a_commit_asked_twice_is_applied_once(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        request = bench.request(batch(3))
+        first, second = await asyncio.gather(bench.sequencer.commit(request), bench.sequencer.commit(request))
+        assert first == second == await bench.sequencer.commit(request)
+        assert (await bench.find()).high_watermark == 3
+
+    run(factory, scenario)
+
+
+def test_numbers_are_applied_in_order_whatever_order_they_come_in(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second, third = (bench.request(batch(size)) for size in (1, 2, 3))
+        late = [asyncio.create_task(bench.sequencer.commit(one)) for one in (third, second)]
+        await settle()
+        assert not any(task.done() for task in late)
+        assert outcomes(await bench.sequencer.commit(first)) == [(STORED, 0)]
+        assert [outcomes(await task) for task in late] == [[(STORED, 3)], [(STORED, 1)]]
+
+    run(factory, scenario)
+
+
+def test_an_early_number_waits_only_so_long(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        early = asyncio.create_task(bench.sequencer.commit(bench.request(batch(), number=1)))
+        for _ in range(50):
+            await bench.advance(200)
+        with pytest.raises(CommitExpected, match="expected 0"):
+            await early
+
+    run(factory, scenario)
+
+
+def test_an_upload_that_failed_is_committed_empty(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        answer = await bench.sequencer.commit(CommitRequest(bench.session.session_id, 0, 0, None, []))
+        assert answer.runs == []
+        bench.numbers[bench.session.session_id] = 1
+        assert await bench.commit(batch()) == [(STORED, 0)]
+
+    run(factory, scenario)
+
+
+def test_a_closed_session_takes_nothing_but_answers_what_it_knows(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        known = bench.request(batch())
+        answer = await bench.sequencer.commit(known)
+        await bench.sequencer.close_session(SessionRef(bench.session.session_id))
+        assert await bench.sequencer.commit(known) == answer
+        with pytest.raises(SessionClosed):
+            await bench.commit(batch())
+
+    run(factory, scenario)
+
+
+def test_an_expired_session_is_closed_for_good(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.advance(SETTINGS.session_lease_ms + 1)
+        with pytest.raises(SessionClosed):
+            await bench.commit(batch())
+        with pytest.raises(SessionClosed):
+            await bench.sequencer.renew_session(SessionRef(bench.session.session_id))
+
+    run(factory, scenario)
+
+
+def test_a_sessions_first_commit_closes_its_predecessor(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.commit(batch())
+        later = await bench.open(bench.session.session_id)
+        await bench.commit(batch())
+        await bench.commit(batch(), session=later)
+        with pytest.raises(SessionClosed):
+            await bench.commit(batch())
+
+    run(factory, scenario)
+
+
+def test_an_idempotent_batch_is_stored_once_also_through_another_session(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
+        other = await bench.open()
+        first = batch(5, producer=producer, sequence=0)
+        assert await bench.commit(first) == [(STORED, 0)]
+        assert await bench.commit(first, session=other) == [(BatchError.DUPLICATE, 0)]
+        mixed = await bench.commit(first, batch(2, producer=producer, sequence=5), session=other)
+        assert mixed == [(BatchError.DUPLICATE, 0), (STORED, 5)]
+        table = (await bench.find(5)).runs[0].batches
+        assert [one.verdict for one in table] == [Verdict.DUPLICATE, Verdict.STORED]
+        assert (await bench.find()).high_watermark == 7
+
+    run(factory, scenario)
+
+
+def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_asked_again(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
+        await bench.commit(batch(producer=producer, sequence=0))
+        early = batch(producer=producer, sequence=2)
+        stored = bench.stored(bench.session)
+        assert await bench.commit(early, stored=stored) == [(BatchError.SEQUENCE_GAP, -1)]
+        assert (await bench.sequencer.statistics(Empty())).retired_objects == 1
+        assert await bench.commit(batch(producer=producer, sequence=1)) == [(STORED, 1)]
+        assert await bench.commit(early, stored=stored) == [(STORED, 2)]
+        statistics = await bench.sequencer.statistics(Empty())
+        assert (statistics.retired_objects, statistics.objects, statistics.runs) == (0, 3, 3)
+
+    run(factory, scenario)
+
+
+def test_producers_without_state_begin_at_zero_and_old_epochs_are_refused(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        assert await bench.commit(batch(producer=7, sequence=3)) == [(BatchError.UNKNOWN_PRODUCER_ID, -1)]
+        assert await bench.commit(batch(producer=7, epoch=2, sequence=0)) == [(STORED, 0)]
+        refused = await bench.commit(batch(producer=7, epoch=1, sequence=1))
+        assert refused == [(BatchError.INVALID_PRODUCER_EPOCH, -1)]
+        assert await bench.commit(batch(producer=7, epoch=1, sequence=0), partition=1) == [(STORED, 0)]
+
+    run(factory, scenario)
+
+
+def test_a_deleted_topic_made_again_starts_empty(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        old = bench.topic
+        await bench.commit(batch(3))
+        position = OffsetPosition(old.topic_id, 0, 2, -1, "")
+        await bench.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
+        with pytest.raises(TopicExists):
+            await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
+        await bench.sequencer.delete_topic(DeleteTopic(old.topic_id))
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
+
+        assert bench.topic.topic_id != old.topic_id
+        assert (await bench.find()).high_watermark == 0
+        unknown = BatchError.UNKNOWN_TOPIC_OR_PARTITION
+        assert await bench.commit(batch(), topic=old) == [(unknown, -1)]
+        assert (await bench.sequencer.fetch_offsets(FetchOffsets("g", None))).positions == []
+        summary = await bench.sequencer.apply_retention(Empty())
+        assert (summary.runs_removed, summary.objects_retired) == (1, 1)
+
+    run(factory, scenario)
+
+
+def test_times_are_found_also_behind_a_record_from_2099(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        far = 4_070_908_800_000
+        for at in (T0, far, T0 + 10, T0 + 20):
+            await bench.commit(batch(2, at=at))
+        for timestamp, base in ((T0, 0), (T0 + 1, 2), (far, 2)):
+            found = await bench.look_up(timestamp)
+            assert found.run is not None and found.run.base_offset == base
+        assert (await bench.look_up(far + 1)).run is None
+        latest = await bench.look_up(OffsetSpec.MAX_TIMESTAMP)
+        assert latest.run is not None and latest.run.base_offset == 2
+        asked = DeleteRecordsPartition(bench.topic.topic_id, 0, 4)
+        await bench.sequencer.delete_records(DeleteRecords([asked]))
+        found = await bench.look_up(T0 + 15)
+        assert found.run is not None and found.run.base_offset == 6
+        assert (await bench.look_up(OffsetSpec.EARLIEST)).offset == 4
+        assert (await bench.look_up(OffsetSpec.LATEST)).offset == 8
+
+    run(factory, scenario)
+
+
+def test_epochs_end_where_the_log_does(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.commit(batch(3))
+        queries = [EpochQuery(bench.topic.topic_id, 0, epoch) for epoch in (0, 9)]
+        results = (await bench.sequencer.offsets_for_epochs(EpochRequest(queries))).results
+        assert [(one.leader_epoch, one.end_offset) for one in results] == [(0, 3), (-1, -1)]
+
+    run(factory, scenario)
+
+
+def test_retention_removes_old_runs_and_retires_their_objects(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("short", 1, {"retention.ms": "1000"}))
+        await bench.commit(batch(2, at=T0))
+        await bench.commit(batch(2, at=T0 + 6_000))
+        await bench.advance(5_000)
+        summary = await bench.sequencer.apply_retention(Empty())
+        assert (summary.runs_removed, summary.objects_retired, summary.partitions_moved) == (1, 1, 1)
+        assert (await bench.find(2)).log_start_offset == 2
+        assert (await bench.sequencer.garbage(GarbageRequest(10))).objects == []
+        await bench.advance(SETTINGS.deletion_grace_ms + 1)
+        objects = (await bench.sequencer.garbage(GarbageRequest(10))).objects
+        assert len(objects) == 1
+        await bench.sequencer.forget_objects(ForgetObjects([objects[0][0]]))
+        assert (await bench.sequencer.known_keys(KnownKeys([objects[0][1]]))).keys == []
+
+    run(factory, scenario)
+
+
+def test_retention_by_bytes_keeps_what_was_promised(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.topic = await bench.sequencer.create_topic(CreateTopic("small", 1, {"retention.bytes": "250"}))
+        for _ in range(5):
+            await bench.commit(batch())
+        await bench.sequencer.apply_retention(Empty())
+        size = (await bench.sequencer.sizes(SizesRequest([bench.topic.topic_id]))).sizes[0]
+        assert (size.bytes, size.runs, size.log_start_offset) == (300, 3, 2)
+
+    run(factory, scenario)
+
+
+def test_a_dead_sessions_row_goes_after_two_empty_sweeps(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        session = bench.session.session_id
+        await bench.sequencer.close_session(SessionRef(session))
+        for _ in range(2):
+            dead = (await bench.sequencer.garbage(GarbageRequest(10))).sessions
+            assert [one.session_id for one in dead] == [session]
+            await bench.sequencer.session_swept(SweptSession(session, True))
+            assert (await bench.sequencer.garbage(GarbageRequest(10))).sessions == []
+            await bench.advance(SETTINGS.sweep_interval_ms)
+        assert (await bench.sequencer.statistics(Empty())).dead_sessions == 0
+
+    run(factory, scenario)
+
+
+async def prepare_swap(bench: Bench, runs: int = 3) -> SwapRequest:
+    for _ in range(runs):
+        await bench.commit(batch(2))
+    lease = await bench.sequencer.take_lease(TakeLease("compactor", "me", 0, 60_000))
+    session = await bench.sequencer.open_session(OpenSession(-1, lease.epoch))
+    candidates = await bench.sequencer.compaction_candidates(CompactionRequest(1, 0, 100))
+    old = candidates.candidates[0].runs
+    stored = ObjectDescription(UUID(int=999), ObjectKind.PARQUET, f"{session.prefix}p", 500, 0, 400, T0)
+    replaced = [(one.base_offset, one.object_id) for one in old]
+    replacement = ReplacementRun(bench.topic.topic_id, 0, 0, old[-1].end_offset, T0, 500, replaced)
+    return SwapRequest(UUID(int=77), lease.epoch, session.session_id, stored, [replacement])
+
+
+def test_a_swap_puts_one_run_in_the_place_of_many_once(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        request = await prepare_swap(bench)
+        answer = await bench.sequencer.swap(request)
+        assert await bench.sequencer.swap(request) == answer
+        runs = (await bench.find(3)).runs
+        assert [(one.base_offset, one.end_offset, one.kind) for one in runs] == [(0, 6, ObjectKind.PARQUET)]
+        assert (await bench.sequencer.statistics(Empty())).retired_objects == 3
+        assert (await bench.sequencer.compaction_candidates(CompactionRequest(0, 0, 9))).candidates == []
+
+    run(factory, scenario)
+
+
+def test_a_swap_of_runs_that_are_others_by_now_is_refused(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        request = await prepare_swap(bench)
+        await bench.sequencer.swap(request)
+        stored = ObjectDescription(
+            UUID(int=998), ObjectKind.PARQUET, request.object.key + "q", 500, 0, 400, T0
+        )
+        again = SwapRequest(UUID(int=78), request.lease_epoch, request.session_id, stored, request.runs)
+        with pytest.raises(SwapRefused):
+            await bench.sequencer.swap(again)
+        late = SwapRequest(UUID(int=79), request.lease_epoch + 1, request.session_id, stored, request.runs)
+        with pytest.raises(SwapRefused):
+            await bench.sequencer.swap(late)
+
+    run(factory, scenario)
+
+
+def test_a_swap_revives_nothing_that_was_deleted_meanwhile(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        request = await prepare_swap(bench)
+        asked = DeleteRecordsPartition(bench.topic.topic_id, 0, 4)
+        await bench.sequencer.delete_records(DeleteRecords([asked]))
+        await bench.sequencer.apply_retention(Empty())
+        await bench.sequencer.swap(request)
+        found = await bench.find(4)
+        assert (found.log_start_offset, [one.kind for one in found.runs]) == (4, [ObjectKind.PARQUET])
+        assert (await bench.find(0)).error is PartitionError.OFFSET_OUT_OF_RANGE
+
+    run(factory, scenario)
+
+
+def test_a_swap_for_a_deleted_topic_leaves_only_garbage(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        request = await prepare_swap(bench)
+        await bench.sequencer.delete_topic(DeleteTopic(bench.topic.topic_id))
+        await bench.sequencer.swap(request)
+        await bench.sequencer.apply_retention(Empty())
+        statistics = await bench.sequencer.statistics(Empty())
+        assert (statistics.runs, statistics.live_bytes, statistics.retired_objects) == (0, 0, 4)
+
+    run(factory, scenario)
+
+
+def test_an_address_keeps_its_broker_id_and_fences_who_had_it(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        again = await bench.sequencer.register_agent(info("a"))
+        other = await bench.sequencer.register_agent(info("bb"))
+        assert (again.broker_id, again.epoch) == (bench.agent.broker_id, bench.agent.epoch + 1)
+        assert other.broker_id != again.broker_id
+        with pytest.raises(LeaseLost):
+            await bench.sequencer.renew_agent(RenewAgent(bench.agent.broker_id, bench.agent.epoch))
+        with pytest.raises(SessionClosed):
+            await bench.commit(batch())
+
+    run(factory, scenario)
+
+
+def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        async def generation() -> tuple[int, list[int]]:
+            ring = (await bench.sequencer.metadata(MetadataRequest())).ring
+            assert ring is not None
+            return ring.generation, [member.broker_id for member in ring.members]
+
+        before, members = await generation()
+        other = await bench.sequencer.register_agent(info("bb"))
+        joined, more = await generation()
+        assert joined > before and more == [*members, other.broker_id]
+        await bench.sequencer.release_agent(AgentRef(other.broker_id, other.epoch))
+        left, fewer = await generation()
+        assert left > joined and fewer == members
+        await bench.advance(SETTINGS.agent_lease_ms + 1)
+        await bench.sequencer.apply_retention(Empty())
+        assert (await generation())[1] == []
+
+    run(factory, scenario)
+
+
+def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        other = await sequencer.register_agent(info("bb"))
+        owner = await sequencer.locate_group(LocateGroup("g", [mine.broker_id, other.broker_id]))
+        stays = await sequencer.locate_group(LocateGroup("g", [other.broker_id]))
+        assert owner.broker_id == stays.broker_id == mine.broker_id
+        await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))
+        with pytest.raises(StaleGroup):
+            await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch))
+        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        position = OffsetPosition(bench.topic.topic_id, 0, 5, 0, "note")
+        good = CommitOffsets("g", mine.broker_id, mine.epoch, 3, "m", [position])
+        assert (await sequencer.commit_offsets(good)).errors == [PartitionError.NONE]
+        for broker_id, epoch, generation, member in (
+            (mine.broker_id, mine.epoch, 2, "m"),
+            (mine.broker_id, mine.epoch, 3, "n"),
+            (other.broker_id, other.epoch, 3, "m"),
+            (mine.broker_id, mine.epoch + 1, 3, "m"),
+            (-1, -1, -1, ""),
+        ):
+            with pytest.raises(StaleGroup):
+                await sequencer.commit_offsets(
+                    CommitOffsets("g", broker_id, epoch, generation, member, [position])
+                )
+        with pytest.raises(GroupNotEmpty):
+            await sequencer.delete_group(GroupRef("g"))
+
+        await sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch, draining=True))
+        moved = await sequencer.locate_group(LocateGroup("g", [mine.broker_id, other.broker_id]))
+        assert moved.broker_id == other.broker_id
+        with pytest.raises(StaleGroup):
+            await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
+        found = (await sequencer.fetch_offsets(FetchOffsets("g", [(bench.topic.topic_id, 0)]))).positions[0]
+        assert (found.offset, found.metadata) == (5, "note")
+        assert [(lag.committed, lag.topic) for lag in (await sequencer.lags(Empty())).lags] == [(5, "t")]
+
+    run(factory, scenario)
+
+
+def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        start = (await bench.find_number())
+        for size in (1, 2, 3):
+            await bench.commit(batch(size))
+        place = (bench.topic.topic_id, 0)
+        answer = await bench.sequencer.feed(FeedRequest(start, [place], 0))
+        assert (answer.reset, answer.commit_number) == (False, start + 3)
+        assert [(one.base_offset, one.end_offset) for one in answer.news[0].runs] == [(0, 1), (1, 3), (3, 6)]
+        assert [one.commit_number for one in answer.news[0].runs] == [start + 1, start + 2, start + 3]
+        part = await bench.sequencer.feed(FeedRequest(start + 2, [], 0))
+        assert [one.base_offset for one in part.news[0].runs] == [3]
+        elsewhere = await bench.sequencer.feed(FeedRequest(start, [(bench.topic.topic_id, 1)], 0))
+        assert (elsewhere.news, elsewhere.commit_number) == ([], start + 3)
+        assert (await bench.sequencer.feed(FeedRequest(start + 99, [place], 0))).reset
+
+    run(factory, scenario)
+
+
+def test_a_feed_is_woken_by_its_partition_and_beats_otherwise(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        start = await bench.find_number()
+        place = (bench.topic.topic_id, 1)
+        following = asyncio.create_task(bench.sequencer.feed(FeedRequest(start, [place], 500)))
+        await settle()
+        await bench.commit(batch(), partition=0)
+        await settle()
+        assert not following.done()
+        await bench.commit(batch(), partition=1)
+        assert [one.partition for one in (await following).news] == [1]
+        beat = asyncio.create_task(bench.sequencer.feed(FeedRequest(start + 2, [place], 500)))
+        await settle()
+        await bench.advance(500)
+        assert ((await beat).commit_number, (await beat).news) == (start + 2, [])
+
+    run(factory, scenario)
+
+
+def test_a_feed_that_asks_for_what_is_forgotten_is_reset(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        start = await bench.find_number()
+        for _ in range(4):
+            await bench.commit(batch())
+        assert (await bench.sequencer.feed(FeedRequest(start, [], 0))).reset
+        assert not (await bench.sequencer.feed(FeedRequest(start + 1, [], 0))).reset
+
+    run(factory, scenario, SequencerSettings(max_feed_commits=3))
+
+
+def test_limits_are_named_when_they_are_reached(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        with pytest.raises(LimitReached, match="max_partitions_per_topic"):
+            await bench.sequencer.create_partitions(CreatePartitions(bench.topic.topic_id, 101))
+        with pytest.raises(LimitReached, match="max_topics"):
+            for number in range(30):
+                await bench.sequencer.create_topic(CreateTopic(f"more{number}", 1, {}))
+
+    run(factory, scenario)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_failed_write_shows_nothing_and_can_be_asked_again(factory: Factory, when: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.opened.store
+        if store is None:
+            pytest.skip("this store's writes cannot be made to fail")
+        await bench.commit(batch(1))
+        request = bench.request(batch(2))
+        store.fail_next_write("before" if when == "before" else "after")
+        with pytest.raises(SequencerUnavailable):
+            await bench.sequencer.commit(request)
+        assert outcomes(await bench.sequencer.commit(request)) == [(STORED, 1)]
+        assert (await bench.find()).high_watermark == 3
+
+    run(factory, scenario)
+
+
+def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transaction(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.opened.store
+        if store is None:
+            pytest.skip("this store's writes cannot be held")
+        start = await bench.find_number()
+        store.hold_writes()
+        first = asyncio.create_task(bench.commit(batch(2)))
+        await settle()
+        assert (await bench.find()).high_watermark == 0
+        assert (await bench.sequencer.feed(FeedRequest(start, [], 0))).news == []
+        rest = [asyncio.create_task(bench.commit(batch(2))) for _ in range(5)]
+        await settle()
+        written = store.writes
+        store.release_writes()
+        await asyncio.gather(first, *rest)
+        assert store.writes == written + 2
+        assert await bench.find_number() == start + 2
+        runs = (await bench.find()).runs
+        assert [one.base_offset for one in runs] == [0, 2, 4, 6, 8, 10]
+
+    run(factory, scenario)
+
+
+def test_another_committer_takes_over_with_all_that_was_answered(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.opened.store
+        if store is None:
+            pytest.skip("a second committer needs the same rows")
+        request = bench.request(batch(2, producer=5, sequence=0))
+        answer = await bench.sequencer.commit(request)
+        second = LocalSequencer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
+        with pytest.raises(SequencerUnavailable):
+            await second.start()
+        await bench.sequencer.close()
+        await second.start()
+        assert await second.commit(request) == answer
+        again = await second.commit(bench.request(batch(2, producer=5, sequence=0)))
+        assert outcomes(again) == [(BatchError.DUPLICATE, 0)]
+        await second.close()
+
+    run(factory, scenario)
