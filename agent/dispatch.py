@@ -56,7 +56,11 @@ class Dispatcher:
             request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
         except (MalformedRequest, UnsupportedVersion) as error:
             self._services.telemetry.bad_requests.labels(type(error).__name__).inc()
-            log.warning("closed a connection: a request that can't be read", peer=connection.peer_host, error=str(error))
+            log.warning(
+                "closed a connection: a request that can't be read",
+                peer=connection.peer_host,
+                error=str(error),
+            )
             return Reply(close=True)
         context = RequestContext(
             api_version=header.api_version,
@@ -75,7 +79,9 @@ class Dispatcher:
             self._failed(header, connection.peer_host, error)
             return Reply(close=True)
 
-    async def _later(self, header: RequestHeader, deferred: Deferred, started: float) -> Sequence[Buffer] | None:
+    async def _later(
+        self, header: RequestHeader, deferred: Deferred, started: float
+    ) -> Sequence[Buffer] | None:
         return self._encoded(header, await deferred.response, started)
 
     def _encoded(self, header: RequestHeader, response: Any, started: float) -> Sequence[Buffer] | None:

@@ -18,25 +18,37 @@ class AgentTelemetry:
         self.produced_bytes = self._counter("produced_bytes", "Bytes of record batches taken from producers.")
         self.produced_records = self._counter("produced_records", "Records taken from producers.")
         self.fetched_bytes = self._counter("fetched_bytes", "Bytes of record batches sent to consumers.")
-        self.fetched_records = self._counter("fetched_records", "Records sent to consumers, whole batches counted.")
+        self.fetched_records = self._counter(
+            "fetched_records", "Records sent to consumers, whole batches counted."
+        )
         self.refused_batches = self._counter("refused_batches", "Batches refused, by Kafka error.", "error")
         self.bad_requests = self._counter("bad_requests", "Frames that could not be read, by kind.", "kind")
-        self.request_failures = self._counter("request_failures", "Requests no handler foresaw, by API.", "api")
-        self.request_seconds = self._histogram("request_seconds", "Time from a request read to its answer.", "api")
+        self.request_failures = self._counter(
+            "request_failures", "Requests no handler foresaw, by API.", "api"
+        )
+        self.request_seconds = self._histogram(
+            "request_seconds", "Time from a request read to its answer.", "api"
+        )
         self.flushes = self._counter("flushes", "Buffers sealed, by reason.", "reason")
         self.flush_bytes = Histogram(
             "tailrace_flush_bytes", "Size of uploaded objects.", buckets=_BYTES, registry=self.registry
         )
-        self.flush_failures = self._counter("flush_failures", "Sealed buffers that failed, by cause.", "cause")
+        self.flush_failures = self._counter(
+            "flush_failures", "Sealed buffers that failed, by cause.", "cause"
+        )
         self.upload_seconds = self._histogram("upload_seconds", "Time of a sealed buffer's upload.")
         self.commit_seconds = self._histogram("commit_seconds", "Time of a commit at the sequencer.")
         self.connections = Gauge("tailrace_connections", "Open client connections.", registry=self.registry)
-        self.buffered_bytes = Gauge("tailrace_buffered_bytes", "Bytes received and not flushed.", registry=self.registry)
+        self.buffered_bytes = Gauge(
+            "tailrace_buffered_bytes", "Bytes received and not flushed.", registry=self.registry
+        )
         self.consumer_lag_records = Gauge(
             "tailrace_consumer_lag_records", "Records between a group's committed offset and the end.",
             ["group", "topic", "partition"], registry=self.registry,
         )  # fmt: skip
-        self.rows = Gauge("tailrace_sequencer_rows", "Rows at the sequencer, by kind.", ["kind"], registry=self.registry)
+        self.rows = Gauge(
+            "tailrace_sequencer_rows", "Rows at the sequencer, by kind.", ["kind"], registry=self.registry
+        )
         self.garbage_objects = Gauge(
             "tailrace_garbage_objects", "Objects retired and not collected.", registry=self.registry
         )

@@ -7,7 +7,9 @@ from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest,
 from agent.services import RequestContext, Services
 
 
-async def handle(services: Services, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+async def handle(
+    services: Services, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
     """List what is served."""
     from agent.handlers import HANDLERS
 

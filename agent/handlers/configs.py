@@ -35,7 +35,9 @@ RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 
 BROKER_CONFIGS: dict[str, ConfigDefinition] = {
-    definition.broker_name: definition for definition in TOPIC_CONFIGS.values() if definition.broker_name is not None
+    definition.broker_name: definition
+    for definition in TOPIC_CONFIGS.values()
+    if definition.broker_name is not None
 }
 """What may be set for the cluster: the defaults of topic configs, by Kafka's broker names."""
 
@@ -73,20 +75,23 @@ async def _describe(
     if resource.resource_type == RESOURCE_TOPIC:
         known = snapshot.by_name.get(resource.resource_name)
         if known is None:
-            raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist")
+            raise _Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"
+            )
         own = known.topic.configs
-        rows = [
+        return [
             _topic_row(definition, own, snapshot.broker_configs, request)
             for name, definition in TOPIC_CONFIGS.items()
             if keys is None or name in keys
         ]
-        return rows
     if resource.resource_type == RESOURCE_BROKER:
         _check_broker(resource.resource_name, snapshot)
         configs = (await services.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         own = {}
         if resource.resource_name:
-            own = (await services.sequencer.broker_configs(BrokerConfigsRequest(resource.resource_name))).configs
+            own = (
+                await services.sequencer.broker_configs(BrokerConfigsRequest(resource.resource_name))
+            ).configs
         rows = [
             _broker_row(name, definition, own, configs, request)
             for name, definition in BROKER_CONFIGS.items()
@@ -97,20 +102,33 @@ async def _describe(
         return rows
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         return []
-    raise _Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} was given; 2 and 4 are known")
+    raise _Refused(
+        ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} was given; 2 and 4 are known"
+    )
 
 
 def _topic_row(
-    definition: ConfigDefinition, own: Mapping[str, str], cluster: Mapping[str, str], request: DescribeConfigsRequest
+    definition: ConfigDefinition,
+    own: Mapping[str, str],
+    cluster: Mapping[str, str],
+    request: DescribeConfigsRequest,
 ) -> DescribeConfigsResourceResult:
     synonyms = []
     if definition.name in own:
         synonyms.append(DescribeConfigsSynonym(definition.name, own[definition.name], SOURCE_TOPIC))
     if definition.broker_name is not None:
         if definition.broker_name in cluster:
-            synonyms.append(DescribeConfigsSynonym(definition.broker_name, cluster[definition.broker_name], SOURCE_CLUSTER))
+            synonyms.append(
+                DescribeConfigsSynonym(
+                    definition.broker_name, cluster[definition.broker_name], SOURCE_CLUSTER
+                )
+            )
         synonyms.append(DescribeConfigsSynonym(definition.broker_name, definition.default, SOURCE_DEFAULT))
-    first = synonyms[0] if synonyms else DescribeConfigsSynonym(definition.name, definition.default, SOURCE_DEFAULT)
+    first = (
+        synonyms[0]
+        if synonyms
+        else DescribeConfigsSynonym(definition.name, definition.default, SOURCE_DEFAULT)
+    )
     return _row(definition.name, definition, first, synonyms, request)
 
 
@@ -165,14 +183,21 @@ def _static_rows(services: Services) -> list[DescribeConfigsResourceResult]:
     }
     return [
         DescribeConfigsResourceResult(
-            name=name, value=value, read_only=True, config_source=SOURCE_STATIC, config_type=kind, documentation=None
+            name=name,
+            value=value,
+            read_only=True,
+            config_source=SOURCE_STATIC,
+            config_type=kind,
+            documentation=None,
         )
         for name, (value, kind) in values.items()
     ]
 
 
 def _check_broker(name: str, snapshot: Snapshot) -> None:
-    if name and not (name.isdigit() and any(member.broker_id == int(name) for member in snapshot.ring.members)):
+    if name and not (
+        name.isdigit() and any(member.broker_id == int(name) for member in snapshot.ring.members)
+    ):
         raise _Refused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
 
 
@@ -187,9 +212,17 @@ async def alter_configs(
             resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
         )
         response.responses.append(row)
-        changes = [ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
+        changes = [
+            ConfigChange(config.name, ConfigOperation.SET, config.value) for config in resource.configs
+        ]
         row.error_code, row.error_message = await _alter(
-            services, snapshot, resource.resource_type, resource.resource_name, changes, True, request.validate_only
+            services,
+            snapshot,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            True,
+            request.validate_only,
         )
     await services.catalog.refresh()
     return response
@@ -218,7 +251,13 @@ async def incremental_alter_configs(
             for config in resource.configs
         ]
         row.error_code, row.error_message = await _alter(
-            services, snapshot, resource.resource_type, resource.resource_name, changes, False, request.validate_only
+            services,
+            snapshot,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            False,
+            request.validate_only,
         )
     await services.catalog.refresh()
     return response

@@ -31,7 +31,9 @@ async def handle(
         known = snapshot.by_name.get(name)
         if known is None:
             response.topics.append(
-                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name
+                )
             )
             continue
         first = start.partition_index if start is not None and name == start.topic_name else 0

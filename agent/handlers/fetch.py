@@ -23,7 +23,16 @@ from agent.protocol.messages.fetch import (
     PartitionData,
 )
 from agent.services import RequestContext, Services
-from sequencer.api import FindAnswer, FindPartition, FindRequest, FoundPartition, PartitionError, Run, SequencerError, Verdict
+from sequencer.api import (
+    FindAnswer,
+    FindPartition,
+    FindRequest,
+    FoundPartition,
+    PartitionError,
+    Run,
+    SequencerError,
+    Verdict,
+)
 from tailrace.object_store.api import ObjectMissing
 
 log = structlog.get_logger("agent.fetch")
@@ -60,7 +69,9 @@ async def handle(services: Services, context: RequestContext, request: FetchRequ
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         wanted = [
-            _Wanted(wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1))
+            _Wanted(
+                wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1)
+            )
             for wish in fetch.wishes
         ]
     return _response(fetch, wanted)
@@ -70,7 +81,8 @@ async def _wanted(services: Services, context: RequestContext, fetch: FetchConte
     by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
     snapshot = services.catalog.snapshot
     names_known = all(
-        (wish.key[1] in snapshot.by_id) if by_id else (wish.key[0] in snapshot.by_name) for wish in fetch.wishes
+        (wish.key[1] in snapshot.by_id) if by_id else (wish.key[0] in snapshot.by_name)
+        for wish in fetch.wishes
     )
     if not names_known:
         snapshot = await services.catalog.refresh()
@@ -121,7 +133,10 @@ async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> Find
         FindRequest(
             [
                 FindPartition(
-                    each.topic.topic.topic_id, each.wish.key[2], each.wish.fetch_offset, min(each.wish.max_bytes, max_bytes)
+                    each.topic.topic.topic_id,
+                    each.wish.key[2],
+                    each.wish.fetch_offset,
+                    min(each.wish.max_bytes, max_bytes),
                 )
                 for each in live
                 if each.topic is not None
@@ -156,7 +171,9 @@ def _run_bytes(run: Run, offset: int, end: int) -> int:
     return sum(
         batch.length
         for batch in run.batches
-        if batch.verdict is Verdict.STORED and offset < batch.base_offset + batch.record_count and batch.base_offset < end
+        if batch.verdict is Verdict.STORED
+        and offset < batch.base_offset + batch.record_count
+        and batch.base_offset < end
     )
 
 

@@ -30,10 +30,17 @@ from sequencer.api import (
 )
 
 EARLIEST_PENDING_UPLOAD = -6
-_NEEDS = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_NEEDS = {
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
-async def handle(services: Services, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def handle(
+    services: Services, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
     """One answer per partition asked."""
     response = ListOffsetsResponse()
     queries: list[OffsetQuery] = []
@@ -53,11 +60,20 @@ async def handle(services: Services, context: RequestContext, request: ListOffse
             elif context.api_version < _NEEDS.get(partition.timestamp, 0):
                 row.error_code = ErrorCode.UNSUPPORTED_VERSION
             elif not _is_local(partition):
-                row.offset, row.timestamp = -1, -1  # no remote tier: nothing is there, as Kafka without one says
+                row.offset, row.timestamp = (
+                    -1,
+                    -1,
+                )  # no remote tier: nothing is there, as Kafka without one says
             else:
-                asked = OffsetSpec.EARLIEST if partition.timestamp == OffsetSpec.EARLIEST_LOCAL else partition.timestamp
+                asked = (
+                    OffsetSpec.EARLIEST
+                    if partition.timestamp == OffsetSpec.EARLIEST_LOCAL
+                    else partition.timestamp
+                )
                 queries.append(
-                    OffsetQuery(known.topic.topic_id, partition.partition_index, asked, request.isolation_level == 1)
+                    OffsetQuery(
+                        known.topic.topic_id, partition.partition_index, asked, request.isolation_level == 1
+                    )
                 )
                 rows.append(row)
     if queries:

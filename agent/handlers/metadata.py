@@ -48,7 +48,9 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
         if snapshot.version < 0:
             response.error_code = code_of(error)
             response.topics = [
-                MetadataResponseTopic(error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=topic.name, topic_id=topic.topic_id)
+                MetadataResponseTopic(
+                    error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=topic.name, topic_id=topic.topic_id
+                )
                 for topic in request.topics or []
             ]
             return response
@@ -56,7 +58,9 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
     if wants_all:
         rows = [_row(known, snapshot, context.zone) for known in snapshot.by_name.values()]
     else:
-        missing = [topic.name for topic in request.topics or [] if topic.name and topic.name not in snapshot.by_name]
+        missing = [
+            topic.name for topic in request.topics or [] if topic.name and topic.name not in snapshot.by_name
+        ]
         refused: dict[str, ErrorCode] = {}
         may_create = request.allow_auto_topic_creation or context.api_version < 4
         if missing and may_create and services.settings.auto_create_topics:
@@ -89,11 +93,17 @@ async def _create(services: Services, name: str) -> ErrorCode:
 def _wanted(
     topic: MetadataRequestTopic, snapshot: Snapshot, zone: str, refused: dict[str, ErrorCode]
 ) -> MetadataResponseTopic:
-    known = snapshot.by_id.get(topic.topic_id) if topic.topic_id != NIL_TOPIC_ID else snapshot.by_name.get(topic.name or "")
+    known = (
+        snapshot.by_id.get(topic.topic_id)
+        if topic.topic_id != NIL_TOPIC_ID
+        else snapshot.by_name.get(topic.name or "")
+    )
     if known is not None:
         return _row(known, snapshot, zone)
     if topic.topic_id != NIL_TOPIC_ID:
-        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
+        return MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id
+        )
     name = topic.name or ""
     if not is_legal_topic_name(name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -133,7 +143,9 @@ async def describe_cluster(
     response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
     if request.endpoint_type != ENDPOINT_BROKERS:
         response.error_code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        response.error_message = f"endpoint type {request.endpoint_type} was asked; only brokers (1) are there"
+        response.error_message = (
+            f"endpoint type {request.endpoint_type} was asked; only brokers (1) are there"
+        )
         return response
     try:
         snapshot = await services.catalog.refresh()

@@ -44,7 +44,9 @@ class _Accepted:
     log_append_ms: int
 
 
-async def handle(services: Services, context: RequestContext, request: ProduceRequest) -> Deferred | ProduceResponse | None:
+async def handle(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> Deferred | ProduceResponse | None:
     """Admit a produce request; see the module."""
     version = context.api_version
     response = ProduceResponse()
@@ -136,7 +138,12 @@ def _admit(
         services.telemetry.produced_records.inc(header.record_count)
         accepted.append(
             _Accepted(
-                partition, topic.topic.name, coordinates(header), stamped, row, now if settings.log_append_time else -1
+                partition,
+                topic.topic.name,
+                coordinates(header),
+                stamped,
+                row,
+                now if settings.log_append_time else -1,
             )
         )
 
@@ -158,7 +165,9 @@ async def _answer(
 def _fill(services: Services, accepted: _Accepted, result: BatchResult) -> None:
     row = accepted.row
     if result.failure is not None:
-        code = ErrorCode.KAFKA_STORAGE_ERROR if result.failure.kind == "storage" else ErrorCode.REQUEST_TIMED_OUT
+        code = (
+            ErrorCode.KAFKA_STORAGE_ERROR if result.failure.kind == "storage" else ErrorCode.REQUEST_TIMED_OUT
+        )
         _refuse(services, row, code, result.failure.message)
         return
     code = BATCH_CODES[result.error]

@@ -21,10 +21,16 @@ async def init_producer_id(
 ) -> InitProducerIdResponse:
     """A producer id and epoch for an idempotent producer. Transactional ids are not served yet."""
     if request.transactional_id is not None:
-        code = ErrorCode.INVALID_REQUEST if not request.transactional_id else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        code = (
+            ErrorCode.INVALID_REQUEST
+            if not request.transactional_id
+            else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        )
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
     try:
-        grant = await services.sequencer.init_producer(InitProducer(request.producer_id, request.producer_epoch))
+        grant = await services.sequencer.init_producer(
+            InitProducer(request.producer_id, request.producer_epoch)
+        )
     except EXPECTED as error:
         return InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)
     return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
@@ -46,7 +52,9 @@ async def describe_producers(
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             try:
-                found = await services.sequencer.describe_producers(ProducerQuery(known.topic.topic_id, index))
+                found = await services.sequencer.describe_producers(
+                    ProducerQuery(known.topic.topic_id, index)
+                )
             except EXPECTED as error:
                 row.error_code, row.error_message = code_of(error), str(error)
                 continue

@@ -38,7 +38,14 @@ from agent.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from agent.services import RequestContext, Services
-from sequencer.api import CreatePartitions, CreateTopic, DeleteRecords, DeleteRecordsPartition, DeleteTopic, SizesRequest
+from sequencer.api import (
+    CreatePartitions,
+    CreateTopic,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    SizesRequest,
+)
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 
@@ -83,19 +90,24 @@ async def _create(
     if not is_legal_topic_name(topic.name):
         raise _Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic name {topic.name!r}: 1 to 249 letters, digits, '.', '_' or '-' are allowed, and neither '.' nor '..'",
+            f"topic name {topic.name!r}: 1 to 249 letters, digits, '.', '_' or '-' are allowed, "
+            "and neither '.' nor '..'",
         )
     partitions = _partitions_of(services, topic)
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
-            raise _Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}")
+            raise _Refused(
+                ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}"
+            )
         configs[config.name] = config.value
     try:
         check_topic_configs(configs)
     except InvalidConfigValue as error:
         raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-    created = await services.sequencer.create_topic(CreateTopic(topic.name, partitions, configs, validate_only))
+    created = await services.sequencer.create_topic(
+        CreateTopic(topic.name, partitions, configs, validate_only)
+    )
     if not validate_only:
         result.topic_id = created.topic_id
     result.num_partitions = partitions
@@ -103,7 +115,11 @@ async def _create(
     broker = services.catalog.snapshot.broker_configs
     result.configs = [
         CreatableTopicConfigs(
-            name, effective(name, configs, broker), False, SOURCE_TOPIC if name in configs else SOURCE_DEFAULT, False
+            name,
+            effective(name, configs, broker),
+            False,
+            SOURCE_TOPIC if name in configs else SOURCE_DEFAULT,
+            False,
         )
         for name in TOPIC_CONFIGS
     ]
@@ -119,7 +135,8 @@ def _partitions_of(services: Services, topic: CreatableTopic) -> int:
         indexes = sorted(assignment.partition_index for assignment in topic.assignments)
         if indexes != list(range(len(indexes))):
             raise _Refused(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partitions {indexes} were assigned; they must be 0, 1, 2, ..."
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partitions {indexes} were assigned; they must be 0, 1, 2, ...",
             )
         return len(indexes)
     if topic.replication_factor != -1 and topic.replication_factor < 1:
@@ -132,7 +149,8 @@ def _partitions_of(services: Services, topic: CreatableTopic) -> int:
         return services.settings.default_partitions
     if topic.num_partitions < 1:
         raise _Refused(
-            ErrorCode.INVALID_PARTITIONS, f"{topic.num_partitions} partitions were given; at least 1 is needed"
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.num_partitions} partitions were given; at least 1 is needed",
         )
     return topic.num_partitions
 
@@ -224,7 +242,9 @@ async def delete_records(
             if "delete" not in known.settings.cleanup_policy:
                 row.error_code = ErrorCode.POLICY_VIOLATION
                 continue
-            asked.append(DeleteRecordsPartition(known.topic.topic_id, partition.partition_index, partition.offset))
+            asked.append(
+                DeleteRecordsPartition(known.topic.topic_id, partition.partition_index, partition.offset)
+            )
             rows.append(row)
     try:
         done = await services.sequencer.delete_records(DeleteRecords(asked))
@@ -259,4 +279,6 @@ async def describe_log_dirs(
             continue
         row = topics.setdefault(known.topic.name, DescribeLogDirsTopic(name=known.topic.name))
         row.partitions.append(DescribeLogDirsPartition(size.partition, size.bytes))
-    return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir=LOG_DIR, topics=list(topics.values()))])
+    return DescribeLogDirsResponse(
+        results=[DescribeLogDirsResult(log_dir=LOG_DIR, topics=list(topics.values()))]
+    )

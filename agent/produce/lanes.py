@@ -13,9 +13,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
@@ -163,7 +163,9 @@ class Lane:
         for task in (self._sealer, self._keeper):
             if task is not None:
                 task.cancel()
-        await asyncio.gather(*(t for t in (self._sealer, self._keeper) if t is not None), return_exceptions=True)
+        await asyncio.gather(
+            *(t for t in (self._sealer, self._keeper) if t is not None), return_exceptions=True
+        )
         if self._session is not None:
             try:
                 await self._sequencer.close_session(SessionRef(self._session.session_id))
@@ -220,8 +222,8 @@ class Lane:
         self._telemetry.flushes.labels(reason).inc()
         self._spawn(self._flush(session, number, buffer))
 
-    def _spawn(self, coroutine: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._inflight.add(task)
         task.add_done_callback(self._finished)
 
@@ -262,11 +264,17 @@ class Lane:
         finally:
             session.unanswered.discard(number)
 
-    def _seal_object(self, session: Session, number: int, buffer: ActiveBuffer) -> tuple[SealedObject, ObjectDescription]:
+    def _seal_object(
+        self, session: Session, number: int, buffer: ActiveBuffer
+    ) -> tuple[SealedObject, ObjectDescription]:
         object_id, created_ms = self._entropy.uuid(), self._clock.wall_ms()
         sealed = seal(
             [
-                (partition, buffer.topic_names[partition], [(each.coordinates, [each.data]) for each in batches])
+                (
+                    partition,
+                    buffer.topic_names[partition],
+                    [(each.coordinates, [each.data]) for each in batches],
+                )
                 for partition, batches in buffer.batches.items()
             ],
             object_id=object_id,
@@ -300,7 +308,9 @@ class Lane:
                     self._cache.write_through(key, sealed.parts)
                     return None
                 except TimeoutError:
-                    return FlushFailure("storage", f"the store took longer than {self._settings.upload_deadline_ms} ms")
+                    return FlushFailure(
+                        "storage", f"the store took longer than {self._settings.upload_deadline_ms} ms"
+                    )
                 except (StoreFull, StoreRefused) as error:
                     return FlushFailure("storage", str(error))
                 except StoreError as error:
@@ -325,7 +335,9 @@ class Lane:
         started = self._clock.monotonic()
         backoff = 0.02
         while True:
-            request = CommitRequest(session.session_id, number, session.answered_below, description, proposals)
+            request = CommitRequest(
+                session.session_id, number, session.answered_below, description, proposals
+            )
             try:
                 answer = await self._sequencer.commit(request)
                 self._telemetry.commit_seconds.observe(self._clock.monotonic() - started)
@@ -337,14 +349,22 @@ class Lane:
             except (SequencerUnavailable, SequencerOverloaded, CommitExpected) as error:
                 if deadline is not None and self._clock.monotonic() >= deadline:
                     self._telemetry.flush_failures.labels("timeout").inc()
-                    log.warning("no answer to a commit yet; its producers are told to retry", number=number, error=str(error))
+                    log.warning(
+                        "no answer to a commit yet; its producers are told to retry",
+                        number=number,
+                        error=str(error),
+                    )
                     on_late()
                     deadline = None
                 await self._clock.sleep(backoff * (0.5 + self._entropy.fraction()))
                 backoff = min(backoff * 2, 1.0)
 
     def _settle(
-        self, buffer: ActiveBuffer, description: ObjectDescription, proposals: list[RunProposal], answer: CommitAnswer
+        self,
+        buffer: ActiveBuffer,
+        description: ObjectDescription,
+        proposals: list[RunProposal],
+        answer: CommitAnswer,
     ) -> None:
         assert len(answer.runs) == len(proposals), "one outcome a run"
         give_up_at = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
@@ -377,7 +397,7 @@ class Lane:
             session = self._session
             if not gaps:
                 return
-            if session is None or self._closing and not self._inflight:
+            if session is None or (self._closing and not self._inflight):
                 for gap in gaps:
                     gap.batch.settle(BatchResult(BatchError.OUT_OF_ORDER_SEQUENCE))
                 return
@@ -443,11 +463,15 @@ class Lane:
                     session.no_put_after = self._no_put_after(grant, now)
                     pause = max(grant.lease_ms / 5000, 0.05)
             except SessionClosed as error:
-                log.warning("the upload session was closed; opening another", lane=self._number, error=str(error))
+                log.warning(
+                    "the upload session was closed; opening another", lane=self._number, error=str(error)
+                )
                 if self._session is session and session is not None:
                     self._forget(session)
             except LeaseLost as error:
-                log.warning("no upload session without the agent's lease", lane=self._number, error=str(error))
+                log.warning(
+                    "no upload session without the agent's lease", lane=self._number, error=str(error)
+                )
             except (SequencerUnavailable, SequencerOverloaded) as error:
                 log.warning("the upload session could not be renewed", lane=self._number, error=str(error))
 
@@ -483,7 +507,7 @@ class Lanes:
             return self._lanes[0]
         return self._lanes[(partition.topic_id.int ^ partition.partition * 0x9E3779B1) % len(self._lanes)]
 
-    def submit(self, batches: Sequence[tuple[TopicPartition, str, "BufferedBatch"]]) -> None:
+    def submit(self, batches: Sequence[tuple[TopicPartition, str, BufferedBatch]]) -> None:
         """Put the batches of one request into their lanes' buffers, in order."""
         for partition, topic_name, batch in batches:
             self.lane_of(partition).add(partition, topic_name, batch)

@@ -1,0 +1,375 @@
+"""The agent: its parts wired together, its lease kept, its listener opened and drained.
+
+Start: register (a broker id by lease), open the lanes' sessions, listen. Drain: leave leadership, stop reading, let
+every request that was read be answered, flush, give sessions and lease back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import structlog
+
+from agent.connection import KafkaConnection
+from agent.dispatch import Dispatcher
+from agent.fetch.sessions import FetchSessions
+from agent.fetch.tail import Tail
+from agent.groups.coordinator import GroupCoordinator
+from agent.memory_budget import MemoryBudget
+from agent.metadata import Catalog
+from agent.produce.lanes import Lane, Lanes
+from agent.services import Identity, Services
+from agent.settings import AgentSettings
+from agent.telemetry import AgentTelemetry
+from cache.chunk_cache import ChunkCache
+from cache.observer import CacheObserver
+from cache.peer import ChunkRequest, PeerClients, PeerServer
+from cache.reader import BatchReader
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    AgentRef,
+    LeaseLost,
+    Member,
+    RenewAgent,
+    Sequencer,
+    SequencerError,
+)
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import Buffer, ObjectStore
+from tailrace.rpc import (
+    CallFailed,
+    ClusterIdentity,
+    KnownCluster,
+    RpcClient,
+    RpcServer,
+    TcpLink,
+    decode_body,
+    encode_body,
+)
+
+log = structlog.get_logger("agent.server")
+
+DECODING_THREADS = 2
+LISTEN_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """Where an agent listens and how others reach it. Port 0 takes a free one; `advertise_port` 0 the bound one.
+
+    `peer_port` None: the agent serves no peers and owns no chunks of others.
+    """
+
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 9092
+    advertise_host: str = ""
+    advertise_port: int = 0
+    zone: str = ""
+    peer_host: str = "127.0.0.1"
+    peer_port: int | None = None
+    peer_advertise_host: str = ""
+    http_port: int = 0
+    rpc_secret: bytes = b""
+    tls: ssl.SSLContext | None = None
+
+
+def package_version() -> str:
+    """Tailrace's version as installed."""
+    try:
+        return version("tailrace")
+    except PackageNotFoundError:
+        return "0"
+
+
+class Agent:
+    """One agent in one event loop. `start`, then `drain` or `abort`, once each.
+
+    `on_lost` is called when the lease was taken from it: whoever runs the agent should end the process.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        settings: AgentSettings,
+        *,
+        sequencer: Sequencer,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        cache_settings: CacheSettings | None = None,
+        cache_observer: CacheObserver | None = None,
+        telemetry: AgentTelemetry | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._sequencer = sequencer
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._on_lost = on_lost
+        self._instance = entropy.uuid()
+        self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
+        self._budget = MemoryBudget(settings.memory_budget_bytes)
+        self._connections: set[KafkaConnection] = set()
+        self._listener: asyncio.Server | None = None
+        self._peer_server: RpcServer | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._draining = False
+        self._known = KnownCluster()
+        self.telemetry = telemetry or AgentTelemetry()
+        self.telemetry.connections.set_function(lambda: len(self._connections))
+        self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
+        self.catalog = Catalog(sequencer)
+        cache_settings = cache_settings or CacheSettings(memory_bytes=settings.chunk_cache_bytes)
+        self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
+        self.cache = ChunkCache(store, cache_settings, self._zone_ring, self._peers, cache_observer)
+        self._reader = BatchReader(self.cache, clock, self._executor, cache_observer)
+        self._ring_seen: ZoneRing | None = None
+        self._services: Services | None = None
+        self.kafka_port = 0
+        self.peer_port = 0
+
+    # --- start ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the ring and listen. Raises OSError (address in use) and what the sequencer raises."""
+        loop = asyncio.get_running_loop()
+        if self._options.peer_port is not None:
+            self._peer_server = RpcServer(
+                self._serve_peer,
+                clock=self._clock,
+                entropy=self._entropy,
+                known=self._known,
+                secret=self._options.rpc_secret,
+            )
+            await self._peer_server.listen(self._options.peer_host, self._options.peer_port)
+            self.peer_port = self._peer_server.port
+        listener = await loop.create_server(
+            self._accept,
+            self._options.listen_host,
+            self._options.listen_port,
+            ssl=self._options.tls,
+            backlog=LISTEN_BACKLOG,
+            start_serving=False,
+        )
+        self.kafka_port = listener.sockets[0].getsockname()[1]
+        try:
+            await self._join()
+            await listener.start_serving()
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
+        log.info(
+            "serving Kafka clients",
+            listen=f"{self._options.listen_host}:{self.kafka_port}", broker_id=self.services.identity.broker_id,
+            zone=self._options.zone,
+        )  # fmt: skip
+
+    async def _join(self) -> None:
+        info = AgentInfo(
+            host=self._options.advertise_host or self._options.listen_host,
+            port=self._options.advertise_port or self.kafka_port,
+            peer_host=self._options.peer_advertise_host or self._options.peer_host,
+            peer_port=self.peer_port,
+            http_port=self._options.http_port,
+            zone=self._options.zone,
+            version=package_version(),
+            instance=self._instance,
+        )
+        asked_at = self._clock.monotonic()
+        lease = await self._sequencer.register_agent(info)
+        identity = Identity(lease.broker_id, lease.epoch, info, asked_at + lease.lease_ms / 1000)
+        lanes = Lanes(
+            [
+                Lane(
+                    number,
+                    settings=self._settings,
+                    clock=self._clock,
+                    entropy=self._entropy,
+                    store=self._store,
+                    sequencer=self._sequencer,
+                    cache=self.cache,
+                    telemetry=self.telemetry,
+                    broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+                )
+                for number in range(self._settings.flush_lanes)
+            ]
+        )
+        groups = GroupCoordinator(
+            self._sequencer,
+            self._clock,
+            self._entropy,
+            self._settings,
+            lambda: identity,
+            lambda: self.catalog.snapshot.ring,
+        )
+        self._services = Services(
+            settings=self._settings,
+            clock=self._clock,
+            entropy=self._entropy,
+            identity=identity,
+            sequencer=self._sequencer,
+            catalog=self.catalog,
+            lanes=lanes,
+            reader=self._reader,
+            tail=Tail(self._sequencer, self._clock),
+            sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
+            groups=groups,
+            telemetry=self.telemetry,
+        )
+        self._dispatcher = Dispatcher(self._services)
+        self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
+        await lanes.start()
+        await groups.start()
+        self._services.tail.start()
+        snapshot = await self.catalog.refresh()
+        self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
+
+    @property
+    def services(self) -> Services:
+        """The parts, once started."""
+        assert self._services is not None, "the agent was not started"
+        return self._services
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the lease is live and clients are accepted."""
+        return (
+            self._services is not None
+            and not self._draining
+            and self._clock.monotonic() < self._services.identity.valid_until
+        )
+
+    # --- the lease and the ring ---------------------------------------------------------------------------
+
+    async def _keep_lease(self, lease: AgentLease) -> None:
+        """Renew at a third of the lease; re-register when it was lost to time; stop when it was taken."""
+        pause = lease.lease_ms / 3000
+        while True:
+            await self._clock.sleep(pause)
+            identity, asked_at = self.services.identity, self._clock.monotonic()
+            try:
+                renewed = await self._sequencer.renew_agent(
+                    RenewAgent(identity.broker_id, identity.lease_epoch, self._draining)
+                )
+                await self.catalog.refresh()
+            except LeaseLost:
+                await self._register_again()
+                continue
+            except SequencerError as error:
+                log.warning("the agent's lease could not be renewed", error=str(error))
+                continue
+            identity.valid_until = asked_at + renewed.lease_ms / 1000
+            await self._peers.retain(self.catalog.snapshot.ring)
+
+    async def _register_again(self) -> None:
+        """The lease lapsed (a pause, a partition): take it anew under a higher epoch, groups start over."""
+        identity, asked_at = self.services.identity, self._clock.monotonic()
+        try:
+            lease = await self._sequencer.register_agent(identity.info)
+        except SequencerError as error:
+            log.warning("the agent's lapsed lease could not be taken again", error=str(error))
+            return
+        if lease.broker_id != identity.broker_id:
+            log.warning("the agent has another broker id now", before=identity.broker_id, now=lease.broker_id)
+        identity.broker_id, identity.lease_epoch = lease.broker_id, lease.epoch
+        identity.valid_until = asked_at + lease.lease_ms / 1000
+        log.warning(
+            "the agent's lease had lapsed and was taken again", broker_id=lease.broker_id, epoch=lease.epoch
+        )
+
+    def _zone_ring(self) -> ZoneRing:
+        ring = self.catalog.snapshot.ring
+        seen = self._ring_seen
+        if seen is None or seen.generation != ring.generation:
+            broker_id = self._services.identity.broker_id if self._services is not None else -1
+            seen = self._ring_seen = ZoneRing(ring, self._options.zone, broker_id)
+        return seen
+
+    # --- peers --------------------------------------------------------------------------------------------
+
+    def _peer_link(self, member: Member) -> RpcClient:
+        link = TcpLink(f"{member.info.peer_host}:{member.info.peer_port}")
+        return RpcClient(
+            link, clock=self._clock, entropy=self._entropy, known=self._known, secret=self._options.rpc_secret
+        )
+
+    async def _serve_peer(self, method: str, body: Buffer) -> tuple[bytes, list[Buffer]]:
+        if method != "chunk":
+            raise CallFailed("bad_request", f"{method!r} was called; agents serve 'chunk' to their peers")
+        answer, tail = await PeerServer(self.cache).chunk(decode_body(body, ChunkRequest))
+        return encode_body(answer), list(tail)
+
+    # --- connections -----------------------------------------------------------------------------------------
+
+    def _accept(self) -> KafkaConnection:
+        connection = KafkaConnection(
+            self._dispatcher,
+            self._budget,
+            max_frame_bytes=self._settings.max_request_bytes,
+            max_inflight=self._settings.max_inflight_requests,
+            on_close=self._connections.discard,
+            monotonic=self._clock.monotonic,
+        )
+        self._connections.add(connection)
+        if len(self._connections) > self._settings.max_connections:
+            log.warning("refused a connection", max_connections=self._settings.max_connections)
+            asyncio.get_running_loop().call_soon(connection.abort)
+        return connection
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Stop in order: leave leadership, stop reading, flush, answer, give leases back, close."""
+        if self._draining or self._services is None:
+            return
+        self._draining = True
+        services = self._services
+        identity = services.identity
+        if self._listener is not None:
+            self._listener.close()
+        try:
+            await self._sequencer.renew_agent(RenewAgent(identity.broker_id, identity.lease_epoch, True))
+        except SequencerError as error:
+            log.warning("could not leave leadership before draining", error=str(error))
+        await services.groups.close()
+        for connection in list(self._connections):
+            connection.drain()
+        try:
+            async with asyncio.timeout(self._settings.drain_ms / 1000):
+                await services.lanes.flush()
+                while self._connections:
+                    await self._clock.sleep(0.02)
+        except TimeoutError:
+            log.warning("drain took too long; what is left is cut", connections=len(self._connections))
+        await services.lanes.close()
+        await self._stop()
+        try:
+            await self._sequencer.release_agent(AgentRef(identity.broker_id, identity.lease_epoch))
+        except SequencerError as error:
+            log.warning("the agent's lease was not given back; it will expire", error=str(error))
+        log.info("drained", broker_id=identity.broker_id)
+
+    async def _stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._services is not None:
+            await self._services.tail.close()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._peer_server is not None:
+            await self._peer_server.close()
+        await self._peers.close()
+        await self.cache.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
