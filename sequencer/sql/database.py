@@ -47,7 +47,7 @@ class Database(Protocol):
         ...
 
     async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
-        """Run queries on one snapshot."""
+        """Run queries on one snapshot, after every write that has begun is over."""
         ...
 
     async def fetch_runs(

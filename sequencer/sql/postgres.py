@@ -26,6 +26,8 @@ from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
 
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 10.0
+IDLE_SECONDS = 2.0
+"""How long a transaction whose client fell silent may keep the lease from the next committer."""
 MIGRATION_SECONDS = 300.0
 CONNECTIONS = 8
 
@@ -97,7 +99,7 @@ class PostgresDatabase:
                     "jit": "off",  # every statement is short
                     "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
                     "lock_timeout": str(int(STATEMENT_SECONDS * 500)),
-                    "idle_in_transaction_session_timeout": str(int(STATEMENT_SECONDS * 1000)),
+                    "idle_in_transaction_session_timeout": str(int(IDLE_SECONDS * 1000)),
                 },
             )
 
@@ -115,11 +117,11 @@ class PostgresDatabase:
         return await self.fetch(statement.replace("{among}", f"= any($1::{kind}[])"), values)
 
     async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
-        async with (
-            self._connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            return [await connection.fetch(statement) for statement in statements]
+        async with self._connection() as connection:
+            # A write whose answer was lost may still be on its way to its end, under this lock: see what it did.
+            await connection.execute("select from cluster where id = 1 for no key update")
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return [await connection.fetch(statement) for statement in statements]
 
     async def fetch_runs(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int

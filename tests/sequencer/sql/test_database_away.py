@@ -189,6 +189,29 @@ def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
     postgres.drop_database(url)
 
 
+def test_a_load_sees_a_write_whose_commit_was_still_under_way(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        await become_committer(store)
+        watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
+        lost = await asyncpg.connect(url.replace("+asyncpg", ""))
+        writing = lost.transaction()
+        await writing.start()
+        await lost.execute("select committer_epoch from cluster for share")
+        await lost.execute("insert into counters values ('n', 1)")
+        loading = asyncio.create_task(store.load())
+        await until_waiting(watcher, 1)
+        await writing.commit()
+        assert (await loading)[CounterRow] == [CounterRow("n", 1)]
+        for opened in (store, lost, watcher):
+            await opened.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
 def test_a_statement_that_takes_too_long_is_ended(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
