@@ -1,7 +1,7 @@
 """Record batches out of Parquet objects: index and row groups through the chunk cache, decoding on a pool.
 
 An index (the decoded footer) never changes, so the latest few are kept; and a row group is decoded once for
-the many fetches that a replay makes of it. pyarrow and numba are imported in the pool, by the first Parquet run
+the many fetches of a replay. pyarrow and numba are imported in the pool, by the first Parquet run
 that is read: an agent that never meets one starts, and lives, without them.
 """
 
@@ -180,7 +180,10 @@ def _parse_index(tail: Buffer, size: int) -> ParquetIndex | int:
         if error.needed <= len(tail):
             raise
         return size - error.needed
-    assert len(index.batches) == index.header.batch_count, "decoded here, so that the loop need not"
+    # Parquet's footer has no checksum: one that rotted may still parse. What it claims is looked at here, where
+    # a wrong claim is brought again from the store, and where the loop need not wait for it.
+    assert len(index.batches) == index.header.batch_count
+    assert len(index.row_groups) == len(index.header.row_groups)
     return index
 
 

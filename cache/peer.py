@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from cache.settings import CacheSettings
 from sequencer.api import Member, Ring
 from tailrace.clock import Clock
 from tailrace.object_store.api import Buffer, ObjectMissing, StoreError
+from tailrace.rpc import CallFailed, RpcError, decode_body, encode_body
 
 METHOD = "chunk"
 VERSION = 1
@@ -65,9 +66,9 @@ class PeerLink(Protocol):
     """A connection to one peer, as `tailrace.rpc.RpcClient` is."""
 
     async def call(
-        self, method: str, request: Any, response_type: type[T], *, timeout_s: float, tail: Buffer = b""
-    ) -> tuple[T, Buffer]:
-        """Ask and wait. Raises on a lost connection, a time-out or a peer's failure."""
+        self, method: str, request: Any, response_type: type[T], timeout_s: float
+    ) -> tuple[T, memoryview]:
+        """Ask and wait. Raises RpcError."""
         ...
 
     async def close(self) -> None:
@@ -80,6 +81,13 @@ class PeerServer:
 
     def __init__(self, cache: ChunkCache) -> None:
         self._cache = cache
+
+    async def handle(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
+        """`chunk` as a handler of `tailrace.rpc.RpcServer`."""
+        if method != METHOD:
+            raise CallFailed("unknown_method", f"{method!r}; cache peers answer {METHOD!r}")
+        answer, tail = await self.chunk(decode_body(body, ChunkRequest))
+        return encode_body(answer), tail
 
     async def chunk(self, request: ChunkRequest) -> tuple[ChunkAnswer, list[memoryview]]:
         """The chunk asked for, as views, or why not."""
@@ -230,11 +238,11 @@ class PeerClients:
     async def _call(self, peer: _Peer, request: ChunkRequest, timeout_s: float) -> tuple[ChunkAnswer, Buffer]:
         try:
             async with asyncio.timeout(timeout_s):
-                return await peer.link.call(METHOD, request, ChunkAnswer, timeout_s=timeout_s)
+                return await peer.link.call(METHOD, request, ChunkAnswer, timeout_s)
         except TimeoutError as error:
             raise _PeerRefused(f"no answer within {timeout_s} s", is_alive=False) from error
-        except OSError as error:
-            raise _PeerRefused(f"connection failed: {error}", is_alive=False) from error
+        except RpcError as error:
+            raise _PeerRefused(str(error), is_alive=False) from error
 
 
 class _PeerRefused(Exception):

@@ -101,7 +101,7 @@ class BatchReader:
                 stable offset for read_committed.
 
         Raises ObjectMissing (plan again), StoreUnavailable, StoreRefused, ObjectRotten; none of them when
-        there is something sound before the place that fails: then that is given, and the next read meets the error.
+        there is something sound before the place that fails: then that is given, and the next read raises.
         """
         out = ReadBatches(end_offset=offset)
         at = 0

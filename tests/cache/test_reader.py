@@ -1,0 +1,375 @@
+"""Exactly the right bytes, whatever the runs, the place and the budget."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cache.chunk import ObjectRotten
+from cache.chunk_cache import ChunkCache
+from cache.reader import BatchReader, FoundRecord, ReadBatches
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from sequencer.api import ObjectKind, Ring, Run, RunBatch, Verdict
+from tailrace.clock import ManualClock
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import ObjectMissing
+from tailrace.object_store.memory import MemoryStore
+from tailrace.record_batch import Compression, check_crc, read_header, split
+from tailrace.records import NewRecord, decode_records, encode_batch
+
+TOPIC = UUID(int=5)
+SETTINGS = CacheSettings(chunk_bytes=128, memory_bytes=1 << 20)
+POOL = ThreadPoolExecutor(2)
+EPOCH = 9
+T0 = 1_700_000_000_000
+
+
+def batch_of(
+    count: int, value_bytes: int = 5, *, at: int = T0, codec: Compression = Compression.NONE
+) -> bytes:
+    records = [NewRecord(b"k%d" % number, b"v" * value_bytes) for number in range(count)]
+    return encode_batch(records, timestamps=[at + number for number in range(count)], compression=codec)
+
+
+def mixed_run(
+    key: str, base_offset: int, batches: list[tuple[bytes, Verdict]], *, start: int = 8, created_ms: int = T0
+) -> tuple[Run, bytes, list[tuple[int, int, bytes]]]:
+    """A run, its object's bytes, and what a reader should get: (base offset, end offset, batch)."""
+    table: list[RunBatch] = []
+    stored: list[tuple[int, int, bytes]] = []
+    offset = base_offset
+    for data, verdict in batches:
+        header = read_header(data)
+        is_stored = verdict == Verdict.STORED
+        base = offset if is_stored else -1
+        table.append(RunBatch(len(data), header.record_count, verdict, base, header.max_timestamp))
+        if is_stored:
+            stored.append((offset, offset + header.record_count, data))
+            offset += header.record_count
+    body = b"".join(data for data, _ in batches)
+    whole = b"#" * start + body + b"footer"
+    newest = max((each.max_timestamp for each in table), default=-1)
+    run = Run(
+        TOPIC, 0, base_offset, offset, UUID(int=1), ObjectKind.MIXED, key, len(whole), start + len(body),
+        start, len(body), newest, newest, 1, created_ms, table,
+    )  # fmt: skip
+    return run, whole, stored
+
+
+def reader_over(store: MemoryStore, clock: ManualClock, of: CacheSettings = SETTINGS) -> BatchReader:
+    alone = ZoneRing(Ring(1, []), "a", 1)
+    return BatchReader(ChunkCache(store, of, lambda: alone), clock, POOL)
+
+
+def batches_in(found: ReadBatches) -> list[tuple[int, bytes]]:
+    data = b"".join(found.parts)
+    assert len(data) == found.bytes
+    got: list[tuple[int, bytes]] = []
+    for header, batch in split(memoryview(data)):
+        check_crc(batch)
+        assert header.leader_epoch == EPOCH
+        got.append((header.base_offset, bytes(batch)))
+    assert len(got) == found.batch_count
+    return got
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(data: st.DataObject) -> None:
+    runs: list[Run] = []
+    objects: dict[str, bytes] = {}
+    stored: list[tuple[int, int, bytes]] = []
+    offset = data.draw(st.integers(0, 1000))
+    first = offset
+    for number in range(data.draw(st.integers(1, 4))):
+        batches = [
+            (batch_of(count, size), verdict)
+            for count, size, verdict in data.draw(
+                st.lists(
+                    st.tuples(st.integers(1, 4), st.integers(0, 150), st.sampled_from(Verdict)), max_size=4
+                )
+            )
+        ]
+        batches.append((batch_of(1), Verdict.STORED))
+        key = f"m/{number}"
+        run, objects[key], expected = mixed_run(key, offset, batches, start=data.draw(st.integers(0, 300)))
+        runs.append(run)
+        stored += expected
+        offset = run.end_offset
+    asked = data.draw(st.integers(first, offset - 1))
+    budget = data.draw(st.integers(0, 2500))
+    minimum_one = data.draw(st.booleans())
+    limit = data.draw(st.none() | st.integers(first, offset))
+    fresh = data.draw(st.booleans())
+
+    async def whole() -> ReadBatches:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        alone = ZoneRing(Ring(1, []), "a", 1)
+        cache = ChunkCache(store, SETTINGS, lambda: alone)
+        for key, body in objects.items():
+            await store.put(key, [body])
+            if fresh:
+                cache.write_through(key, [body[:200], body[200:]])
+        return await BatchReader(cache, clock, POOL).read(
+            runs, asked, budget, EPOCH, minimum_one=minimum_one, end_limit=limit
+        )
+
+    found = asyncio.run(whole())
+
+    wanted: list[tuple[int, int, bytes]] = []
+    room, left = budget, False
+    for base, end, body in stored:
+        if end <= asked:
+            continue
+        left = (limit is not None and base >= limit) or (len(body) > room and bool(wanted or not minimum_one))
+        if left:
+            break
+        wanted.append((base, end, body))
+        room -= len(body)
+    got = batches_in(found)
+    assert [base for base, _ in got] == [base for base, _, _ in wanted]
+    assert [body[16:] for _, body in got] == [body[16:] for _, _, body in wanted]
+    assert found.first_offset == (wanted[0][0] if wanted else -1)
+    assert found.end_offset == (wanted[-1][1] if wanted else asked)
+    assert found.record_count == sum(end - base for base, end, _ in wanted)
+    assert found.is_complete == (not left)
+
+
+def test_reading_on_from_the_end_offset_gives_every_batch_once() -> None:
+    run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED) for _ in range(9)])
+
+    async def whole() -> list[int]:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock)
+        offset, seen = 10, []
+        while offset < run.end_offset:
+            found = await reader.read([run], offset, 500, EPOCH)
+            seen += [base for base, _ in batches_in(found)]
+            offset = found.end_offset
+        return seen
+
+    assert asyncio.run(whole()) == [base for base, _, _ in stored]
+
+
+def rotten(body: bytes, at: int) -> bytes:
+    return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+
+
+def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+
+    async def whole() -> ReadBatches:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        reader = reader_over(store, clock)
+        await store.put("m/1", [rotten(body, 150)])
+        with pytest.raises(ObjectRotten, match="m/1"):
+            await reader.read([run], 0, 10_000, EPOCH)
+        await store.put("m/1", [body])
+        return await reader.read([run], 0, 10_000, EPOCH)
+
+    assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
+
+
+def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> None:
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+    second = 8 + len(stored[0][2])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [rotten(body, second + 100)])
+        reader = reader_over(store, clock)
+        found = await reader.read([run], 0, 10_000, EPOCH)
+        assert (found.batch_count, found.end_offset, found.is_complete) == (1, 3, False)
+        with pytest.raises(ObjectRotten) as caught:
+            await reader.read([run], found.end_offset, 10_000, EPOCH)
+        assert (caught.value.key, caught.value.start) == ("m/1", second)
+
+    asyncio.run(whole())
+
+
+def test_a_missing_or_a_short_object_is_named() -> None:
+    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED)])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        reader = reader_over(store, clock)
+        with pytest.raises(ObjectMissing, match="m/1"):
+            await reader.read([run], 0, 10_000, EPOCH)
+        await store.put("m/1", [body[:140]])
+        with pytest.raises(ObjectRotten, match="ends after"):
+            await reader.read([run], 0, 10_000, EPOCH)
+
+    asyncio.run(whole())
+
+
+def test_a_time_is_found_within_a_run_of_any_codec() -> None:
+    batches = [
+        (batch_of(3, at=T0 + 100, codec=Compression.ZSTD), Verdict.STORED),
+        (batch_of(3, at=T0 + 900), Verdict.DUPLICATE),
+        (batch_of(3, at=T0 + 200, codec=Compression.GZIP), Verdict.STORED),
+    ]
+    run, body, _ = mixed_run("m/1", 50, batches)
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock)
+        assert await reader.find_timestamp(run, T0, 0) == FoundRecord(50, T0 + 100)
+        assert await reader.find_timestamp(run, T0 + 102, 0) == FoundRecord(52, T0 + 102)
+        assert await reader.find_timestamp(run, T0 + 103, 0) == FoundRecord(53, T0 + 200)
+        assert await reader.find_timestamp(run, T0, 54) == FoundRecord(54, T0 + 201)
+        assert await reader.find_timestamp(run, T0 + 203, 0) is None
+
+    asyncio.run(whole())
+
+
+def test_old_runs_are_read_ahead_and_young_ones_are_not() -> None:
+    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 300), Verdict.STORED) for _ in range(6)])
+
+    async def held_after_a_read(created_ms: int) -> bool:
+        clock = ManualClock(T0)
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        alone = ZoneRing(Ring(1, []), "a", 1)
+        cache = ChunkCache(store, replace(SETTINGS, chunk_bytes=1024), lambda: alone)
+        old = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"created_ms": created_ms})
+        reader = BatchReader(cache, clock, POOL)
+        await reader.read([old], 0, 1000, EPOCH)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        held = cache.bytes_held
+        await reader.close()
+        await cache.close()
+        return held > 2048
+
+    assert asyncio.run(held_after_a_read(T0 - 60_000))
+    assert not asyncio.run(held_after_a_read(T0))
+
+
+@pytest.fixture(scope="module")
+def parquet() -> tuple[Run, bytes, list[tuple[int, bytes]]]:
+    from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
+
+    source: list[tuple[int, bytes]] = []
+    other: list[SourceBatch] = []
+    offset = 100
+    for number in range(30):
+        codec = Compression.ZSTD if number % 3 == 0 else Compression.NONE
+        source.append((offset, batch_of(4, 50, at=T0 + number * 10, codec=codec)))
+        other.append(SourceBatch(batch_of(2), number * 2, 0))
+        offset += 4 if number != 10 else 9  # a hole
+    batches = [SourceBatch(data, base, 0) for base, data in source]
+    written = write_parquet(
+        [
+            SourceRun(TopicPartition(TOPIC, 1), "t", other),
+            SourceRun(TopicPartition(TOPIC, 0), "t", batches, 100, offset + 5),
+        ],
+        object_id=UUID(int=3),
+        cluster_id="c",
+        created_ms=T0,
+        row_group_bytes=1500,
+    )
+    assert written.data is not None
+    whole = bytes(written.data)
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    run = Run(
+        TOPIC, 0, 100, offset + 5, UUID(int=3), ObjectKind.PARQUET, "p/1", len(whole), len(whole) - footer, 0,
+        len(whole), T0 + 293, T0 + 293, 1, T0, [],
+    )  # fmt: skip
+    return run, whole, source
+
+
+def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
+    parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
+) -> None:
+    run, body, source = parquet
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [body])
+        reader = reader_over(store, clock, replace(SETTINGS, chunk_bytes=1000))
+        offset = 102
+        seen: list[tuple[int, bytes]] = []
+        while offset < run.end_offset:
+            found = await reader.read([run], offset, 700, EPOCH)
+            seen += batches_in(found)
+            offset = found.end_offset
+        assert [base for base, _ in seen] == [base for base, _ in source]
+        for (_, got), (base, old) in zip(seen, source, strict=True):
+            values = [(each.timestamp, each.key, each.value) for each in decode_records(got)]
+            assert values == [(each.timestamp, each.key, each.value) for each in decode_records(old)]
+            if not read_header(old).compression:
+                assert got[16:] == old[16:]
+            assert read_header(got).base_offset == base
+        assert offset == run.end_offset
+        limited = await reader.read([run], 100, 1 << 20, EPOCH, end_limit=108)
+        assert [base for base, _ in batches_in(limited)] == [100, 104]
+        await reader.close()
+
+    asyncio.run(whole())
+
+
+def test_a_time_is_found_in_a_parquet_run(parquet: tuple[Run, bytes, list[tuple[int, bytes]]]) -> None:
+    run, body, source = parquet
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [body])
+        reader = reader_over(store, clock)
+        assert await reader.find_timestamp(run, T0 + 151, 0) == FoundRecord(source[15][0] + 1, T0 + 151)
+        assert await reader.find_timestamp(run, T0 + 154, 0) == FoundRecord(source[16][0], T0 + 160)
+        assert await reader.find_timestamp(run, T0 + 999, 0) is None
+
+    asyncio.run(whole())
+
+
+def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
+    parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
+) -> None:
+    """Columns that replay does not read may rot unseen by it; what is served is right, or it is an error."""
+    run, body, source = parquet
+
+    async def read_with_rot_at(place: int, expected: list[tuple[int, bytes]]) -> bool:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [rotten(body, place)])
+        reader = reader_over(store, clock, replace(SETTINGS, chunk_bytes=1000))
+        offset, seen = 100, list[tuple[int, bytes]]()
+        try:
+            while offset < run.end_offset:
+                found = await reader.read([run], offset, 1 << 20, EPOCH)
+                seen += batches_in(found)
+                offset = found.end_offset
+        except ObjectRotten as error:
+            assert error.key == "p/1"
+            assert seen == expected[: len(seen)]
+            return True
+        assert seen == expected
+        return False
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [body])
+        sound = batches_in(await reader_over(store, clock).read([run], 100, 1 << 20, EPOCH))
+        assert len(sound) == len(source)
+        named = [await read_with_rot_at(place, sound) for place in range(4, len(body), 97)]
+        assert any(named)
+
+    asyncio.run(whole())
