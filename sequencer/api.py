@@ -121,9 +121,9 @@ class SwapRefused(SequencerError):
 ERRORS: dict[str, type[SequencerError]] = {
     error.code: error
     for error in (
-        SequencerError, SequencerUnavailable, SequencerOverloaded, IncarnationChanged, SessionClosed, CommitExpected,
-        LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig, OffsetOutOfRange,
-        UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, SwapRefused,
+        SequencerError, SequencerUnavailable, SequencerOverloaded, IncarnationChanged, SessionClosed,
+        CommitExpected, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
+        OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, SwapRefused,
     )
 }  # fmt: skip
 
@@ -359,7 +359,8 @@ class ConfigChange(Value, frozen=True):
 
 
 class AlterConfig(Value, frozen=True):
-    """`name`: topic name, or broker id as text ('' for the cluster-wide default). `replace`: drop what isn't named."""
+    """`name`: topic name, or broker id as text ('' for the cluster-wide default). `replace`: drop what isn't
+    named."""
 
     scope: ConfigScope
     name: str
@@ -440,7 +441,8 @@ class PartitionError(enum.IntEnum):
 
 
 class FoundPartition(Value, frozen=True):
-    """The partition at one commit number, and the runs from the one that holds `offset` on, in order, tiling."""
+    """The partition at one commit number, and the runs from the one that holds `offset` on, in order,
+    tiling."""
 
     error: PartitionError
     log_start_offset: int
@@ -479,7 +481,8 @@ class OffsetsRequest(Value, frozen=True):
 
 class OffsetResult(Value, frozen=True):
     """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
-    record at or after the time (the run with the largest timestamp), None when there is none; the caller looks
+    record at or after the time (the run with the largest timestamp), None when there is none; the caller
+    looks
     inside it, from `log_start_offset` on."""
 
     error: PartitionError
@@ -531,7 +534,8 @@ class PartitionNews(Value, frozen=True):
 
 
 class FeedRequest(Value, frozen=True):
-    """Wait until something was committed after `after` in one of `partitions` ([] means all), or `max_wait_ms`."""
+    """Wait until something was committed after `after` in one of `partitions` ([] means all), or
+    `max_wait_ms`."""
 
     after: int
     partitions: list[tuple[UUID, int]]
@@ -539,7 +543,8 @@ class FeedRequest(Value, frozen=True):
 
 
 class FeedAnswer(Value, frozen=True):
-    """`reset`: `after` is too old to be continued from; forget what is known and go on from `commit_number`."""
+    """`reset`: `after` is too old to be continued from; forget what is known and go on from
+    `commit_number`."""
 
     commit_number: int
     reset: bool
@@ -603,7 +608,8 @@ class LoadGroup(Value, frozen=True):
 
 
 class GroupState(Value, frozen=True):
-    """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its keys."""
+    """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its
+    keys."""
 
     group_id: str
     generation: int
@@ -692,7 +698,7 @@ class Lags(Value, frozen=True):
     lags: list[Lag]
 
 
-# --- retention, garbage, compaction --------------------------------------------------------------------------
+# --- retention, garbage, compaction ------------------------------------------------------------------------
 
 
 class DeleteRecordsPartition(Value, frozen=True):
@@ -773,7 +779,8 @@ class NamedLease(Value, frozen=True):
 
 
 class CompactionRequest(Value, frozen=True):
-    """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than `min_age_ms`."""
+    """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than
+    `min_age_ms`."""
 
     min_bytes: int
     min_age_ms: int

@@ -25,7 +25,8 @@ from tailrace.mixed_object import BatchCoordinates
 class Assignment:
     """`outcomes` and `table` have one entry per batch, in order. `producers`: the states that changed.
 
-    `base_offset` is that of the first stored batch, `end_offset` is exclusive; they are equal when none is stored.
+    `base_offset` is that of the first stored batch, `end_offset` is exclusive; they are equal when none is
+    stored.
     `max_timestamp` is the largest of the stored batches', -1 when none is stored.
     """
 

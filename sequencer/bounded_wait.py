@@ -9,7 +9,8 @@ from tailrace.clock import Clock
 
 
 async def wait_for(clock: Clock, awaited: asyncio.Future[Any], seconds: float) -> bool:
-    """Wait until `awaited` is done (True) or `seconds` have passed (False). It is neither read nor cancelled."""
+    """Wait until `awaited` is done (True) or `seconds` have passed (False). It is neither read nor
+    cancelled."""
     if awaited.done():
         return True
     bell = asyncio.ensure_future(clock.sleep(seconds))

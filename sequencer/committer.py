@@ -1,10 +1,14 @@
 """The sequencer in one process: the only writer of its row store.
 
-Whatever changes rows goes through one bounded queue to one task, the committer. It takes what is queued as a group,
-decides each request on a draft over the durable state, has all changes written in one transaction, and only then
-takes them into the state that readers see, publishes the feed and answers. What arrives meanwhile is the next group.
+Whatever changes rows goes through one bounded queue to one task, the committer. It takes what is queued as a
+group,
+decides each request on a draft over the durable state, has all changes written in one transaction, and only
+then
+takes them into the state that readers see, publishes the feed and answers. What arrives meanwhile is the
+next group.
 
-A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (ask again with the
+A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (ask again with
+the
 same ids), and the state is loaded anew from the store before anything else is decided.
 """
 
@@ -122,7 +126,8 @@ MAX_FORGOTTEN = 100_000
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """A request on its way to the committer. `is_alone`: it looks rows up in the store, so it is its own group."""
+    """A request on its way to the committer. `is_alone`: it looks rows up in the store, so it is its own
+    group."""
 
     decide: Decide | DecideWithStore | None
     answer: asyncio.Future[Any]
@@ -238,6 +243,11 @@ class LocalSequencer:
         """Whether this process still holds the committer's lease, as far as it can know."""
         return self._epoch is not None and self._clock.monotonic() < self._lease_until
 
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds for which this process surely stays the committer; 0 when it is not."""
+        return 0.0 if self._epoch is None else max(0.0, self._lease_until - self._clock.monotonic())
+
     async def _be_ready(self) -> None:
         """Hold the lease and a state that is the store's, or raise SequencerUnavailable."""
         if self._is_closed:
@@ -335,30 +345,40 @@ class LocalSequencer:
         outcomes: list[_Outcome] = []
         try:
             await self._be_ready()
-            draft = Draft(self._state, await self._store.now_ms())
+            # Should the lease be taken anew meanwhile, the store refuses this epoch: nothing that was
+            # decided on
+            # this state is written over what another committer wrote.
+            state, epoch = self._state, self._epoch
+            assert epoch is not None, "a ready committer has an epoch"
+            draft = Draft(state, await self._store.now_ms())
             await self._look_up_objects(draft, group)
             for change in group:
                 await self._decide(draft, change, outcomes)
             if draft.changes:
-                self._is_stale = True  # Until the write has returned, nobody knows what is in the store.
-                assert self._epoch is not None, "a ready committer has an epoch"
-                await self._store.write(draft.changes, self._epoch)
-                self._is_stale = False
+                await self._write(draft, epoch)
         except SequencerError as error:
             self._fail_group(group, outcomes, SequencerUnavailable(f"not committed, ask again: {error}"))
             if not isinstance(error, SequencerUnavailable):
                 self._epoch = None
             return
-        except Exception as error:  # noqa: BLE001 - the committer's outermost edge: callers get it, the task lives on
+        except Exception as error:  # noqa: BLE001 - the outermost edge: callers get it, the task lives on
             self._fail_group(group, outcomes, error)
             return
-        self._state.apply(draft.changes)
-        self._feed.publish(self._state.counter(COMMIT_NUMBER), draft.news)
+        if state is self._state:
+            state.apply(draft.changes)
+            self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
         for outcome in outcomes:
             if outcome.error is not None:
                 _fail(outcome.change, outcome.error)
             elif not outcome.change.answer.done():
                 outcome.change.answer.set_result(outcome.value)
+
+    async def _write(self, draft: Draft, epoch: int) -> None:
+        try:
+            await self._store.write(draft.changes, epoch)
+        except BaseException:
+            self._is_stale = True  # Nobody knows what is in the store now.
+            raise
 
     def _fail_group(self, group: list[_Change], outcomes: list[_Outcome], error: Exception) -> None:
         """Fail all that was decided or not yet decided; what only waits for its turn goes on waiting."""
@@ -368,7 +388,8 @@ class LocalSequencer:
                 _fail(change, error)
 
     async def _look_up_objects(self, draft: Draft, group: list[_Change]) -> None:
-        """Object rows that the group's commits may name, early ones included: a batch is asked again by its object."""
+        """Object rows that the group's commits may name, early ones included: a batch is asked again by its
+        object."""
         commits = [change.commit for change in group if change.commit is not None]
         for session_id in dict.fromkeys(commit.session_id for commit in commits):
             commits += [
@@ -439,28 +460,36 @@ class LocalSequencer:
         """Decide a commit, and those that waited for it."""
         following: _Change | None = change
         while following is not None:
-            asked = following.commit
-            assert asked is not None, "only commits wait for their number"
+            outcome = _Outcome(following)
+            outcomes.append(outcome)
             savepoint = draft.savepoint()
             try:
-                answer = self._decide_commit(savepoint, following, asked)
+                outcome.value = self._decide_commit(savepoint, following, request)
             except SequencerError as error:
-                outcomes.append(_Outcome(following, error=error))
+                outcome.error = error
                 if isinstance(error, SessionClosed):
-                    for early in self._early.pop(asked.session_id, {}).values():
-                        outcomes.append(_Outcome(early, error=error))
+                    waiting = self._early.pop(request.session_id, {})
+                    outcomes.extend(_Outcome(early, error=error) for early in waiting.values())
                 return
-            if answer is None:
+            if outcome.value is None:
+                outcomes.pop()  # It waits for its turn.
                 return
             savepoint.keep()
-            outcomes.append(_Outcome(following, answer))
-            session = draft.get(SessionRow, request.session_id)
-            waiting = self._early.get(request.session_id)
-            following = None
-            if session is not None and waiting is not None:
-                following = waiting.pop(session.next_number, None)
-                if not waiting:
-                    del self._early[request.session_id]
+            following = self._next_early(draft, request.session_id)
+            if following is not None:
+                assert following.commit is not None, "only commits wait for their number"
+                request = following.commit
+
+    def _next_early(self, draft: Draft, session_id: UUID) -> _Change | None:
+        """The commit whose turn has come, taken out of those that wait."""
+        session = draft.get(SessionRow, session_id)
+        waiting = self._early.get(session_id)
+        if session is None or waiting is None:
+            return None
+        found = waiting.pop(session.next_number, None)
+        if not waiting:
+            del self._early[session_id]
+        return found
 
     def _decide_commit(self, draft: Draft, change: _Change, request: CommitRequest) -> CommitAnswer | None:
         """The answer, or None when the commit now waits for an earlier number."""
@@ -477,7 +506,7 @@ class LocalSequencer:
             before = waiting.get(request.number)
             if before is None and len(waiting) >= self._settings.max_early_commits:
                 raise CommitExpected(
-                    f"number {request.number} while {len(waiting)} wait already; expected {session.next_number}"
+                    f"number {request.number} while {len(waiting)} wait; expected {session.next_number}"
                 )
             if before is not None:
                 _fail(before, SequencerUnavailable(f"number {request.number} was asked again meanwhile"))
@@ -579,7 +608,8 @@ class LocalSequencer:
     # --- producers
 
     async def init_producer(self, request: InitProducer) -> ProducerGrant:
-        """A new id each time, as Kafka gives idempotent producers: a bumped epoch of theirs is judged by partition."""
+        """A new id each time, as Kafka gives idempotent producers: a bumped epoch of theirs is judged by
+        partition."""
         return await self._change(lambda draft: ProducerGrant(draft.count_up(PRODUCER_ID), 0))
 
     async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
@@ -624,7 +654,8 @@ class LocalSequencer:
         return await self._change(lambda draft: topics.delete_records(draft, request))
 
     async def apply_retention(self, request: Empty) -> RetentionSummary:
-        """End what ran out and remove what is too old or too much, in steps of one bounded transaction each."""
+        """End what ran out and remove what is too old or too much, in steps of one bounded transaction
+        each."""
         total = _Removal()
         settings = self._settings
 

@@ -163,7 +163,8 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> OffsetErrors:
 
 
 def expire_offsets(draft: Draft, retention_ms: int) -> int:
-    """Forget positions of empty groups whose time is over, and groups left with nothing; how many positions."""
+    """Forget positions of empty groups whose time is over, and groups left with nothing; how many
+    positions."""
     emptied_before = draft.now_ms - retention_ms
     expired = 0
     idle = {

@@ -1,6 +1,7 @@
 """Leases: agents and the ring they form, named leases, and which agent coordinates a group.
 
-Whether an agent is live is said by its row, never by comparing clocks elsewhere: expiry is a change of the row.
+Whether an agent is live is said by its row, never by comparing clocks elsewhere: expiry is a change of the
+row.
 
 Invariants:
 - a broker id belongs to one advertised address for ever; each registration raises its epoch;
@@ -163,7 +164,8 @@ def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
 
 
 def locate_group(draft: Draft, request: LocateGroup, settings: SequencerSettings) -> GroupOwner:
-    """The group's coordinator: its owner while that lives and does not drain, else the first such candidate."""
+    """The group's coordinator: its owner while that lives and does not drain, else the first such
+    candidate."""
     row = draft.get(GroupRow, request.group_id)
     if row is not None:
         owner = _placeable(draft, row.owner)

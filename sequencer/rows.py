@@ -1,6 +1,7 @@
 """Rows: what the sequencer remembers, and the interface of what stores them.
 
-Two kinds. *Hot* rows (topics, partitions, sessions, producers, groups, ...) are all in the committer's memory and
+Two kinds. *Hot* rows (topics, partitions, sessions, producers, groups, ...) are all in the committer's
+memory and
 mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows (objects, runs)
 only live in the store and are looked up.
 
@@ -24,7 +25,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class CounterRow(Row, frozen=True):
-    """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id', 'epoch'."""
+    """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id',
+    'epoch'."""
 
     name: str
     value: int
@@ -51,7 +53,8 @@ class PartitionRow(Row, frozen=True):
 
 
 class SessionRow(Row, frozen=True):
-    """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps` counts
+    """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps`
+    counts
     sweeps that found nothing, the last at `swept_ms`."""
 
     session_id: UUID
@@ -66,7 +69,8 @@ class SessionRow(Row, frozen=True):
 
 
 class CommitRow(Row, frozen=True):
-    """The answer to (session, number), kept until the agent says it has it. `answer`: encoded CommitAnswer."""
+    """The answer to (session, number), kept until the agent says it has it. `answer`: encoded
+    CommitAnswer."""
 
     session_id: UUID
     number: int
@@ -144,7 +148,8 @@ class SwapRow(Row, frozen=True):
 
 
 class ObjectRow(Row, frozen=True):
-    """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the grace,
+    """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the
+    grace,
     deleted and forgotten."""
 
     object_id: UUID
@@ -253,7 +258,8 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 
 
 class RowStore(Protocol):
-    """Durable rows. The reference is `sequencer.memory.MemoryRowStore`; SQL is `sequencer.sql.store.SqlRowStore`.
+    """Durable rows. The reference is `sequencer.memory.MemoryRowStore`; SQL is
+    `sequencer.sql.store.SqlRowStore`.
 
     Raises sequencer.api.SequencerUnavailable when the database is away, LeaseLost from `write` when another
     committer has taken over.
@@ -295,8 +301,11 @@ class RowStore(Protocol):
         """`runs_from` for many (topic_id, partition, offset, max_bytes) at once."""
         ...
 
-    async def first_run_reaching(self, topic_id: UUID, partition: int, timestamp: int, from_offset: int) -> Run | None:
-        """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the running
+    async def first_run_reaching(
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
+    ) -> Run | None:
+        """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the
+        running
         maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what follows)."""
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -76,14 +76,16 @@ from sequencer.committer import LocalSequencer
 from sequencer.settings import SequencerSettings
 from tailrace.clock import SeededEntropy
 from tailrace.mixed_object import BatchCoordinates
-from tests.support.sequencers import FACTORIES, Factory, Opened
+from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory, Opened
 
 SETTINGS = SequencerSettings(sweep_interval_ms=1_000, max_topics=20, max_partitions_per_topic=100)
 T0 = 1_700_000_000_000
 
 
-@pytest.fixture(params=sorted(FACTORIES))
+@pytest.fixture(params=[*FACTORIES, *POSTGRES_FACTORIES])
 def factory(request: pytest.FixtureRequest) -> Factory:
+    if request.param in POSTGRES_FACTORIES:
+        return POSTGRES_FACTORIES[request.param](request.getfixturevalue("postgres"))
     return FACTORIES[request.param]
 
 
@@ -91,7 +93,9 @@ def info(name: str) -> AgentInfo:
     return AgentInfo(name, 9092, name, 0, 9644, "zone-a", "0", UUID(int=len(name)))
 
 
-def batch(count: int = 1, at: int = T0, producer: int = -1, epoch: int = 0, sequence: int = -1) -> BatchCoordinates:
+def batch(
+    count: int = 1, at: int = T0, producer: int = -1, epoch: int = 0, sequence: int = -1
+) -> BatchCoordinates:
     is_idempotent = producer >= 0
     return BatchCoordinates(100, count, at, at, producer, epoch if is_idempotent else -1, sequence, 0)
 
@@ -583,7 +587,7 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
 
 def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
-        start = (await bench.find_number())
+        start = await bench.find_number()
         for size in (1, 2, 3):
             await bench.commit(batch(size))
         place = (bench.topic.topic_id, 0)
