@@ -7,6 +7,7 @@ from tailrace.rpc.errors import (
     FrameTooLarge,
     HelloRefused,
     LinkDown,
+    NotConnected,
     ProtocolViolation,
     RpcError,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "KnownCluster",
     "Link",
     "LinkDown",
+    "NotConnected",
     "ProtocolViolation",
     "Receiver",
     "RpcClient",

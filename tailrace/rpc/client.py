@@ -17,7 +17,9 @@ from tailrace.rpc.errors import (
     FrameTooLarge,
     HelloRefused,
     LinkDown,
+    NotConnected,
     ProtocolViolation,
+    RpcError,
 )
 from tailrace.rpc.frames import (
     ERROR,
@@ -108,7 +110,8 @@ class RpcClient:
     ) -> tuple[T, memoryview]:
         """Ask once; the answer and its raw tail (a view of the frame it came in).
 
-        Raises LinkDown, CallTimedOut, CallFailed (the peer's error), FrameTooLarge. A call that is not
+        Raises LinkDown (NotConnected: nothing was sent), CallTimedOut, CallFailed (the peer said no), FrameTooLarge. A
+        call that is not
         answered may have been carried out all the same.
         """
         deadline = self._clock.monotonic() + timeout_s
@@ -170,7 +173,7 @@ class RpcClient:
 
     async def _take_slot(self, method: str, deadline: float) -> None:
         if self._closed:
-            raise LinkDown(f"{self.address}: closed by this side")
+            raise NotConnected(f"{self.address}: closed by this side")
         if self._in_flight < self._max_in_flight and not self._slots:
             self._in_flight += 1
             return
@@ -197,7 +200,7 @@ class RpcClient:
         if self._connecting is None:
             pause = self._not_before - self._clock.monotonic()
             if pause > 0:
-                raise LinkDown(f"{self.address}: {self._last_error} (tried again in {pause:.2f} s)")
+                raise NotConnected(f"{self.address}: {self._last_error} (tried again in {pause:.2f} s)")
             self._connecting = asyncio.create_task(self._connect(), name=f"connect to {self.address}")
             self._connecting.add_done_callback(_seen)
         connecting = self._connecting
@@ -206,7 +209,7 @@ class RpcClient:
             return await self._until(shielded, method, deadline)
         except asyncio.CancelledError:
             if connecting.cancelled():
-                raise LinkDown(f"{self.address}: closed by this side") from None
+                raise NotConnected(f"{self.address}: closed by this side") from None
             raise
 
     async def _connect(self) -> _Connection:
@@ -220,7 +223,7 @@ class RpcClient:
                 if not self._deadlines.has_cancelled(dial):
                     dial.cancel()
                     raise
-                raise LinkDown(f"{self.address}: no connection in {self._connect_timeout_s} s") from None
+                raise NotConnected(f"{self.address}: no connection in {self._connect_timeout_s} s") from None
             finally:
                 self._deadlines.discard(dial)
             deadline = self._clock.monotonic() + self._connect_timeout_s
@@ -234,8 +237,8 @@ class RpcClient:
             most = min(self._max_backoff_s, self._min_backoff_s * 2 ** min(self._failures - 1, 16))
             self._not_before = self._clock.monotonic() + most * (0.5 + 0.5 * self._entropy.fraction())
             self._last_error = str(error)
-            if isinstance(error, ProtocolViolation | msgspec.DecodeError | CallTimedOut):
-                raise LinkDown(f"{self.address}: {error}") from error
+            if isinstance(error, RpcError) and not isinstance(error, NotConnected):
+                raise NotConnected(str(error)) from error
             raise
         self._connecting = None
         self._connection = connection

@@ -11,7 +11,11 @@ class LinkDown(RpcError):
     """The connection was lost or could not be made. The peer may or may not have done what was asked."""
 
 
-class HelloRefused(LinkDown):
+class NotConnected(LinkDown):
+    """No connection could be made: the peer has seen nothing of the call."""
+
+
+class HelloRefused(NotConnected):
     """The two sides do not belong together. `code`: 'version', 'cluster', 'incarnation' or 'secret'."""
 
     def __init__(self, code: str, message: str) -> None:

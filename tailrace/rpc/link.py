@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from tailrace.rpc.errors import LinkDown
+from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME, Buffer
 
 STAGING_BYTES = 16 << 10
@@ -68,7 +68,7 @@ class Link(Protocol):
         ...
 
     async def connect(self, receiver: Receiver) -> Wire:
-        """A new connection. Raises LinkDown. Cancelled, it leaves nothing behind."""
+        """A new connection. Raises NotConnected. Cancelled, it leaves nothing behind."""
         ...
 
 
@@ -100,7 +100,7 @@ class TcpLink:
                 lambda: FrameProtocol(lambda wire: receiver), self._host, self._port, ssl=self._tls
             )
         except OSError as error:  # ssl.SSLError is one
-            raise LinkDown(f"{self._address}: {error}") from error
+            raise NotConnected(f"{self._address}: {error}") from error
         return wire
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailrace.clock import Clock, Entropy
-from tailrace.rpc.errors import LinkDown
+from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH, Buffer
 from tailrace.rpc.link import Receiver, Wire
 from tailrace.rpc.server import RpcServer
@@ -50,7 +50,7 @@ class SimulatedLink:
     async def connect(self, receiver: Receiver) -> Wire:
         await self._clock.sleep(0)
         if self.weather.is_down:
-            raise LinkDown(f"{self._address}: connection refused")
+            raise NotConnected(f"{self._address}: connection refused")
         near, far = _End(self), _End(self)
         near.other, far.other = far, near
         near.receiver = receiver

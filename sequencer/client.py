@@ -1,0 +1,258 @@
+"""The sequencer at a distance: the interface over RPC to any of several servers, asked again until one answers.
+
+What is safe to ask twice is asked twice: commits and swaps carry ids, and most other requests set something to a
+value. For those that would meet their own first success (a topic that exists because the lost answer was "made"),
+the outcome is compared with what was asked; see `_settle`. A session, a broker id or a producer id that was granted
+in a lost answer is never used: it expires.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+from sequencer.api import (
+    ERRORS,
+    CreatePartitions,
+    CreateTopic,
+    Empty,
+    FeedRequest,
+    IncarnationChanged,
+    InvalidRequest,
+    LeaseLost,
+    MetadataRequest,
+    SequencerError,
+    SequencerUnavailable,
+    Topic,
+    TopicExists,
+    UnknownGroup,
+    UnknownTopic,
+    Value,
+)
+from sequencer.methods import FORWARD, AskedSequencer, NotCommitter
+from tailrace.clock import Clock, Entropy
+from tailrace.rpc import (
+    CallFailed,
+    CallTimedOut,
+    FrameTooLarge,
+    HelloRefused,
+    KnownCluster,
+    Link,
+    LinkDown,
+    NotConnected,
+    RpcClient,
+    TcpLink,
+)
+
+A = TypeVar("A", bound=Value)
+
+_SLOW_METHODS = frozenset(
+    {
+        "apply_retention",
+        "garbage",
+        "forget_objects",
+        "compaction_candidates",
+        "swap",
+        "statistics",
+        "sizes",
+        "objects",
+    }
+)
+_HINT_PENALTY_S = 5.0
+_MIN_PAUSE_S = 0.05
+_MAX_PAUSE_S = 0.5
+
+
+class RemoteSequencer(AskedSequencer):
+    """A `sequencer.api.Sequencer` behind one or more addresses ('host:port').
+
+    A call that finds no committer is repeated, at other addresses and with pauses, until `patience_s` have passed;
+    then it raises SequencerUnavailable. Followers say who the committer is, and it is asked directly; where it can't
+    be reached from here, they pass calls on.
+
+    `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage and compaction; feeds wait on top of it).
+    `known` is what this process knows of its cluster: a server of another incarnation raises IncarnationChanged.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        known: KnownCluster | None = None,
+        secret: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        patience_s: float = 10.0,
+        timeout_s: float = 5.0,
+        slow_timeout_s: float = 120.0,
+        max_in_flight: int = 1024,
+        follow_hints: bool = True,
+        link: Callable[[str], Link] | None = None,
+    ) -> None:
+        if not addresses:
+            raise ValueError("no address of a sequencer was given")
+        self.known = known if known is not None else KnownCluster()
+        self._addresses = tuple(addresses)
+        self._clock = clock
+        self._entropy = entropy
+        self._secret = secret
+        self._patience_s = patience_s
+        self._timeout_s = timeout_s
+        self._slow_timeout_s = slow_timeout_s
+        self._max_in_flight = max_in_flight
+        self._follow_hints = follow_hints
+        self._link: Callable[[str], Link] = (
+            link if link is not None else lambda address: TcpLink(address, tls)
+        )
+        self._clients: dict[str, RpcClient] = {}
+        self._current = self._addresses[0]
+        self._unreachable: dict[str, float] = {}
+        self._forward_until = 0.0
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """End the connections; calls that wait fail with SequencerUnavailable."""
+        self._is_closed = True
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await client.close()
+
+    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
+        give_up = self._clock.monotonic() + self._patience_s
+        may_have_happened = False
+        attempts = 0
+        while True:
+            address = self._current
+            attempts += 1
+            try:
+                return await self._ask_once(address, method, request, answer)
+            except NotCommitter as error:
+                failure: SequencerUnavailable = error
+                if self._take_hint(address, str(error)) and attempts % 4:
+                    continue
+            except NotConnected as error:
+                failure = SequencerUnavailable(f"{method}: {error}")
+                self._leave(address)
+            except (LinkDown, CallTimedOut) as error:
+                failure = SequencerUnavailable(f"{method}: {error}; it may have been carried out")
+                may_have_happened = True
+                self._leave(address)
+            except SequencerUnavailable as error:
+                failure = error
+                may_have_happened = True
+                self._leave(address)
+            except SequencerError as error:
+                if may_have_happened:
+                    return cast(A, await self._settle(request, method, error))
+                raise
+            if self._is_closed:
+                raise SequencerUnavailable("this client is closed")
+            pause = self._pause(attempts)
+            if self._clock.monotonic() + pause >= give_up:
+                raise failure
+            await self._clock.sleep(pause)
+
+    async def _ask_once(self, address: str, method: str, request: Value, answer: type[A]) -> A:
+        is_forwarded = self._follow_hints and self._clock.monotonic() < self._forward_until
+        name = FORWARD + method if is_forwarded else method
+        try:
+            value, _ = await self._client(address).call(name, request, answer, self._timeout(method, request))
+        except HelloRefused as error:
+            if error.code == "incarnation":
+                raise IncarnationChanged(f"{address}: {error}") from error
+            raise
+        except FrameTooLarge as error:
+            raise InvalidRequest(str(error)) from error
+        except CallFailed as error:
+            raise _rebuild(method, error) from error
+        return value
+
+    def _timeout(self, method: str, request: Value) -> float:
+        if method in _SLOW_METHODS:
+            return self._slow_timeout_s
+        if isinstance(request, FeedRequest):
+            return self._timeout_s + max(0, request.max_wait_ms) / 1000
+        return self._timeout_s
+
+    def _client(self, address: str) -> RpcClient:
+        if self._is_closed:
+            raise SequencerUnavailable("this client is closed")
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = RpcClient(
+                self._link(address),
+                clock=self._clock,
+                entropy=self._entropy,
+                known=self.known,
+                secret=self._secret,
+                max_in_flight=self._max_in_flight,
+            )
+        return client
+
+    # --- where to ask next
+
+    def _take_hint(self, address: str, hint: str) -> bool:
+        """Go to the committer that a follower named, or have the follower pass calls on; False without a way."""
+        if not hint or hint == address or not self._follow_hints:
+            self._leave(address)
+            return False
+        if self._clock.monotonic() < self._unreachable.get(hint, 0.0):
+            self._forward_until = self._unreachable[hint]
+        elif self._current == address:
+            self._current = hint
+        return True
+
+    def _leave(self, address: str) -> None:
+        """This address did not help: the next of those that were given."""
+        now = self._clock.monotonic()
+        self._unreachable = {other: until for other, until in self._unreachable.items() if until > now}
+        self._unreachable[address] = now + _HINT_PENALTY_S
+        if self._current != address:
+            return  # another call has moved on already
+        at = self._addresses.index(address) + 1 if address in self._addresses else 0
+        self._current = self._addresses[at % len(self._addresses)]
+
+    def _pause(self, attempts: int) -> float:
+        if attempts < len(self._addresses):
+            return 0.0
+        rounds = attempts // len(self._addresses)
+        return min(_MAX_PAUSE_S, _MIN_PAUSE_S * (1 << min(rounds, 8))) * (0.5 + 0.5 * self._entropy.fraction())
+
+    # --- requests that met their own first success
+
+    async def _settle(self, request: Value, method: str, error: SequencerError) -> Value:
+        """The answer to a repeated request whose first attempt seems to have succeeded; else raises the error."""
+        if isinstance(request, CreateTopic) and isinstance(error, TopicExists) and not request.validate_only:
+            for topic in await self._topics():
+                if topic.name == request.name and topic.partitions == request.partitions:
+                    if topic.configs != request.configs:
+                        break
+                    return topic
+        if isinstance(request, CreatePartitions) and isinstance(error, InvalidRequest):
+            for topic in await self._topics():
+                if topic.topic_id == request.topic_id and topic.partitions == request.partitions:
+                    return topic
+        is_gone = (
+            (method == "delete_topic" and isinstance(error, UnknownTopic))
+            or (method == "delete_group" and isinstance(error, UnknownGroup))
+            or (method == "release_agent" and isinstance(error, LeaseLost))
+        )
+        if is_gone:
+            return Empty()
+        raise error
+
+    async def _topics(self) -> list[Topic]:
+        return (await self.metadata(MetadataRequest())).topics or []
+
+
+def _rebuild(method: str, failure: CallFailed) -> SequencerError:
+    """The error as the server raised it."""
+    if failure.code == NotCommitter.code:
+        return NotCommitter(failure.message)
+    if failure.code in ("closing", "internal"):
+        return SequencerUnavailable(f"{method}: {failure.message}")
+    if failure.code in ("unknown_method", "bad_request", "too_large"):
+        return InvalidRequest(failure.message)
+    return ERRORS.get(failure.code, SequencerError)(failure.message)

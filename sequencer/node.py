@@ -1,0 +1,334 @@
+"""A sequencer server: one of several before one database, of which one is the committer and the others pass on.
+
+The node that gets the committer's lease loads the state and answers; a node whose lease is over, by its own monotonic
+clock and less a margin, answers nothing more from memory: what waits fails with SequencerUnavailable, and its callers
+ask the next committer with the same ids. Writes are fenced by the lease's epoch in the store in any case.
+
+The committer's node also does the housekeeping: retention, and the collection of garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast
+
+import structlog
+
+from sequencer.api import Empty, Sequencer, SequencerError, SequencerUnavailable, Value
+from sequencer.bounded_wait import wait_for
+from sequencer.client import RemoteSequencer
+from sequencer.collector import collect
+from sequencer.committer import LocalSequencer
+from sequencer.methods import AskedSequencer, NotCommitter
+from sequencer.rows import RowStore
+from sequencer.server import SequencerService
+from sequencer.settings import SequencerSettings
+from sequencer.topics import ValidateConfig, accept_any_config
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import ObjectStore, StoreError
+from tailrace.rpc import ClusterIdentity, KnownCluster, Link, RpcServer, TcpLink
+
+A = TypeVar("A", bound=Value)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens).
+
+    `committer_lease_ms` is taken by the node in place of the sequencer's own setting: with it and `poll_s`, another
+    node has taken over within 3 s of a committer's death.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str = ""
+    committer_lease_ms: int = 2_000
+    poll_s: float = 0.5
+    """How often a node that is not the committer tries to become it."""
+    margin_s: float = 0.25
+    """How long before its lease ends a committer falls silent: for clocks that do not run alike."""
+    forward_timeout_s: float = 5.0
+    drain_s: float = 2.0
+    retention_interval_s: float = 30.0
+    collection_interval_s: float = 30.0
+
+
+class SequencerNode:
+    """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
+
+    The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
+    is collected here. `link` makes the way to another node (TCP unless a simulation says otherwise).
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        settings: NodeSettings | None = None,
+        sequencer_settings: SequencerSettings | None = None,
+        validate_config: ValidateConfig = accept_any_config,
+        object_store: ObjectStore | None = None,
+        secret: bytes = b"",
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+        link: Callable[[str], Link] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings or NodeSettings()
+        self._sequencer_settings = replace(
+            sequencer_settings or SequencerSettings(), committer_lease_ms=self._settings.committer_lease_ms
+        )
+        self._validate_config = validate_config
+        self._object_store = object_store
+        self._secret = secret
+        self._server_tls = server_tls
+        self._link: Callable[[str], Link] = (
+            link if link is not None else lambda address: TcpLink(address, client_tls)
+        )
+        self._name = f"{self._settings.advertise}#{entropy.uuid()}"
+        self._known = KnownCluster()
+        self._address = self._settings.advertise
+        self._local: LocalSequencer | None = None
+        self._housekeeping: list[asyncio.Task[None]] = []
+        self._leading: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Future[None] | None = None
+        self._waiting: dict[object, asyncio.Task[object]] = {}
+        self._committer = ""
+        self._forwarder: tuple[str, RemoteSequencer] | None = None
+        self._local_sequencer = _Here(self)
+        self._routed = _Routed(self)
+        service = SequencerService(cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed))
+        self.server = RpcServer(
+            service.handle, clock=clock, entropy=entropy, known=self._known, secret=secret
+        )
+
+    # --- life
+
+    async def start(self, *, listen: bool = True) -> None:
+        """Open the store, serve, and try to become the committer. Raises SequencerUnavailable, OSError."""
+        identity = await self._store.open()
+        self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
+        if listen:
+            await self.server.listen(self._settings.host, self._settings.port, self._server_tls)
+            self._address = self._address or f"{self._settings.host}:{self.server.port}"
+        await self._try_to_lead()
+        self._leading = asyncio.create_task(self._lead(), name="sequencer node")
+
+    async def close(self) -> None:
+        """Answer what runs, give the lease back, and end the connections."""
+        await self.server.close(self._settings.drain_s)
+        if self._leading is not None:
+            self._leading.cancel()
+            await asyncio.gather(self._leading, return_exceptions=True)
+        await self._step_down("this node is closing")
+        if self._forwarder is not None:
+            await self._forwarder[1].close()
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The sequencer for callers in this process: here when this node is the committer, else passed on."""
+        return cast(Sequencer, self._routed)
+
+    @property
+    def address(self) -> str:
+        """Where others reach this node; known after `start`."""
+        return self._address
+
+    @property
+    def is_committer(self) -> bool:
+        """Whether this node may answer now."""
+        return self._local is not None and self._local.lease_left_s > self._settings.margin_s
+
+    @property
+    def committer_address(self) -> str:
+        """Where the committer was when last looked; '' when there was none."""
+        return self._address if self.is_committer else self._committer
+
+    # --- the lease
+
+    async def _lead(self) -> None:
+        while True:
+            self._doubt = asyncio.get_running_loop().create_future()
+            if self._local is None:
+                pause = self._settings.poll_s
+            else:
+                pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
+            await wait_for(self._clock, self._doubt, pause)
+            try:
+                if self._local is not None and not self.is_committer:
+                    await self._step_down("the committer's lease is over; ask the next one")
+                if self._local is None:
+                    await self._try_to_lead()
+            except Exception:  # noqa: BLE001 - the outermost edge: a node must go on trying
+                _log.exception("a sequencer node's turn failed")
+
+    async def _try_to_lead(self) -> None:
+        local = LocalSequencer(
+            self._store,
+            self._clock,
+            self._entropy,
+            self._sequencer_settings,
+            self._validate_config,
+            holder=self._name,
+            address=self._address,
+        )
+        try:
+            await local.start()
+        except SequencerError as error:
+            await self._look_for_committer(error)
+            return
+        self._local = local
+        self._committer = ""
+        self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
+        if self._object_store is not None:
+            self._housekeeping.append(
+                asyncio.create_task(self._collect(local, self._object_store), name="collection")
+            )
+        _log.info("this node is the committer", address=self._address)
+
+    async def _look_for_committer(self, error: SequencerError) -> None:
+        try:
+            found = await self._store.committer_address() or ""
+        except SequencerError as other:
+            _log.warning("the sequencer's store is away", reason=str(other))
+            self._committer = ""
+            return
+        self._committer = "" if found == self._address else found
+        if not self._committer:
+            _log.warning("there is no committer", reason=str(error))
+
+    async def _step_down(self, reason: str) -> None:
+        """Answer nothing more from memory, fail what waits, and let go of the state."""
+        local, self._local = self._local, None
+        if local is None:
+            return
+        _log.warning("this node is no longer the committer", reason=reason)
+        for task in list(self._waiting.values()):
+            task.cancel()
+        self._waiting.clear()
+        housekeeping, self._housekeeping = self._housekeeping, []
+        for task in housekeeping:
+            task.cancel()
+        await asyncio.gather(*housekeeping, return_exceptions=True)
+        await local.close()
+
+    def _raise_doubt(self) -> None:
+        if self._doubt is not None and not self._doubt.done():
+            self._doubt.set_result(None)
+
+    # --- answering
+
+    async def _ask_here(self, method: str, request: Value, answer: type[A]) -> A:
+        """Answered by this node's own state, as long as the lease holds: before, during and after."""
+        local = self._local
+        if local is None:
+            raise NotCommitter(self._committer)
+        if not self.is_committer:
+            self._raise_doubt()
+            raise NotCommitter("")
+        task = cast("asyncio.Task[object] | None", asyncio.current_task())
+        assert task is not None, "called in a task"
+        ticket = object()
+        self._waiting[ticket] = task
+        try:
+            value: A = await getattr(local, method)(request)
+        except asyncio.CancelledError:
+            if self._local is local or ticket in self._waiting:
+                raise  # our caller was cancelled, not we by `_step_down`
+            if task.uncancel() > 0:
+                raise
+            raise SequencerUnavailable("the committer's lease is over; ask again with the same ids") from None
+        finally:
+            self._waiting.pop(ticket, None)
+        if local is not self._local or not self.is_committer:
+            self._raise_doubt()
+            raise SequencerUnavailable("the committer's lease is over; ask again with the same ids")
+        return value
+
+    async def _ask_anyone(self, method: str, request: Value, answer: type[A]) -> A:
+        try:
+            return await self._ask_here(method, request, answer)
+        except NotCommitter as error:
+            address = str(error)
+            if not address:
+                raise SequencerUnavailable("there is no committer now; ask again with the same ids") from None
+        try:
+            return await (await self._forward_to(address))._ask(method, request, answer)
+        except NotCommitter:
+            raise SequencerUnavailable(f"{address} is not the committer any more; ask again") from None
+
+    async def _forward_to(self, address: str) -> RemoteSequencer:
+        if self._forwarder is not None and self._forwarder[0] == address:
+            return self._forwarder[1]
+        forwarder = RemoteSequencer(
+            [address],
+            clock=self._clock,
+            entropy=self._entropy,
+            known=self._known,
+            secret=self._secret,
+            patience_s=0,
+            timeout_s=self._settings.forward_timeout_s,
+            follow_hints=False,
+            link=self._link,
+        )
+        old, self._forwarder = self._forwarder, (address, forwarder)
+        if old is not None:
+            await old[1].close()
+        return forwarder
+
+    # --- housekeeping
+
+    async def _apply_retention(self, local: LocalSequencer) -> None:
+        while True:
+            await self._clock.sleep(self._settings.retention_interval_s)
+            try:
+                await local.apply_retention(Empty())
+            except SequencerError as error:
+                _log.warning("retention is put off", reason=str(error))
+
+    async def _collect(self, local: LocalSequencer, objects: ObjectStore) -> None:
+        while True:
+            await self._clock.sleep(self._settings.collection_interval_s)
+            try:
+                done = await collect(local, objects, self._clock)
+            except (SequencerError, StoreError) as error:
+                _log.warning("garbage collection is put off", reason=str(error))
+            else:
+                if done.objects_deleted or done.orphans_deleted:
+                    _log.info(
+                        "garbage is collected", objects=done.objects_deleted, orphans=done.orphans_deleted
+                    )
+
+
+class _Here(AskedSequencer):
+    """This node's own answers; NotCommitter when it is not the one."""
+
+    def __init__(self, node: SequencerNode) -> None:
+        self._node = node
+
+    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
+        return await self._node._ask_here(method, request, answer)
+
+    async def close(self) -> None:
+        """Nothing: the node closes."""
+
+
+class _Routed(AskedSequencer):
+    """This node's own answers, or the committer's."""
+
+    def __init__(self, node: SequencerNode) -> None:
+        self._node = node
+
+    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
+        return await self._node._ask_anyone(method, request, answer)
+
+    async def close(self) -> None:
+        """Nothing: the node closes."""
