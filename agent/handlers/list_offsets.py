@@ -30,6 +30,7 @@ from sequencer.api import (
 )
 
 EARLIEST_PENDING_UPLOAD = -6
+FIRST_EPOCH_VERSION = 4
 _NEEDS = {
     OffsetSpec.MAX_TIMESTAMP: 7,
     OffsetSpec.EARLIEST_LOCAL: 8,
@@ -85,6 +86,8 @@ async def handle(
             return response
         for query, row, result in zip(queries, rows, found.results, strict=True):
             await _fill(services, query, row, result)
+            if context.api_version < FIRST_EPOCH_VERSION:
+                row.leader_epoch = -1
     return response
 
 

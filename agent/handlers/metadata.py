@@ -31,6 +31,7 @@ from tailrace.ids import NIL_TOPIC_ID
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDPOINT_BROKERS = 1
+FIRST_NULL_NAME_VERSION = 12
 
 
 def is_legal_topic_name(name: str) -> bool:
@@ -68,6 +69,9 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
                 refused[name] = await _create(services, name)
             snapshot = await services.catalog.refresh()
         rows = [_wanted(topic, snapshot, context.zone, refused) for topic in request.topics or []]
+        if context.api_version < FIRST_NULL_NAME_VERSION:
+            for row in rows:
+                row.name = row.name or ""
     response.brokers = [
         MetadataResponseBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
         for member in snapshot.ring.members
