@@ -482,8 +482,7 @@ class OffsetsRequest(Value, frozen=True):
 class OffsetResult(Value, frozen=True):
     """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
     record at or after the time (the run with the largest timestamp), None when there is none; the caller
-    looks
-    inside it, from `log_start_offset` on."""
+    looks inside it, from `log_start_offset` on."""
 
     error: PartitionError
     offset: int

@@ -26,8 +26,7 @@ class Assignment:
     """`outcomes` and `table` have one entry per batch, in order. `producers`: the states that changed.
 
     `base_offset` is that of the first stored batch, `end_offset` is exclusive; they are equal when none is
-    stored.
-    `max_timestamp` is the largest of the stored batches', -1 when none is stored.
+    stored. `max_timestamp` is the largest of the stored batches', -1 when none is stored.
     """
 
     outcomes: list[BatchOutcome]

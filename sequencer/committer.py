@@ -1,15 +1,12 @@
 """The sequencer in one process: the only writer of its row store.
 
 Whatever changes rows goes through one bounded queue to one task, the committer. It takes what is queued as a
-group,
-decides each request on a draft over the durable state, has all changes written in one transaction, and only
-then
-takes them into the state that readers see, publishes the feed and answers. What arrives meanwhile is the
-next group.
+group, decides each request on a draft over the durable state, has all changes written in one transaction, and
+only then takes them into the state that readers see, publishes the feed and answers. What arrives meanwhile
+is the next group.
 
 A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (ask again with
-the
-same ids), and the state is loaded anew from the store before anything else is decided.
+the same ids), and the state is loaded anew from the store before anything else is decided.
 """
 
 from __future__ import annotations
@@ -345,9 +342,8 @@ class LocalSequencer:
         outcomes: list[_Outcome] = []
         try:
             await self._be_ready()
-            # Should the lease be taken anew meanwhile, the store refuses this epoch: nothing that was
-            # decided on
-            # this state is written over what another committer wrote.
+            # Should the lease be taken anew meanwhile, the store refuses this epoch: nothing that was decided
+            # on this state is written over what another committer wrote.
             state, epoch = self._state, self._epoch
             assert epoch is not None, "a ready committer has an epoch"
             draft = Draft(state, await self._store.now_ms())

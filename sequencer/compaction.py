@@ -163,8 +163,7 @@ def _replacement_row(
     draft: Draft, replacement: ReplacementRun, old: list[Run], object_id: UUID, number: int
 ) -> RunRow:
     # The running maximum before the first old run is not above that run's, so this is never too low; that of
-    # the
-    # next run is not below the last old run's, so it is never too high.
+    # the next run is not below the last old run's, so it is never too high.
     running_max = max(replacement.max_timestamp, old[0].running_max_timestamp)
     if replacement.max_timestamp > old[-1].running_max_timestamp:
         raise InvalidRequest(

@@ -1,8 +1,7 @@
 """The commit feed: a bounded memory of what was committed, and whoever waits for more of it.
 
-The feed is a hint: it tells each change once per subscriber, in commit order, without a hole; where it
-cannot go on
-from a subscriber's commit number it says so (`reset`), and the truth is `find_batches`.
+The feed is a hint: it tells each change once per subscriber, in commit order, without a hole; where it cannot
+go on from a subscriber's commit number it says so (`reset`), and the truth is `find_batches`.
 """
 
 from __future__ import annotations

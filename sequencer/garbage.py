@@ -2,9 +2,8 @@
 
 Invariants:
 - an object is handed out for deletion only after its grace, counted from when its last run went;
-- a session's row goes only after its prefix was found empty twice, a sweep interval apart, so that a late
-  PUT is
-  still found.
+- a session's row goes only after its prefix was found empty twice, a sweep interval apart, so that a late PUT
+  is still found.
 """
 
 from __future__ import annotations

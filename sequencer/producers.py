@@ -58,8 +58,7 @@ def judge(state: ProducerState | None, epoch: int, base_sequence: int, record_co
     """Decide about one batch of an idempotent producer.
 
     Without a state only sequence 0 is taken. What is ahead of the expected sequence is a gap that may still
-    close;
-    what is behind it and not remembered can never be stored in order.
+    close; what is behind it and not remembered can never be stored in order.
     """
     if not 0 <= base_sequence < SEQUENCES or record_count < 1 or epoch < 0:
         return Judgement(BatchError.OUT_OF_ORDER_SEQUENCE)

@@ -1,8 +1,8 @@
 """What readers are told: bounds out of the durable state, runs out of the store, as of one commit number.
 
 Runs are removed only below a log start that is already durable and visible (sequencer.retention), so a
-look-up in
-the store fits the bounds it was started with, unless the log start moved meanwhile: then it is done again.
+look-up in the store fits the bounds it was started with, unless the log start moved meanwhile: then it is
+done again.
 """
 
 from __future__ import annotations

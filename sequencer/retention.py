@@ -1,8 +1,7 @@
 """Retention: which runs a partition may lose, by time and by bytes, and removing what lies below log start.
 
-Metadata first: a transaction moves the log start, which readers see at once; only a later one removes the
-run rows
-below it, and objects without rows are collected after the grace. A run goes whole or not at all.
+Metadata first: a transaction moves the log start, which readers see at once; only a later one removes the run
+rows below it, and objects without rows are collected after the grace. A run goes whole or not at all.
 
 `expired_end` is pure; the steps decide on a draft, one bounded transaction each.
 """
@@ -45,9 +44,8 @@ def limits_of(configs: Mapping[str, str], settings: SequencerSettings) -> Retent
 def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, now_ms: int) -> int | None:
     """The end of the last run of the oldest `runs` that retention removes; None for none.
 
-    By time: runs whose largest timestamp is too old, up to the first that isn't. By bytes: as long as what
-    is left
-    holds `retention_bytes` or more. `total_bytes`: of the whole partition.
+    By time: runs whose largest timestamp is too old, up to the first that isn't. By bytes: as long as what is
+    left holds `retention_bytes` or more. `total_bytes`: of the whole partition.
     """
     end: int | None = None
     for run in runs:

@@ -1,9 +1,8 @@
 """Rows: what the sequencer remembers, and the interface of what stores them.
 
-Two kinds. *Hot* rows (topics, partitions, sessions, producers, groups, ...) are all in the committer's
-memory and
-mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows (objects, runs)
-only live in the store and are looked up.
+Two kinds. *Hot* rows (topics, partitions, sessions, producers, groups, ...) are all in the committer's memory
+and mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows
+(objects, runs) only live in the store and are looked up.
 
 The committer is the only writer. It decides in memory, collects the `Changes`, and has them written in one
 transaction; an answer leaves only after that transaction is durable.
@@ -54,8 +53,7 @@ class PartitionRow(Row, frozen=True):
 
 class SessionRow(Row, frozen=True):
     """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps`
-    counts
-    sweeps that found nothing, the last at `swept_ms`."""
+    counts sweeps that found nothing, the last at `swept_ms`."""
 
     session_id: UUID
     broker_id: int
@@ -149,8 +147,7 @@ class SwapRow(Row, frozen=True):
 
 class ObjectRow(Row, frozen=True):
     """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the
-    grace,
-    deleted and forgotten."""
+    grace, deleted and forgotten."""
 
     object_id: UUID
     kind: ObjectKind
@@ -305,8 +302,8 @@ class RowStore(Protocol):
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
     ) -> Run | None:
         """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the
-        running
-        maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what follows)."""
+        running maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what
+        follows)."""
         ...
 
     async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:

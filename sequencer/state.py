@@ -1,10 +1,8 @@
 """The committer's hot state: durable rows in memory, and drafts of what the next transaction changes.
 
 `HotState` holds only what is durable: it changes after the store's write has returned, never before, so
-whoever
-reads it reads nothing that could be lost. Decisions are taken on a `Draft` over it, which sees its own
-changes.
-A draft over a draft is a savepoint: a request that fails leaves nothing behind in its group.
+whoever reads it reads nothing that could be lost. Decisions are taken on a `Draft` over it, which sees its
+own changes. A draft over a draft is a savepoint: a request that fails leaves nothing behind in its group.
 """
 
 from __future__ import annotations
@@ -134,8 +132,7 @@ class Draft:
     """Changes on top of the durable state (or of another draft), not yet durable and seen by nobody else.
 
     `now_ms` is the database's clock, one reading for the whole transaction. `objects` are object rows looked
-    up
-    from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
+    up from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
     """
 
     __slots__ = ("changes", "durable", "news", "now_ms", "objects", "_parent")

@@ -1,8 +1,8 @@
 """Topics, their partitions and configs.
 
 A deleted topic is invisible at once: its row, producers and group offsets go in one transaction. Its
-partitions'
-rows stay, without a topic, as the note that their runs are still to be removed (sequencer.retention).
+partitions' rows stay, without a topic, as the note that their runs are still to be removed
+(sequencer.retention).
 """
 
 from __future__ import annotations

@@ -662,6 +662,43 @@ def test_a_failed_write_shows_nothing_and_can_be_asked_again(factory: Factory, w
     run(factory, scenario)
 
 
+def test_an_early_commit_outlives_a_failed_write_and_is_applied_once(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.opened.store
+        if store is None:
+            pytest.skip("this store's writes cannot be made to fail")
+        first, second = bench.request(batch(1)), bench.request(batch(2))
+        early = asyncio.create_task(bench.sequencer.commit(second))
+        await settle()
+        store.fail_next_write("after")
+        with pytest.raises(SequencerUnavailable):
+            await bench.sequencer.commit(first)
+        with pytest.raises(SequencerUnavailable):
+            await early
+        assert outcomes(await bench.sequencer.commit(second)) == [(STORED, 1)]
+        assert outcomes(await bench.sequencer.commit(first)) == [(STORED, 0)]
+        assert (await bench.find()).high_watermark == 3
+
+    run(factory, scenario)
+
+
+def test_readers_do_not_reload_while_a_write_runs(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.opened.store
+        if store is None:
+            pytest.skip("this store's writes cannot be held")
+        for _ in range(3):
+            store.hold_writes()
+            writing = asyncio.create_task(bench.commit(batch(1)))
+            await settle()
+            reading = [asyncio.create_task(bench.find()) for _ in range(3)]
+            store.release_writes()
+            await asyncio.gather(writing, *reading)
+        assert (await bench.find()).high_watermark == 3
+
+    run(factory, scenario)
+
+
 def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transaction(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         store = bench.opened.store
