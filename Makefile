@@ -1,0 +1,63 @@
+# Every target works from a fresh clone: it makes the environment it needs first.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEEDS ?= 100
+
+help: ## List the tasks.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+$(VENV)/.ready: pyproject.toml requirements/all.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/all.txt
+	$(BIN)/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+setup: $(VENV)/.ready ## Make the environment with everything for development.
+
+setup-broker: ## Make an environment with the broker alone (no Spark) in .venv-broker.
+	$(PYTHON) -m venv .venv-broker
+	.venv-broker/bin/python -m pip install --quiet --upgrade pip
+	.venv-broker/bin/python -m pip install --quiet --require-hashes -r requirements/broker.txt
+	.venv-broker/bin/python -m pip install --quiet --no-deps -e .
+	.venv-broker/bin/tailrace version
+
+demo: setup ## Run the whole job on SQLite and a folder.
+	$(BIN)/tailrace demo
+
+demo-cluster: setup ## The same job on S3 (moto), PostgreSQL, two sequencers, four agents in two zones.
+	$(BIN)/python -m tests.integration.cluster_demo
+
+dev: setup ## Serve Kafka clients on 127.0.0.1:9092 from ./data.
+	$(BIN)/tailrace serve
+
+check: setup ## Style, types, layers.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup ## All tests.
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations 10
+
+integration: setup ## The integration tests alone.
+	$(BIN)/python -m pytest -q tests/integration
+
+compat: setup ## Produce, consume, groups, admin with every Kafka client that can be had; prints a table.
+	$(BIN)/python -m tests.compat.run
+
+simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
+
+bench: setup ## Load the embedded broker with librdkafka; prints JSON.
+	$(BIN)/python -m bench.broker
+
+lock: setup ## Compile the locks anew from pyproject.toml.
+	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
+	  --python-version 3.11 pyproject.toml -o requirements/broker.txt
+	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
+	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
+
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration compat simulate bench lock
