@@ -173,6 +173,7 @@ def _cut(refs: list[ChunkRef], chunks: list[ChunkBytes], start: int, end: int) -
 def _parse_index(tail: Buffer, size: int) -> ParquetIndex | int:
     """The index; or, where the tail is too short for it, the byte at which the footer begins."""
     from tailrace.parquet_object.read import FooterNeedsMore, read_index
+    from tailrace.parquet_object.schema import SCHEMA
 
     try:
         index = read_index(tail, size)
@@ -182,6 +183,9 @@ def _parse_index(tail: Buffer, size: int) -> ParquetIndex | int:
         return size - error.needed
     # Parquet's footer has no checksum: one that rotted may still parse. What it claims is looked at here, where
     # a wrong claim is brought again from the store, and where the loop need not wait for it.
+    names = index.metadata.schema.to_arrow_schema().names
+    if names != SCHEMA.names:
+        raise InvalidParquetObject(f"columns {names}; expected {SCHEMA.names}")
     assert len(index.batches) == index.header.batch_count
     assert len(index.row_groups) == len(index.header.row_groups)
     return index

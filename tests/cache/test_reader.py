@@ -373,3 +373,18 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
         assert any(named)
 
     asyncio.run(whole())
+
+
+def test_a_footer_that_rotted_and_still_parses_is_named(
+    parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
+) -> None:
+    run, body, _ = parquet
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [rotten(body, body.index(b"headers", run.index_start))])
+        with pytest.raises(ObjectRotten, match="columns"):
+            await reader_over(store, clock).read([run], 100, 1 << 20, EPOCH)
+
+    asyncio.run(whole())
