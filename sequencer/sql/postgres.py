@@ -23,6 +23,7 @@ from sequencer.rows import Changes
 from sequencer.sql.database import TableStatements, Values, split_changes, table_statements
 from sequencer.sql.migrate import migrate as migrate_tables
 from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
+from tailrace.clock import Clock
 
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 10.0
@@ -73,16 +74,20 @@ _RUNS_FROM = f"""
 
 
 class PostgresDatabase:
-    """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode)."""
+    """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode).
+
+    `clock` stands in for the server's, in tests.
+    """
 
     dialect: Dialect = "postgresql"
 
-    def __init__(self, url: sa.URL) -> None:
+    def __init__(self, url: sa.URL, *, clock: Clock | None = None) -> None:
         self._dsn = url.render_as_string(hide_password=False)
         self._name = f"PostgreSQL at {url.host or 'local'}:{url.port or 5432}/{url.database}"
         self._tables = table_statements("postgresql")
         self._upserts = {kind: _upsert(table) for kind, table in self._tables.items()}
         self._deletes = {kind: _delete(table) for kind, table in self._tables.items()}
+        self._clock = clock
         self._pool: Any = None
 
     async def start(self, *, migrate: bool) -> None:
@@ -108,7 +113,8 @@ class PostgresDatabase:
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
         async with self._connection() as connection:
-            found: list[Values] = await connection.fetch(statement.replace("{now}", _NOW), *arguments)
+            now = _NOW if self._clock is None else f"{self._clock.wall_ms()}::bigint"
+            found: list[Values] = await connection.fetch(statement.replace("{now}", now), *arguments)
             return found
 
     async def fetch_among(

@@ -36,7 +36,9 @@ class UnknownDatabase(ValueError):
     """The URL names no database that can be used; the message says which can."""
 
 
-def open_database(url: str, *, clock: Clock, executor: Executor | None = None) -> Database:
+def open_database(
+    url: str, *, clock: Clock, executor: Executor | None = None, postgres_clock: Clock | None = None
+) -> Database:
     """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`."""
     try:
         parsed = sa.make_url(url)
@@ -51,7 +53,7 @@ def open_database(url: str, *, clock: Clock, executor: Executor | None = None) -
             None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
         )
     if kind in ("postgresql", "postgres"):
-        return PostgresDatabase(parsed.set(drivername="postgresql"))
+        return PostgresDatabase(parsed.set(drivername="postgresql"), clock=postgres_clock)
     raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
 
 
@@ -73,6 +75,7 @@ class SqlRowStore:
         entropy: makes the cluster's id when the database is empty.
         executor: of one thread, for SQLite; one is made where none is given.
         auto_migrate: whether `open` may bring older tables up to date.
+        postgres_clock: stands in for PostgreSQL's own clock, in tests.
     """
 
     def __init__(
@@ -83,8 +86,9 @@ class SqlRowStore:
         entropy: Entropy,
         executor: Executor | None = None,
         auto_migrate: bool = True,
+        postgres_clock: Clock | None = None,
     ) -> None:
-        self._database = open_database(url, clock=clock, executor=executor)
+        self._database = open_database(url, clock=clock, executor=executor, postgres_clock=postgres_clock)
         self._entropy = entropy
         self._auto_migrate = auto_migrate
         dialect = self._database.dialect

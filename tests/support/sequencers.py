@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from sequencer.api import Sequencer
+from sequencer.client import RemoteSequencer
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
+from sequencer.server import SequencerService
 from sequencer.settings import SequencerSettings
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.sql.store import SqlRowStore
+from tailrace.clock import ManualClock, SeededEntropy, SystemClock
+from tailrace.rpc import RpcServer
+from tests.support.servers import PostgresServer
 
 
 @dataclass(slots=True)
@@ -37,5 +44,86 @@ async def memory(settings: SequencerSettings) -> AsyncIterator[Opened]:
         await sequencer.close()
 
 
-FACTORIES: dict[str, Factory] = {"memory": memory}
+@asynccontextmanager
+async def sqlite(settings: SequencerSettings) -> AsyncIterator[Opened]:
+    with tempfile.TemporaryDirectory(prefix="tailrace-sqlite-") as folder:
+        async with _over_sql(f"sqlite:///{folder}/rows.db", settings) as opened:
+            yield opened
+
+
+class _WithItsServer(RemoteSequencer):
+    """Closing it ends what it serves too, as the contract's take-over wants."""
+
+    served: Sequencer
+
+    async def close(self) -> None:
+        await super().close()
+        await self.served.close()
+
+
+@asynccontextmanager
+async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
+    """The memory sequencer through frames on a socket; their time-outs are on the machine's clock."""
+    async with memory(settings) as opened:
+        clock, entropy = SystemClock(), SeededEntropy(4)
+        service = SequencerService(opened.sequencer)
+        server = RpcServer(service.handle, clock=clock, entropy=entropy, secret=b"shared")
+        await server.listen("127.0.0.1", 0)
+        address = f"127.0.0.1:{server.port}"
+        # Without patience: the contract sees each refusal, and repeats what it wants repeated.
+        remote = _WithItsServer([address], clock=clock, entropy=entropy, secret=b"shared", patience_s=0)
+        remote.served = opened.sequencer
+        try:
+            yield Opened(remote, opened.clock, opened.store)
+        finally:
+            await remote.close()
+            await server.close(grace_s=0)
+
+
+def postgresql(server: PostgresServer) -> Factory:
+    """A factory of sequencers on databases of this server."""
+
+    @asynccontextmanager
+    async def opened_on_server(settings: SequencerSettings) -> AsyncIterator[Opened]:
+        url = await asyncio.to_thread(server.create_database, await _migrated(server))
+        async with _over_sql(url, settings) as opened:
+            yield opened
+        await asyncio.to_thread(server.drop_database, url)
+
+    return opened_on_server
+
+
+FACTORIES: dict[str, Factory] = {"memory": memory, "sqlite": sqlite, "rpc": rpc}
 """Add an implementation here, and the whole contract runs over it."""
+
+POSTGRES_FACTORIES: dict[str, Callable[[PostgresServer], Factory]] = {"postgresql": postgresql}
+"""Implementations that need a server."""
+
+
+@asynccontextmanager
+async def _over_sql(url: str, settings: SequencerSettings) -> AsyncIterator[Opened]:
+    clock = ManualClock()
+    store = SqlRowStore(url, clock=clock, entropy=SeededEntropy(2), postgres_clock=clock)
+    sequencer = LocalSequencer(store, clock, SeededEntropy(1), settings)
+    try:
+        await sequencer.start()
+        try:
+            yield Opened(sequencer, clock)
+        finally:
+            await sequencer.close()
+    finally:
+        await store.close()
+
+
+_templates: dict[int, str] = {}
+
+
+async def _migrated(server: PostgresServer) -> str:
+    """A database with the tables, to be copied: faster than migrating each."""
+    if server.pid not in _templates:
+        url = await asyncio.to_thread(server.create_database)
+        store = SqlRowStore(url, clock=ManualClock(), entropy=SeededEntropy(3))
+        await store.open()
+        await store.close()
+        _templates[server.pid] = url.rpartition("/")[2]
+    return _templates[server.pid]
