@@ -74,6 +74,7 @@ class _End:
         self.is_over = False
         self._link = link
         self._travelling: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     def send(self, frame: Sequence[Buffer]) -> None:
         if self.is_over:
@@ -92,7 +93,11 @@ class _End:
         return None
 
     def close(self) -> None:
-        self._end("closed by the peer")
+        if not self.is_over:
+            self.is_over = True
+            task = asyncio.create_task(self._end_after(set(self._travelling)))
+            self._closing = task
+            asyncio.get_running_loop().call_soon(self.receiver.lost, "closed by this side")
 
     def abort(self) -> None:
         self._end("reset by the peer")
@@ -106,6 +111,10 @@ class _End:
             other.abort()
             return
         other.receiver.received(memoryview(whole))
+
+    async def _end_after(self, travelling: set[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*travelling, return_exceptions=True)
+        self._end("closed by the peer")
 
     def _end(self, reason: str) -> None:
         for end in (self, self.other):

@@ -1,0 +1,160 @@
+"""Sequencer nodes over one store: one commits, the others pass on, and one takes over when it falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sequencer.api import (
+    AgentInfo,
+    CommitRequest,
+    CreateTopic,
+    FeedRequest,
+    MetadataRequest,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    SequencerUnavailable,
+)
+from sequencer.client import RemoteSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.node import NodeSettings, SequencerNode
+from tailrace.clock import ManualClock, SeededEntropy
+from tests.support.simulated_link import SimulatedLink
+
+
+class Cut:
+    """A node's way to the store; `is_away` makes every call fail."""
+
+    def __init__(self, store: MemoryRowStore) -> None:
+        self._store = store
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            if self.is_away:
+                raise SequencerUnavailable("the database is away")
+            return await method(*arguments, **named)
+
+        return call
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.entropy = SeededEntropy(9)
+        self.store = MemoryRowStore(self.clock)
+        self.cuts = {name: Cut(self.store) for name in ("a:1", "b:1")}
+        self.nodes = {
+            name: SequencerNode(
+                cut,  # type: ignore[arg-type]
+                self.clock,
+                self.entropy,
+                settings=NodeSettings(advertise=name),
+                link=self.link,
+            )
+            for name, cut in self.cuts.items()
+        }
+        self.links: list[SimulatedLink] = []
+
+    def link(self, address: str) -> SimulatedLink:
+        made = SimulatedLink(
+            self.nodes[address].server, clock=self.clock, entropy=self.entropy, address=address
+        )
+        self.links.append(made)
+        return made
+
+    def remote(self, *addresses: str) -> RemoteSequencer:
+        return RemoteSequencer(
+            addresses, clock=self.clock, entropy=self.entropy, link=self.link, patience_s=20
+        )
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.1)):
+            self.clock.advance(0.1)
+            for _ in range(30):
+                await asyncio.sleep(0)
+
+    async def during(self, call: Awaitable[Any]) -> Any:
+        """The call's outcome, while time goes on."""
+        task = asyncio.ensure_future(call)
+        while not task.done():
+            await self.pass_time(0.1)
+        return await task
+
+
+def run(use: Callable[[World], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        world = World()
+        for node in world.nodes.values():
+            await node.start(listen=False)
+        await use(world)
+        for node in world.nodes.values():
+            await world.during(node.close())
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
+
+
+def test_a_follower_names_the_committer_and_passes_on() -> None:
+    async def use(world: World) -> None:
+        assert [node.is_committer for node in world.nodes.values()] == [True, False]
+        remote = world.remote("b:1")
+        topic = await world.during(remote.create_topic(CreateTopic("t", 1, {})))
+        assert remote._current == "a:1"
+        metadata = await world.during(world.nodes["b:1"].sequencer.metadata(MetadataRequest()))
+        assert [one.topic_id for one in metadata.topics] == [topic.topic_id]
+        await remote.close()
+
+    run(use)
+
+
+def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_and_knows_all() -> None:
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        remote = world.remote("a:1", "b:1")
+        agent = await world.during(remote.register_agent(AGENT))
+        session = await world.during(remote.open_session(OpenSession(agent.broker_id, agent.epoch)))
+        described = ObjectDescription(
+            world.entropy.uuid(), ObjectKind.MIXED, session.prefix + "0", 10, 0, 5, world.clock.wall_ms()
+        )
+        request = CommitRequest(session.session_id, 0, 0, described, [])
+        answer = await world.during(remote.commit(request))
+        waiting = asyncio.ensure_future(first.sequencer.feed(FeedRequest(answer.commit_number, [], 30_000)))
+        await world.pass_time(0.1)
+        world.cuts["a:1"].is_away = True
+        await world.pass_time(3.0)
+        assert (first.is_committer, second.is_committer) == (False, True)
+        with pytest.raises(SequencerUnavailable):
+            await waiting
+        assert await world.during(remote.commit(request)) == answer
+        await remote.close()
+
+    run(use)
+
+
+def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        await world.during(first.close())
+        await world.pass_time(0.6)
+        assert second.is_committer
+
+    run(use)
+
+
+def test_a_paused_committer_answers_nothing_after_its_lease() -> None:
+    async def use(world: World) -> None:
+        first = world.nodes["a:1"]
+        world.clock.advance(10)  # nobody has run meanwhile
+        with pytest.raises(SequencerUnavailable):
+            await first.sequencer.metadata(MetadataRequest())
+
+    run(use)
