@@ -77,7 +77,7 @@ def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
     has_append_time = np.array([header.timestamp_type for header in headers], np.uint8)
     kinds = np.empty(rows, np.int8)
     keys, values = _Binary(rows, size), _Binary(rows, size)
-    names, header_values = _Binary(most_headers, size), _Binary(most_headers, size)
+    names, header_values = _Binary(most_headers, size, 0), _Binary(most_headers, size, 0)
     header_offsets = np.empty(rows + 1, np.int32)
     exact = np.zeros(len(batches), np.uint8)
     totals = np.zeros(kernels.TOTALS, np.int64)
@@ -112,6 +112,7 @@ def decode_batches(batches: Sequence[UnpackedBatch]) -> DecodedRows:
     if reason != kernels.OK:
         raise InvalidRecords(f"batch at offset {headers[which].base_offset}: {kernels.REASONS[reason]}")
     header_count = int(totals[kernels.HEADER_COUNT])
+    header_values.valid = ~header_values.valid[: (header_count + 7) // 8]
     name_array = names.array(pa.string(), header_count, 0)
     if totals[kernels.NOT_ASCII]:
         _check_utf8(name_array)
@@ -138,10 +139,13 @@ class _Binary:
 
     __slots__ = ("data", "offsets", "valid")
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: int, size: int, fill: int = 255) -> None:
         self.offsets: Array = np.empty(count + 1, np.int32)
         self.data: Array = np.empty(size, np.uint8)
-        self.valid: Array = np.zeros((count + 7) // 8, np.uint8)
+        bitmap_bytes = (count + 7) // 8
+        self.valid: Array = (
+            np.full(bitmap_bytes, fill, np.uint8) if fill else np.zeros(bitmap_bytes, np.uint8)
+        )
 
     def array(self, kind: Any, count: int, nulls: int) -> Array:
         used = int(self.offsets[count])

@@ -52,13 +52,35 @@ def _copy(typingctx, target, target_at, source, source_at, count):
     return signature, codegen
 
 
-@njit(cache=True, nogil=True)
+@intrinsic
+def _copy16(typingctx, target, target_at, source, source_at):
+    """Always 16 bytes, without a call: for short keys, where both arrays have the room."""
+    signature = types.void(target, types.int64, source, types.int64)
+
+    def codegen(context, builder, sig, args):
+        target_data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        source_data = context.make_array(sig.args[2])(context, builder, args[2]).data
+        count = context.get_constant(types.intp, 16)
+        cgutils.raw_memcpy(
+            builder, builder.gep(target_data, [args[1]]), builder.gep(source_data, [args[3]]), count, 1
+        )
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@njit(cache=True, nogil=True, forceinline=True)
 def _varint(source, position, end):
     """Value, position after it (-1: bad), and whether it was written in the fewest bytes."""
     if position < end:
         first = np.int64(source[position])
         if first < 128:
             return (first >> 1) ^ -(first & 1), position + 1, True
+    return _long_varint(source, position, end)
+
+
+@njit(cache=True, nogil=True)
+def _long_varint(source, position, end):
     value = np.uint64(0)
     shift = np.uint64(0)
     while position < end:
@@ -76,7 +98,7 @@ def _varint(source, position, end):
     return np.int64(0), np.int64(-1), False
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _put_varint(target, position, value):
     rest = np.uint64((value << 1) ^ (value >> 63))
     while rest > np.uint64(0x7F):
@@ -102,10 +124,12 @@ def decode(
     source, starts, counts, base_offsets, last_deltas, base_timestamps, append_times, has_append_time,
     offsets, timestamps, created, types_out,
     key_offsets, key_data, key_valid, value_offsets, value_data, value_valid,
-    header_offsets, name_offsets, name_data, header_value_offsets, header_value_data, header_valid,
+    header_offsets, name_offsets, name_data, header_value_offsets, header_value_data, header_nulls,
     exact, totals,
 ):  # fmt: skip
     """Records of many batches (batch b: source[starts[b]:starts[b + 1]]) into Arrow's buffers.
+
+    `key_valid` and `value_valid` come filled with ones, `header_nulls` (mostly unused) with zeros.
 
     Returns (reason, batch): OK, or what is wrong with which batch.
     """
@@ -158,11 +182,14 @@ def decode(
             if at < 0 or size < -1 or size > end - at:
                 return BAD_FIELD, batch
             if size >= 0:
-                _copy(key_data, key_at, source, at, size)
+                if size <= 16 and at + 16 <= source.shape[0] and key_at + 16 <= key_data.shape[0]:
+                    _copy16(key_data, key_at, source, at)
+                else:
+                    _copy(key_data, key_at, source, at, size)
                 key_at += size
                 at += size
-                key_valid[row >> 3] |= np.uint8(1 << (row & 7))
             else:
+                key_valid[row >> 3] &= np.uint8(~(1 << (row & 7)))
                 totals[KEY_NULLS] += 1
             key_offsets[row + 1] = key_at
 
@@ -174,8 +201,8 @@ def decode(
                 _copy(value_data, value_at, source, at, size)
                 value_at += size
                 at += size
-                value_valid[row >> 3] |= np.uint8(1 << (row & 7))
             else:
+                value_valid[row >> 3] &= np.uint8(~(1 << (row & 7)))
                 totals[VALUE_NULLS] += 1
             value_offsets[row + 1] = value_at
 
@@ -202,8 +229,8 @@ def decode(
                     _copy(header_value_data, header_value_at, source, at, size)
                     header_value_at += size
                     at += size
-                    header_valid[header_at >> 3] |= np.uint8(1 << (header_at & 7))
                 else:
+                    header_nulls[header_at >> 3] |= np.uint8(1 << (header_at & 7))
                     totals[HEADER_NULLS] += 1
                 header_at += 1
                 header_value_offsets[header_at] = header_value_at

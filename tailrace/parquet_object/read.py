@@ -77,6 +77,7 @@ class ParquetIndex:
     size: int
     header: ParquetHeader
     metadata: Any
+    footer_bytes: int
 
     @cached_property
     def batches(self) -> list[BatchHeader]:
@@ -194,7 +195,7 @@ def read_index(tail: Buffer, size: int) -> ParquetIndex:
         raise InvalidParquetObject(
             f"{metadata.num_row_groups} row groups; the header describes {len(groups)}"
         )
-    return ParquetIndex(size, header, metadata)
+    return ParquetIndex(size, header, metadata, needed)
 
 
 def record_batches(

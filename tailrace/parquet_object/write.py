@@ -78,6 +78,11 @@ class WrittenParquet:
     row_groups: list[RowGroupRange]
     index: ParquetIndex
 
+    @property
+    def index_start(self) -> int:
+        """The byte at which the footer begins: what a reader fetches first goes from here to the end."""
+        return self.size - self.index.footer_bytes
+
 
 def write_parquet(
     runs: Sequence[SourceRun],

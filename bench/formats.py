@@ -1,0 +1,120 @@
+"""MB/s of one core through the stored formats: decode, encode, Parquet write and read, header walk, CRC.
+
+    python bench/formats.py [--megabytes 64]
+
+MB are of record batches, uncompressed. Reports; never passes or fails. Compare ratios within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import coordinates, seal
+from tailrace.parquet_object.decode import decode_batches, unpack
+from tailrace.parquet_object.encode import encode_records
+from tailrace.parquet_object.read import record_batches
+from tailrace.parquet_object.verify import verify
+from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
+from tailrace.record_batch import check_crc, read_header, validate_produced
+from tailrace.records import NewRecord, decode_records, encode_batch
+
+PARTITION = TopicPartition(UUID(int=1), 0)
+
+
+def best(action: Callable[[], object], times: int = 3) -> float:
+    """Seconds of the fastest of some runs, after one to warm up."""
+    action()
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def batches_of(record_bytes: int, megabytes: int) -> list[SourceBatch]:
+    """Batches of 64 KiB of records with a short key and a value of half text, half noise."""
+    noise = np.random.default_rng(1).bytes(1 << 20)
+    per_batch = max(1, (64 << 10) // record_bytes)
+    text = b'{"carrier":"UA","delay":12}' * (record_bytes // 27 + 1)
+    found: list[SourceBatch] = []
+    half = record_bytes // 2
+    for number in range((megabytes << 20) // (per_batch * record_bytes)):
+        start = (number * 7919) % (len(noise) - 2 * half - per_batch)
+        records = [
+            NewRecord(b"key-%05d" % place, text[:half] + noise[start + place : start + place + half])
+            for place in range(per_batch)
+        ]
+        times = [1_700_000_000_000 + number * 10 + place // 10 for place in range(per_batch)]
+        found.append(SourceBatch(encode_batch(records, timestamps=times), number * per_batch, 0))
+    return found
+
+
+def main() -> None:
+    """Print one table per record size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=64)
+    megabytes = parser.parse_args().megabytes
+    for record_bytes in (100, 1000):
+        batches = batches_of(record_bytes, megabytes)
+        size = sum(len(batch.data) for batch in batches) / 1e6
+        views = [memoryview(batch.data) for batch in batches]
+        headers = [read_header(view) for view in views]
+        unpacked = [unpack(header, view) for header, view in zip(headers, views, strict=True)]
+        counts = [header.record_count for header in headers]
+        groups = [unpacked[start : start + 256] for start in range(0, len(unpacked), 256)]
+        table = pa.table(decode_batches(unpacked).columns)
+        run = SourceRun(PARTITION, "bench", batches)
+
+        def write(run: SourceRun = run) -> object:
+            return write_parquet([run], object_id=UUID(int=2), cluster_id="bench", created_ms=0)
+
+        written = write_parquet([run], object_id=UUID(int=2), cluster_id="bench", created_ms=0)
+        data = memoryview(written.data or b"")
+
+        def read(written: object = written, data: memoryview = data) -> object:
+            index = written.index  # type: ignore[attr-defined]
+            return [
+                record_batches(index, group.number, data[group.start : group.start + group.length])
+                for group in index.row_groups
+            ]
+
+        sealed = [(coordinates(header), [view]) for header, view in zip(headers, views, strict=True)]
+        few = batches[: max(1, len(batches) // 32)]
+        share = len(few) / len(batches)
+        rows: list[tuple[str, float, Callable[[], object]]] = [
+            ("CRC-32C", 1, lambda views=views: [check_crc(view) for view in views]),
+            ("validate_produced", 1, lambda views=views: [
+                validate_produced(view, max_message_bytes=1 << 20) for view in views
+            ]),
+            ("seal a mixed object", 1, lambda sealed=sealed: seal(
+                [(PARTITION, "bench", sealed)], object_id=UUID(int=3), session_id=UUID(int=4),
+                number=0, created_ms=0,
+            )),
+            ("decode to Arrow (numba)", 1, lambda groups=groups: [decode_batches(group) for group in groups]),
+            ("encode from Arrow (numba)", 1, lambda table=table, headers=headers, counts=counts: (
+                encode_records(table, headers, counts)
+            )),
+            ("CRC + decode + write Parquet", 1, write),
+            ("read Parquet + rebuild batches", 1, read),
+            ("verify (all of it, with CRC)", 1, lambda data=data, run=run, written=written: verify(
+                data, [run], size=written.size, crc=written.crc
+            )),
+            ("decode in plain Python", share, lambda few=few: [decode_records(batch.data) for batch in few]),
+        ]  # fmt: skip
+        print(
+            f"\nrecords of {record_bytes} B, {size:.0f} MB in {len(batches)} batches, Parquet {written.size / 1e6:.0f} MB"
+        )
+        for name, part, action in rows:
+            print(f"  {name:<32}{size * part / best(action):>10,.0f} MB/s")
+
+
+if __name__ == "__main__":
+    main()

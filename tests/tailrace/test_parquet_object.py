@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.ids import TopicPartition
+from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.parquet_object.read import FooterNeedsMore, read_index, record_batches
+from tailrace.parquet_object.verify import verify
+from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
+from tailrace.record_batch import Compression, crc_of, framed, read_header
+from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
+
+TOPIC = UUID(int=5)
+PLAIN = settings(deadline=None, max_examples=40, derandomize=True)
+BYTES = st.none() | st.binary(max_size=30)
+RECORD = st.builds(NewRecord, BYTES, BYTES, st.lists(st.tuples(st.text(max_size=4), BYTES), max_size=3))
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(-(2**60), 2**60), RECORD), min_size=1, max_size=8),
+        st.sampled_from(Compression),
+        st.none() | st.integers(0, 2**40),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def source(batches: list[bytes], *, gap: int = 0, partition: int = 0) -> SourceRun:
+    placed: list[SourceBatch] = []
+    offset = 100
+    for batch in batches:
+        placed.append(SourceBatch(batch, offset, 2))
+        offset += read_header(batch).last_offset_delta + 1 + gap
+    return SourceRun(TopicPartition(TOPIC, partition), "flights", placed)
+
+
+def write(*runs: SourceRun, row_group_bytes: int = 1 << 20) -> WrittenParquet:
+    return write_parquet(
+        runs, object_id=UUID(int=1), cluster_id="c", created_ms=9, row_group_bytes=row_group_bytes
+    )
+
+
+def whole(written: WrittenParquet) -> bytes:
+    assert written.data is not None
+    return bytes(written.data)
+
+
+def replay(written: WrittenParquet, partition: int = 0, offset: int = 0) -> list[bytes]:
+    data = whole(written)
+    where = TopicPartition(TOPIC, partition)
+    return [
+        stored.data
+        for group in written.index.row_groups_for(TOPIC, partition, offset)
+        for stored in record_batches(
+            written.index,
+            group.number,
+            data[group.start : group.start + group.length],
+            partition=where,
+            from_offset=offset,
+        )
+    ]
+
+
+def placed(batch: SourceBatch) -> bytes:
+    return b"".join(framed(memoryview(batch.data), batch.base_offset, batch.leader_epoch))
+
+
+def simple(count: int, compression: Compression = Compression.NONE, size: int = 100) -> list[bytes]:
+    records = [NewRecord(b"k%d" % number, bytes([number]) * size, [("h", None)]) for number in range(5)]
+    return [
+        encode_batch(records, timestamps=list(range(number, number + 5)), compression=compression)
+        for number in range(count)
+    ]
+
+
+@PLAIN
+@given(BATCHES, st.integers(0, 3), st.sampled_from([1, 200, 1 << 20]))
+def test_batches_come_back_as_they_went_in(
+    made: list[tuple[list[tuple[int, NewRecord]], Compression, int | None, int]], gap: int, group: int
+) -> None:
+    batches = [
+        encode_batch(
+            [record for _, record in timed],
+            timestamps=[timestamp for timestamp, _ in timed],
+            compression=codec,
+            log_append_time=stamp,
+            offset_deltas=[place * (1 + holes) for place in range(len(timed))],
+        )
+        for timed, codec, stamp, holes in made
+    ]
+    run = source(batches, gap=gap)
+
+    written = write(run, row_group_bytes=group)
+
+    assert verify(whole(written), [run], size=written.size, crc=written.crc) == []
+    for before, after in zip(run.batches, replay(written), strict=True):
+        assert decode_records(after) == decode_records(placed(before))
+        assert crc_of(after) == read_header(after).crc
+        if read_header(after).compression is Compression.NONE:
+            assert after == placed(before)
+
+
+def test_an_offset_is_found_in_its_row_group_and_partition() -> None:
+    runs = [source(simple(9), gap=2), source(simple(4), partition=1)]
+    written = write(*runs, row_group_bytes=1200)
+
+    assert len(written.row_groups) > 4
+    for partition, run in enumerate(runs):
+        batches = list(run.batches)
+        for offset in range(95, 175):
+            left = [batch for batch in batches if batch.base_offset + 5 > offset]
+            assert replay(written, partition, offset) == [placed(batch) for batch in left]
+    assert written.index.row_groups_for(UUID(int=6), 0, 0) == []
+    assert [(run.partition, run.base_offset, run.end_offset) for run in written.runs] == [
+        (0, 100, 161),
+        (1, 100, 120),
+    ]
+
+
+def test_the_index_is_read_from_the_tail_in_two_steps() -> None:
+    written = write(source(simple(3)))
+    data = whole(written)
+
+    with pytest.raises(FooterNeedsMore) as short:
+        read_index(data[-100:], len(data))
+    index = read_index(data[-short.value.needed :], len(data))
+
+    assert index.header == written.index.header
+    assert len(data) - short.value.needed == written.index_start
+
+
+def test_non_canonical_records_come_back_record_for_record() -> None:
+    batch = bytearray(simple(1)[0])
+    batch[63] = 1  # a record attribute that Kafka ignores
+    struct.pack_into(">I", batch, 17, crc_of(batch))
+    run = source([bytes(batch)])
+
+    written = write(run)
+
+    assert written.index.header.exact == b"\x00"
+    assert verify(whole(written), [run], size=written.size, crc=written.crc) == []
+    assert decode_records(replay(written)[0]) == decode_records(placed(next(iter(run.batches))))
+
+
+@PLAIN
+@given(st.data())
+def test_rotten_records_raise_and_never_crash(data: st.DataObject) -> None:
+    batch = bytearray(simple(1, size=10)[0])
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    struct.pack_into(">I", batch, 17, crc_of(batch))
+    try:
+        expected = decode_records(batch)
+    except InvalidRecords:
+        expected = None
+
+    try:
+        written = write(source([bytes(batch)]))
+    except InvalidRecords:
+        return
+    after = decode_records(replay(written)[0])
+    assert expected is not None
+    assert [record[1:] for record in after] == [record[1:] for record in expected]
+
+
+def test_a_rotten_row_group_is_reported_never_served() -> None:
+    written = write(source(simple(3)))
+    data = whole(written)
+    (group,) = written.row_groups
+    good = data[group.start : group.start + group.length]
+    batches = record_batches(written.index, 0, good)
+
+    for place in range(0, len(good), 7):
+        rotten = bytearray(good)
+        rotten[place] ^= 0x10
+        try:
+            found = record_batches(written.index, 0, bytes(rotten))
+        except InvalidParquetObject:
+            continue
+        assert found == batches
+
+
+def test_verification_finds_a_batch_that_is_not_the_sources() -> None:
+    written = write(source(simple(3)))
+    other = source([*simple(2), simple(1, size=101)[0]])
+
+    assert verify(whole(written), [other], size=written.size, crc=written.crc)
+    assert verify(whole(written), [source(simple(2))], size=written.size, crc=written.crc)
+    assert verify(whole(written), [source(simple(3))], size=written.size, crc=written.crc + 1)
+
+
+def test_offsets_that_fall_are_refused() -> None:
+    first, second = source(simple(2)).batches
+    with pytest.raises(ValueError, match="after"):
+        write(SourceRun(TopicPartition(TOPIC, 0), "t", [second, first]))
+
+
+def test_analysts_read_plain_columns(tmp_path: Path) -> None:
+    path = tmp_path / "one.parquet"
+    written = write_parquet(
+        [source(simple(2))], object_id=UUID(int=1), cluster_id="c", created_ms=9, path=str(path)
+    )
+    table = pq.read_table(pa.BufferReader(path.read_bytes()))
+
+    assert path.stat().st_size == written.size
+    assert table.column("offset").to_pylist() == list(range(100, 110))
+    assert set(table.column("topic").to_pylist()) == {"flights"}
+    assert table.column("headers")[0].as_py() == [{"key": "h", "value": None}]
+    assert table.column("create_timestamp").null_count == 10
+
+
+def test_the_package_alone_imports_no_pyarrow() -> None:
+    script = (
+        "import sys, tailrace.parquet_object, tailrace.parquet_object.header as h; "
+        "assert not {'pyarrow', 'numba'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
