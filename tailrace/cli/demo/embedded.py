@@ -1,0 +1,117 @@
+"""The demo on the embedded default: `tailrace serve` in a process of its own, SQLite and a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tailrace.cli.demo import job
+from tailrace.clock import SystemClock
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.folder import FolderStore
+
+IMPATIENT = {
+    "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
+    "TAILRACE_MAINTENANCE_SECONDS": "1",
+}
+"""The demo does not wait a production's grace before old bytes go."""
+
+
+@dataclass
+class EmbeddedCluster:
+    """A `tailrace serve` process and its folder."""
+
+    bootstrap: str
+    rpc: str
+    metrics_urls: list[str]
+    data: Path
+
+    @property
+    def objects(self) -> Path:
+        return self.data / "objects"
+
+    @property
+    def store(self) -> ObjectStore:
+        return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
+
+    async def compact(self) -> None:
+        from compactor.job import run_compaction
+
+        await run_compaction(str(self.objects), sequencers=[self.rpc], min_age_ms=0)
+
+    def parquet_paths(self, keys: list[str]) -> list[str]:
+        return [str(self.objects / key) for key in keys]
+
+    def during_load(self, share: float) -> None:
+        """Nothing happens to the one process."""
+
+
+def main(data: Path | None, console: Console) -> int:
+    """Run the demo in `data` (a new temporary folder when None, removed afterwards). Returns the exit status."""
+    if data is not None:
+        with serving(data) as cluster:
+            return job.run(cluster, console)
+    made = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
+    try:
+        with serving(made) as cluster:
+            return job.run(cluster, console)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def serving(data: Path) -> Iterator[EmbeddedCluster]:
+    """A `tailrace serve` on free ports, ready; drained at the end."""
+    kafka, http, rpc = (_free_port() for _ in range(3))
+    command = [
+        sys.executable, "-m", "tailrace.cli.app", "serve", "--data", str(data),
+        "--listen", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}", "--rpc", f"127.0.0.1:{rpc}",
+        "--log-level", "warning",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, env={**os.environ, **IMPATIENT})
+    try:
+        _until_ready(process, f"http://127.0.0.1:{http}/readyz")
+        yield EmbeddedCluster(
+            f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", [f"http://127.0.0.1:{http}/metrics"], data
+        )
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended at once, with status {process.returncode}")
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError("the server was not ready within 30 s")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
