@@ -1,13 +1,15 @@
 """MB/s of one core through the stored formats: decode, encode, Parquet write and read, header walk, CRC.
 
-    python bench/formats.py [--megabytes 64]
+    python bench/formats.py [--megabytes 64] [--mallopt]
 
-MB are of record batches, uncompressed. Reports; never passes or fails. Compare ratios within one run.
+MB are of record batches, uncompressed; half of each value is noise. `--mallopt` keeps freed memory in the process,
+as Tailrace's own processes do (M_MMAP_THRESHOLD 256 MiB, M_TRIM_THRESHOLD 512 MiB). Reports; never passes or fails. Compare ratios within one run.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import time
 from collections.abc import Callable
 from uuid import UUID
@@ -41,15 +43,17 @@ def best(action: Callable[[], object], times: int = 3) -> float:
 
 def batches_of(record_bytes: int, megabytes: int) -> list[SourceBatch]:
     """Batches of 64 KiB of records with a short key and a value of half text, half noise."""
-    noise = np.random.default_rng(1).bytes(1 << 20)
+    noise = np.random.default_rng(1).bytes(32 << 20)
     per_batch = max(1, (64 << 10) // record_bytes)
     text = b'{"carrier":"UA","delay":12}' * (record_bytes // 27 + 1)
     found: list[SourceBatch] = []
     half = record_bytes // 2
     for number in range((megabytes << 20) // (per_batch * record_bytes)):
-        start = (number * 7919) % (len(noise) - 2 * half - per_batch)
+        start = (number * 7_919_003) % (len(noise) - (per_batch + 1) * half)
         records = [
-            NewRecord(b"key-%05d" % place, text[:half] + noise[start + place : start + place + half])
+            NewRecord(
+                b"key-%05d" % place, text[:half] + noise[start + place * half : start + (place + 1) * half]
+            )
             for place in range(per_batch)
         ]
         times = [1_700_000_000_000 + number * 10 + place // 10 for place in range(per_batch)]
@@ -61,7 +65,13 @@ def main() -> None:
     """Print one table per record size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=64)
-    megabytes = parser.parse_args().megabytes
+    parser.add_argument("--mallopt", action="store_true")
+    given = parser.parse_args()
+    megabytes = given.megabytes
+    if given.mallopt:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 256 << 20)
+        libc.mallopt(-1, 512 << 20)
     for record_bytes in (100, 1000):
         batches = batches_of(record_bytes, megabytes)
         size = sum(len(batch.data) for batch in batches) / 1e6
@@ -109,9 +119,7 @@ def main() -> None:
             )),
             ("decode in plain Python", share, lambda few=few: [decode_records(batch.data) for batch in few]),
         ]  # fmt: skip
-        print(
-            f"\nrecords of {record_bytes} B, {size:.0f} MB in {len(batches)} batches, Parquet {written.size / 1e6:.0f} MB"
-        )
+        print(f"\nrecords of {record_bytes} B, {size:.0f} MB, Parquet {written.size / 1e6:.0f} MB")
         for name, part, action in rows:
             print(f"  {name:<32}{size * part / best(action):>10,.0f} MB/s")
 
