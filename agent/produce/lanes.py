@@ -48,6 +48,8 @@ from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull
 log = structlog.get_logger("agent.flush")
 
 MAX_ASKED_AGAIN = 1_000
+MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
+"""Verdicts that another agent's commit may turn: the batches before these may still be on their way there."""
 
 
 class WriteThrough(Protocol):
@@ -81,6 +83,7 @@ class Gap:
     object: ObjectDescription
     batch: BufferedBatch
     deadline: float
+    verdict: BatchError
 
 
 class Lane:
@@ -373,8 +376,8 @@ class Lane:
             partition = TopicPartition(proposal.topic_id, proposal.partition)
             position = proposal.start
             for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
-                if outcome.error is BatchError.SEQUENCE_GAP:
-                    gaps.append(Gap(partition, position, description, batch, give_up_at))
+                if outcome.error in MAY_CLOSE:
+                    gaps.append(Gap(partition, position, description, batch, give_up_at, outcome.error))
                 else:
                     batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                 position += batch.coordinates.length
@@ -392,14 +395,14 @@ class Lane:
         while gaps:
             now = self._clock.monotonic()
             for gap in [gap for gap in gaps if now >= gap.deadline]:
-                gap.batch.settle(BatchResult(BatchError.OUT_OF_ORDER_SEQUENCE))
+                gap.batch.settle(BatchResult(gap.verdict))
             gaps = [gap for gap in gaps if now < gap.deadline]
             session = self._session
             if not gaps:
                 return
             if session is None or (self._closing and not self._inflight):
                 for gap in gaps:
-                    gap.batch.settle(BatchResult(BatchError.OUT_OF_ORDER_SEQUENCE))
+                    gap.batch.settle(BatchResult(gap.verdict))
                 return
             await self._clock.sleep(backoff)
             backoff = min(backoff * 2, 0.25)
@@ -428,7 +431,7 @@ class Lane:
                 continue
             for gap, run in zip(asked, answer.runs, strict=True):
                 outcome = run.outcomes[0]
-                if outcome.error is not BatchError.SEQUENCE_GAP:
+                if outcome.error not in MAY_CLOSE:
                     gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                     gaps.remove(gap)
                     backoff = 0.01
@@ -461,7 +464,7 @@ class Lane:
                 else:
                     grant = await self._sequencer.renew_session(SessionRef(session.session_id))
                     session.no_put_after = self._no_put_after(grant, now)
-                    pause = max(grant.lease_ms / 5000, 0.05)
+                    pause = min(max(grant.lease_ms / 5000, 0.05), 1.0)
             except SessionClosed as error:
                 log.warning(
                     "the upload session was closed; opening another", lane=self._number, error=str(error)

@@ -40,6 +40,7 @@ class EmbeddedCluster:
     rpc: str
     metrics_urls: list[str]
     data: Path
+    pid: int
 
     @property
     def objects(self) -> Path:

@@ -26,6 +26,8 @@ COLLECTED_WITHIN_SECONDS = 60.0
 PUT_DOLLARS, GET_DOLLARS, STORED_GIB_MONTH_DOLLARS = 0.005 / 1000, 0.0004 / 1000, 0.023
 """S3 standard's list prices in us-east-1 (2026): per request, and per GiB and month."""
 
+_Content = tuple[str, bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]
+
 
 class DemoCluster(Protocol):
     """What the job needs to know of a running cluster."""
@@ -187,7 +189,8 @@ def _check_reading(checks: Checks, reading: clients.GroupReading, records: list[
         for (topic, _), log in reading.records.items()
         for read in log
     )
-    missing, extra = wanted - seen, seen - wanted
+    missing = wanted - seen
+    extra = seen - wanted
     checks.that(
         not missing and not extra,
         "every record was read, with its key, value, timestamp and headers",
@@ -320,7 +323,7 @@ def _show(cluster: DemoCluster, console: Console, figures: Figures) -> None:
         ("bytes on the store at the end, MiB", f"{stored[1] / 2**20:.1f}"),
         ("agents' PUTs", f"{puts:,.0f}"),
         ("agents' GETs", f"{gets:,.0f}"),
-        ("rows of runs at the sequencer", f"{_sum(metrics, 'tailrace_sequencer_rows', 'kind="runs"'):,.0f}"),
+        ("rows of runs at the sequencer", f"{runs:,.0f}"),
         ("estimated $ of requests per GiB produced", f"{dollars:.4f}"),
         (
             "estimated $ per GiB stored and month",
