@@ -1,0 +1,407 @@
+"""The group coordinator: takes up groups, drives their state machines, stores what they say before they say it.
+
+A group is taken up when a request for it comes and the sequencer locates it here; it stays until it is empty or the
+lease it was taken under is over. One lock per group orders its requests, so answers leave in the order of the states
+that they tell of. Whoever is cancelled while waiting takes nothing with it: each step runs to its end in a task that
+the coordinator owns.
+
+Nothing is answered from memory after the agent's lease minus a margin (checked when the answer leaves, not when the
+request comes), nor after the group could not be stored: such groups are forgotten, and NOT_COORDINATOR makes every
+client look for the coordinator again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.stored_group import restored, stored
+from agent.protocol.error_codes import ErrorCode
+from agent.services import Identity
+from agent.settings import AgentSettings
+from cache.ring import group_candidates
+from sequencer.api import (
+    CommitOffsets,
+    GroupOwner,
+    GroupRef,
+    LoadGroup,
+    LocateGroup,
+    OffsetErrors,
+    OffsetPosition,
+    Ring,
+    SaveGroup,
+    Sequencer,
+    SequencerError,
+    StaleGroup,
+)
+from tailrace.clock import Clock, Entropy
+
+log = structlog.get_logger("agent.groups")
+
+T = TypeVar("T")
+
+LEASE_MARGIN_SECONDS = 0.5
+"""How long before its lease ends a coordinator falls silent: more than an answer takes to leave the process."""
+
+TICK_SECONDS = 0.1
+"""How often due deadlines are looked for: the precision of session and rebalance time-outs."""
+
+MAX_ATTEMPTS = 3
+"""How often a request follows a group that was forgotten while it waited for its turn."""
+
+
+class GroupRefusal(Exception):
+    """A request about a group can't be served; `code` is the whole answer."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes."""
+
+    group: Group
+    lease_epoch: int
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_over: bool = False
+    armed_at: float | None = None
+
+
+class GroupCoordinator:
+    """Coordinates the groups that the sequencer places on this agent. `start` before use, `close` at the end."""
+
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        clock: Clock,
+        entropy: Entropy,
+        settings: AgentSettings,
+        identity: Callable[[], Identity],
+        ring: Callable[[], Ring],
+    ) -> None:
+        self._sequencer = sequencer
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings
+        self._identity = identity
+        self._ring = ring
+        self._held: dict[str, _Held] = {}
+        self._loading: dict[str, asyncio.Task[_Held]] = {}
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._last_ticket = 0
+        self._due: list[tuple[float, str]] = []
+        self._steps: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    # --- life
+
+    async def start(self) -> None:
+        """Begin to watch time-outs."""
+        self._timer = asyncio.create_task(self._watch_deadlines())
+
+    async def close(self) -> None:
+        """Answer whoever waits with NOT_COORDINATOR, and serve nothing any more. What was answered is stored."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timer
+        for held in list(self._held.values()):
+            self._forget(held)
+        while self._steps:
+            await asyncio.wait(list(self._steps))
+
+    # --- what members ask
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup: waits until the next generation is made and stored."""
+        answer = await self._ask(group_id, lambda group, now, ticket: group.join(now, ticket, request))
+        assert isinstance(answer, JoinAnswer), "a join is answered as a join"
+        return answer
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup: waits until the leader's assignment is there and stored."""
+        answer = await self._ask(group_id, lambda group, now, ticket: group.sync(now, ticket, request))
+        assert isinstance(answer, SyncAnswer), "a sync is answered as a sync"
+        return answer
+
+    async def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Heartbeat: keeps the session, and says when to join again."""
+        return await self._step(
+            group_id, lambda group, now: group.heartbeat(now, member_id, instance_id, generation)
+        )
+
+    async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
+        """LeaveGroup: one code per (member id, instance id)."""
+        return await self._step(group_id, lambda group, now: group.leave(now, leaving))
+
+    async def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: list[OffsetPosition],
+        retention_ms: int = -1,
+    ) -> OffsetErrors:
+        """OffsetCommit: by a member of this generation, or (generation -1, no member) for an empty group.
+
+        Raises:
+            GroupRefusal: for all partitions alike.
+            SequencerError: the sequencer can't take it now.
+        """
+        identity = self._identity()
+        request = CommitOffsets(
+            group_id, identity.broker_id, identity.lease_epoch, generation, member_id, offsets, retention_ms
+        )
+        if generation < 0 and not member_id and instance_id is None:
+            try:
+                return await self._sequencer.commit_offsets(request)
+            except StaleGroup as error:
+                raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
+        await self._may_commit(group_id, member_id, instance_id, generation)
+        try:
+            return await self._sequencer.commit_offsets(request)
+        except StaleGroup as error:
+            # The group went on meanwhile, which memory knows; or it is another agent's now.
+            await self._may_commit(group_id, member_id, instance_id, generation)
+            held = self._held.get(group_id)
+            if held is not None:
+                self._forget(held)
+            raise GroupRefusal(ErrorCode.NOT_COORDINATOR) from error
+
+    async def _may_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        code = await self._step(
+            group_id, lambda group, now: group.commit(now, member_id, instance_id, generation)
+        )
+        if code is not ErrorCode.NONE:
+            raise GroupRefusal(code)
+
+    # --- what tools ask
+
+    async def look(self, group_id: str, view: Callable[[Group], T]) -> T:
+        """What `view` makes of the group as it is now. The group must not be changed or kept."""
+        return await self._step(group_id, lambda group, now: view(group))
+
+    async def delete(self, group_id: str) -> None:
+        """DeleteGroups: forget an empty group and its offsets.
+
+        Raises:
+            GroupRefusal: it has members, or is coordinated elsewhere.
+            SequencerError: UnknownGroup, or the sequencer can't.
+        """
+
+        def refuse_if_used(group: Group) -> None:
+            if group.members or group.pending:
+                raise GroupRefusal(ErrorCode.NON_EMPTY_GROUP)
+
+        await self._step(group_id, lambda group, now: refuse_if_used(group))
+        await self._sequencer.delete_group(GroupRef(group_id))
+        held = self._held.get(group_id)
+        if held is not None:
+            self._forget(held)
+
+    async def locate(self, group_id: str) -> GroupOwner:
+        """Who coordinates the group; it is placed by the ring if it has no live owner."""
+        candidates = group_candidates(self._ring(), group_id)
+        return await self._sequencer.locate_group(LocateGroup(group_id, candidates))
+
+    def phase_of(self, group_id: str) -> GroupPhase | None:
+        """The state of a group that is held in memory; between generations it is newer than what is stored."""
+        held = self._held.get(group_id)
+        return held.group.phase if held is not None and self._is_mine(held) else None
+
+    # --- one step of one group
+
+    async def _ask(self, group_id: str, act: Callable[[Group, float, int], None]) -> Answer:
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        try:
+            await self._step(group_id, lambda group, now: act(group, now, ticket))
+            return await future
+        finally:
+            del self._waiting[ticket]
+
+    async def _step(self, group_id: str, act: Callable[[Group, float], T]) -> T:
+        if not group_id:
+            raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
+        self._require_lease()
+        return await self._to_its_end(self._perform(group_id, act))
+
+    async def _to_its_end(self, step: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(step)
+        self._steps.add(task)
+        task.add_done_callback(self._stepped)
+        return await asyncio.shield(task)
+
+    def _stepped(self, task: asyncio.Task[Any]) -> None:
+        self._steps.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever asked; nobody may be left to hear it
+
+    async def _perform(self, group_id: str, act: Callable[[Group, float], T]) -> T:
+        for _ in range(MAX_ATTEMPTS):
+            held = await self._take_up(group_id)
+            async with held.lock:
+                if held.is_over:
+                    continue
+                result = act(held.group, self._clock.monotonic())
+                if await self._settle(held):
+                    return result
+                break
+        raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+
+    async def _settle(self, held: _Held) -> bool:
+        """Store what changed, then let the answers leave. False: the group is lost, and so they say."""
+        group = held.group
+        answers = group.take_answers()
+        if group.is_dirty and not await self._save(held):
+            self._forget(held)
+        if held.is_over or not self._is_mine(held):
+            for ticket, answer in answers:
+                self._deliver(ticket, _refused(answer))
+            return False
+        for ticket, answer in answers:
+            self._deliver(ticket, answer)
+        if group.is_idle:
+            held.is_over = True
+            self._held.pop(group.group_id, None)
+        else:
+            self._arm(held)
+        return True
+
+    async def _save(self, held: _Held) -> bool:
+        held.group.is_dirty = False
+        identity = self._identity()
+        try:
+            await self._sequencer.save_group(
+                SaveGroup(identity.broker_id, held.lease_epoch, stored(held.group))
+            )
+        except SequencerError as error:
+            log.warning(
+                "a group could not be stored and is let go", group=held.group.group_id, error=str(error)
+            )
+            return False
+        return True
+
+    def _deliver(self, ticket: int, answer: Answer) -> None:
+        future = self._waiting.get(ticket)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _forget(self, held: _Held) -> None:
+        held.is_over = True
+        if self._held.get(held.group.group_id) is held:
+            del self._held[held.group.group_id]
+        held.group.close(ErrorCode.NOT_COORDINATOR)
+        for ticket, answer in held.group.take_answers():
+            self._deliver(ticket, _refused(answer))
+
+    # --- ownership
+
+    def _require_lease(self) -> None:
+        if self._is_closed or self._clock.monotonic() >= self._identity().valid_until - LEASE_MARGIN_SECONDS:
+            raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+
+    def _is_mine(self, held: _Held) -> bool:
+        identity = self._identity()
+        return (
+            not self._is_closed
+            and held.lease_epoch == identity.lease_epoch
+            and self._clock.monotonic() < identity.valid_until - LEASE_MARGIN_SECONDS
+        )
+
+    async def _take_up(self, group_id: str) -> _Held:
+        held = self._held.get(group_id)
+        if held is not None:
+            if held.lease_epoch == self._identity().lease_epoch:
+                return held
+            self._forget(held)
+        loading = self._loading.get(group_id)
+        if loading is None:
+            loading = self._loading[group_id] = asyncio.create_task(self._load(group_id))
+            loading.add_done_callback(lambda _: self._loading.pop(group_id, None))
+        return await asyncio.shield(loading)
+
+    async def _load(self, group_id: str) -> _Held:
+        identity = self._identity()
+        broker_id, lease_epoch = identity.broker_id, identity.lease_epoch
+        owner = await self.locate(group_id)
+        if owner.broker_id != broker_id:
+            raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+        state = await self._sequencer.load_group(LoadGroup(group_id, broker_id, lease_epoch))
+        settings = self._settings
+        group = restored(
+            state,
+            self._clock.monotonic(),
+            settings.group_initial_rebalance_delay_ms / 1000,
+            settings.group_max_size,
+        )
+        held = _Held(group, lease_epoch)
+        if self._is_closed:
+            raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+        self._held[group_id] = held
+        self._arm(held)
+        return held
+
+    # --- time-outs
+
+    def _arm(self, held: _Held) -> None:
+        deadline = held.group.next_deadline()
+        if deadline is not None and (held.armed_at is None or deadline < held.armed_at):
+            held.armed_at = deadline
+            heapq.heappush(self._due, (deadline, held.group.group_id))
+
+    async def _watch_deadlines(self) -> None:
+        """Look every tick at the groups whose armed deadline passed; most of them only moved it on."""
+        epoch = self._identity().lease_epoch
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            if self._identity().lease_epoch != epoch:
+                epoch = self._identity().lease_epoch
+                for held in [each for each in self._held.values() if each.lease_epoch != epoch]:
+                    self._forget(held)
+            now = self._clock.monotonic()
+            while self._due and self._due[0][0] <= now:
+                _, group_id = heapq.heappop(self._due)
+                held_now = self._held.get(group_id)
+                if held_now is not None and held_now.armed_at is not None and held_now.armed_at <= now:
+                    held_now.armed_at = None
+                    task = asyncio.create_task(self._expire(held_now))
+                    self._steps.add(task)
+                    task.add_done_callback(self._stepped)
+
+    async def _expire(self, held: _Held) -> None:
+        async with held.lock:
+            if held.is_over:
+                return
+            if not self._is_mine(held):
+                self._forget(held)
+                return
+            now = self._clock.monotonic()
+            deadline = held.group.next_deadline()
+            if deadline is not None and deadline <= now:
+                held.group.expire(now)
+            await self._settle(held)
+
+
+def _refused(answer: Answer) -> Answer:
+    if isinstance(answer, JoinAnswer):
+        return JoinAnswer(ErrorCode.NOT_COORDINATOR, answer.member_id)
+    return SyncAnswer(ErrorCode.NOT_COORDINATOR)

@@ -1,0 +1,577 @@
+"""A classic consumer group: members, generations and assignments, with no I/O, no clock and no tasks in it.
+
+    state                 | what is going on                          | left when
+    Empty                 | no members; offsets may remain            | someone joins
+    PreparingRebalance    | members are asked to join again           | all did, or the rebalance time-out passed
+    CompletingRebalance   | the generation is made, the leader thinks | its assignment came, or someone changed
+    Stable                | everyone works on its assignment          | someone comes, goes, or wants something else
+    Dead                  | deleted or given up                       | never
+
+Every call takes `now` (seconds, monotonic). JoinGroup and SyncGroup may be answered later: they carry a ticket, and
+answers come out of `take_answers`. `is_dirty` says that the state must be stored before any of them may leave.
+
+Invariants:
+- the generation never falls, and its members, protocol and leader never change once it is made, but for a static
+  member that takes its own place under a new id (KIP-345);
+- a member that waits for a JoinGroup or SyncGroup answer does not expire.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agent.protocol.error_codes import ErrorCode
+
+
+class GroupPhase(enum.StrEnum):
+    """The states, by Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(slots=True)
+class GroupMember:
+    """A member. `protocols`: (name, metadata), most preferred first. Tickets are those of waiting requests."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocols: list[tuple[str, bytes]]
+    assignment: bytes = b""
+    session_deadline: float = 0.0
+    join_ticket: int | None = None
+    sync_ticket: int | None = None
+    has_synced: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member says under this protocol; empty when it doesn't know it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """A JoinGroup request. `fresh_id`: the id a new member gets. `requires_known_id`: version 4+ (KIP-394)."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocol_type: str
+    protocols: list[tuple[str, bytes]]
+    fresh_id: str
+    requires_known_id: bool
+    can_skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """What a JoinGroup is answered; `members` is (id, instance id, metadata), for the leader only."""
+
+    code: ErrorCode
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """A SyncGroup request; `assignments` is (member id, assignment), from the leader only."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """What a SyncGroup is answered."""
+
+    code: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+Answer = JoinAnswer | SyncAnswer
+
+
+@dataclass(slots=True)
+class Group:
+    """One group. Owned by one coordinator; `initial_delay_seconds` and `max_size` are its settings."""
+
+    group_id: str
+    initial_delay_seconds: float = 0.0
+    max_size: int = 10_000
+    phase: GroupPhase = GroupPhase.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, GroupMember] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)
+    """Ids given out by MEMBER_ID_REQUIRED that have not come back, with their deadlines."""
+    is_dirty: bool = False
+    _join_deadline: float | None = None
+    _delay_limit: float | None = None
+    """Set during the initial delay: it is prolonged by newcomers up to this time."""
+    _sync_deadline: float | None = None
+    _answers: list[tuple[int, Answer]] = field(default_factory=list)
+
+    # --- what a coordinator asks
+
+    def take_answers(self) -> list[tuple[int, Answer]]:
+        """The answers that became ready, by ticket; each is given once."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do next, None for never."""
+        deadlines = [member.session_deadline for member in self.members.values() if not member.is_waiting]
+        deadlines.extend(self.pending.values())
+        deadlines.extend(each for each in (self._join_deadline, self._sync_deadline) if each is not None)
+        return min(deadlines, default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost by forgetting it (once stored)."""
+        return self.phase in (GroupPhase.EMPTY, GroupPhase.DEAD) and not self.pending and not self._answers
+
+    def static_member(self, instance_id: str) -> GroupMember | None:
+        """The member that holds this instance id."""
+        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
+
+    # --- JoinGroup
+
+    def join(self, now: float, ticket: int, request: JoinRequest) -> None:
+        """Take a JoinGroup request; its answer comes out of `take_answers`, maybe later."""
+        if self.phase is GroupPhase.DEAD:
+            self._refuse_join(ticket, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif not self._supports(request):
+            self._refuse_join(ticket, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif not request.member_id:
+            self._join_unknown(now, ticket, request)
+        else:
+            self._join_known(now, ticket, request)
+
+    def _join_unknown(self, now: float, ticket: int, request: JoinRequest) -> None:
+        held_by = None if request.instance_id is None else self.static_member(request.instance_id)
+        if held_by is not None:
+            self._replace_static(now, ticket, request, held_by)
+        elif self._is_full():
+            self._refuse_join(ticket, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
+        elif request.instance_id is None and request.requires_known_id:
+            self.pending[request.fresh_id] = now + request.session_seconds
+            self._refuse_join(ticket, request.fresh_id, ErrorCode.MEMBER_ID_REQUIRED)
+        else:
+            self._add(now, ticket, request, request.fresh_id)
+
+    def _join_known(self, now: float, ticket: int, request: JoinRequest) -> None:
+        if request.instance_id is None and request.member_id in self.pending:
+            if self._is_full():
+                del self.pending[request.member_id]
+                self._refuse_join(ticket, request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
+                self._try_complete_join(now)
+                return
+            self._add(now, ticket, request, request.member_id)
+            return
+        code = self.validate_member(request.member_id, request.instance_id)
+        if code is not ErrorCode.NONE:
+            self._refuse_join(ticket, request.member_id, code)
+            return
+        member = self.members[request.member_id]
+        is_unchanged = member.protocols == request.protocols
+        if self.phase is GroupPhase.PREPARING_REBALANCE:
+            self._rejoin(now, ticket, request, member)
+            self._try_complete_join(now)
+        elif is_unchanged and (
+            self.phase is GroupPhase.COMPLETING_REBALANCE or member.member_id != self.leader
+        ):
+            # It lost its JoinGroup answer, or merely asks again: nothing to rebalance.
+            self._restart_session(now, member)
+            self._answers.append((ticket, self._join_answer(member)))
+        else:
+            self._rejoin(now, ticket, request, member)
+            self._prepare_rebalance(now)
+
+    def _add(self, now: float, ticket: int, request: JoinRequest, member_id: str) -> None:
+        self.pending.pop(member_id, None)
+        member = GroupMember(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_seconds=request.session_seconds,
+            rebalance_seconds=request.rebalance_seconds,
+            protocols=request.protocols,
+            join_ticket=ticket,
+        )
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members[member_id] = member
+        if self.leader is None:
+            self.leader = member_id
+        if self.phase is not GroupPhase.PREPARING_REBALANCE:
+            self._prepare_rebalance(now)
+            return
+        if self._delay_limit is not None:
+            self._join_deadline = min(self._delay_limit, now + self.initial_delay_seconds)
+        self._try_complete_join(now)
+
+    def _rejoin(self, now: float, ticket: int, request: JoinRequest, member: GroupMember) -> None:
+        if member.join_ticket is not None:
+            self._refuse_join(member.join_ticket, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.protocols = request.protocols
+        member.session_seconds = request.session_seconds
+        member.rebalance_seconds = request.rebalance_seconds
+        member.join_ticket = ticket
+        self._restart_session(now, member)
+
+    def _replace_static(self, now: float, ticket: int, request: JoinRequest, old: GroupMember) -> None:
+        """KIP-345: a restarted instance takes its own place, and its assignment, under a new id."""
+        if old.join_ticket is not None:
+            self._refuse_join(old.join_ticket, old.member_id, ErrorCode.FENCED_INSTANCE_ID)
+            old.join_ticket = None
+        if old.sync_ticket is not None:
+            self._answers.append((old.sync_ticket, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID)))
+            old.sync_ticket = None
+        old_id, old_leader, old_metadata = old.member_id, self.leader, old.metadata(self.protocol or "")
+        old.member_id = request.fresh_id
+        # The place in the order of joining stays: the choice of a leader depends on it.
+        self.members = {each.member_id: each for each in self.members.values()}
+        if old_leader == old_id:
+            self.leader = request.fresh_id
+        self._rejoin(now, ticket, request, old)
+        if self.phase is GroupPhase.PREPARING_REBALANCE:
+            self._try_complete_join(now)
+            return
+        is_same = old.metadata(self.protocol or "") == old_metadata and self._vote() == self.protocol
+        if self.phase is not GroupPhase.STABLE or not is_same:
+            # The generation on record still names the old id: an interrupted rebalance must not revive it.
+            self.is_dirty = True
+            self._prepare_rebalance(now)
+            return
+        self.is_dirty = True
+        old.join_ticket = None
+        answer = self._join_answer(old)
+        if self.leader == request.fresh_id:
+            # The assignment stands. From version 9 on the leader is told not to make one; before that, it is
+            # made believe that it follows, under its old id (KIP-814).
+            members = answer.members if request.can_skip_assignment else ()
+            answer = JoinAnswer(
+                ErrorCode.NONE,
+                old.member_id,
+                self.generation,
+                self.protocol_type,
+                self.protocol,
+                old.member_id if request.can_skip_assignment else (old_leader or ""),
+                request.can_skip_assignment,
+                members,
+            )
+        self._answers.append((ticket, answer))
+
+    def _supports(self, request: JoinRequest) -> bool:
+        if not request.protocol_type or not request.protocols:
+            return False
+        others = [
+            each
+            for each in self.members.values()
+            if each.member_id != request.member_id
+            and (each.instance_id is None or each.instance_id != request.instance_id)
+        ]
+        if not self.members:
+            return True
+        if self.protocol_type != request.protocol_type:
+            return False
+        return bool(not others or _common(others) & {name for name, _ in request.protocols})
+
+    def _is_full(self) -> bool:
+        return len(self.members) >= self.max_size
+
+    def _refuse_join(self, ticket: int, member_id: str, code: ErrorCode) -> None:
+        self._answers.append((ticket, JoinAnswer(code, member_id)))
+
+    def _join_answer(self, member: GroupMember) -> JoinAnswer:
+        is_leader = member.member_id == self.leader
+        members = (
+            tuple(
+                (each.member_id, each.instance_id, each.metadata(self.protocol or ""))
+                for each in self.members.values()
+            )
+            if is_leader
+            else ()
+        )
+        return JoinAnswer(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            members=members,
+        )
+
+    # --- the rebalance
+
+    def _prepare_rebalance(self, now: float) -> None:
+        """Ask everyone to join again; the next generation is made when all did or the time is over."""
+        is_first = self.phase is GroupPhase.EMPTY
+        self._fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
+        if self.phase is GroupPhase.COMPLETING_REBALANCE:
+            for member in self.members.values():
+                member.assignment = b""
+        self._sync_deadline = None
+        self.phase = GroupPhase.PREPARING_REBALANCE
+        limit = now + max((each.rebalance_seconds for each in self.members.values()), default=0.0)
+        if is_first and self.initial_delay_seconds > 0:
+            self._delay_limit = limit
+            self._join_deadline = min(limit, now + self.initial_delay_seconds)
+        else:
+            self._delay_limit = None
+            self._join_deadline = limit
+            self._try_complete_join(now)
+
+    def _try_complete_join(self, now: float) -> None:
+        if self.phase is not GroupPhase.PREPARING_REBALANCE or self.pending or self._delay_limit is not None:
+            return
+        if all(each.join_ticket is not None for each in self.members.values()):
+            self._complete_join(now)
+
+    def _complete_join(self, now: float) -> None:
+        """Make the next generation out of those who joined, and of static members, who may be restarting."""
+        gone = [
+            each for each in self.members.values() if each.join_ticket is None and each.instance_id is None
+        ]
+        for member in gone:
+            self._remove(member)
+        joined = [each for each in self.members.values() if each.join_ticket is not None]
+        self._delay_limit = None
+        if self.members and not joined:
+            # Only absent static members: wait on; their sessions end it.
+            limit = max(each.rebalance_seconds for each in self.members.values())
+            self._join_deadline = now + max(limit, 1.0)
+            return
+        self._join_deadline = None
+        self.generation += 1
+        self.is_dirty = True
+        if not self.members:
+            self.phase, self.protocol, self.leader = GroupPhase.EMPTY, None, None
+            return
+        if self.leader not in {each.member_id for each in joined}:
+            self.leader = joined[0].member_id
+        self.protocol = self._vote()
+        self.phase = GroupPhase.COMPLETING_REBALANCE
+        self._sync_deadline = now + max(each.rebalance_seconds for each in self.members.values())
+        for member in self.members.values():
+            member.assignment, member.has_synced = b"", False
+        for member in joined:
+            assert member.join_ticket is not None, "joined members wait for their answer"
+            self._answers.append((member.join_ticket, self._join_answer(member)))
+            member.join_ticket = None
+            self._restart_session(now, member)
+
+    def _vote(self) -> str:
+        """Each member votes for the first of its protocols that all know; most votes win, then the name."""
+        common = _common(self.members.values())
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next((name for name, _ in member.protocols if name in common), None)
+            if choice is not None:
+                votes[choice] = votes.get(choice, 0) + 1
+        return max(sorted(votes), key=lambda name: votes[name], default="")
+
+    # --- SyncGroup
+
+    def sync(self, now: float, ticket: int, request: SyncRequest) -> None:
+        """Take a SyncGroup request; followers are answered once the leader's came."""
+        code = self._validate_generation(request.member_id, request.instance_id, request.generation)
+        if code is ErrorCode.NONE and self.phase is GroupPhase.PREPARING_REBALANCE:
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+        if code is ErrorCode.NONE and (
+            request.protocol_type not in (None, self.protocol_type)
+            or request.protocol not in (None, self.protocol)
+        ):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if code is not ErrorCode.NONE:
+            self._answers.append((ticket, SyncAnswer(code)))
+            return
+        member = self.members[request.member_id]
+        if member.sync_ticket is not None:
+            self._answers.append((member.sync_ticket, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
+        member.sync_ticket, member.has_synced = ticket, True
+        if self.phase is GroupPhase.COMPLETING_REBALANCE:
+            if member.member_id != self.leader:
+                return
+            given = dict(request.assignments)
+            for each in self.members.values():
+                each.assignment = given.get(each.member_id, b"")
+            self.phase, self.is_dirty = GroupPhase.STABLE, True
+        for each in self.members.values():
+            if each.sync_ticket is not None:
+                self._answers.append((each.sync_ticket, self._sync_answer(each)))
+                each.sync_ticket = None
+                self._restart_session(now, each)
+        if all(each.has_synced for each in self.members.values()):
+            self._sync_deadline = None
+
+    def _sync_answer(self, member: GroupMember) -> SyncAnswer:
+        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+
+    def _fail_syncs(self, code: ErrorCode) -> None:
+        for member in self.members.values():
+            if member.sync_ticket is not None:
+                self._answers.append((member.sync_ticket, SyncAnswer(code)))
+                member.sync_ticket = None
+
+    # --- Heartbeat, OffsetCommit, LeaveGroup
+
+    def heartbeat(self, now: float, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Keep the member's session alive; says when it must join again."""
+        code = self._validate_generation(member_id, instance_id, generation)
+        if code is ErrorCode.NONE:
+            self._restart_session(now, self.members[member_id])
+            if self.phase is GroupPhase.PREPARING_REBALANCE:
+                return ErrorCode.REBALANCE_IN_PROGRESS
+        return code
+
+    def commit(self, now: float, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Whether this member may commit offsets now. Between generations it still may: it still owns them."""
+        code = self._validate_generation(member_id, instance_id, generation)
+        if code is ErrorCode.NONE:
+            self._restart_session(now, self.members[member_id])
+            if self.phase is GroupPhase.COMPLETING_REBALANCE:
+                return ErrorCode.REBALANCE_IN_PROGRESS
+        return code
+
+    def leave(self, now: float, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Remove members, (id, instance id) each; a static one may be named by its instance alone."""
+        codes: list[ErrorCode] = []
+        is_changed = False
+        for member_id, instance_id in leaving:
+            if instance_id is None and member_id in self.pending:
+                del self.pending[member_id]
+                codes.append(ErrorCode.NONE)
+                continue
+            if not member_id and instance_id is not None:
+                named = self.static_member(instance_id)
+                member_id = "" if named is None else named.member_id
+            code = self.validate_member(member_id, instance_id)
+            codes.append(code)
+            if code is ErrorCode.NONE:
+                self._remove(self.members[member_id])
+                is_changed = True
+        self._after_removal(now, is_changed)
+        return codes
+
+    def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """NONE if this is a member, and the one that holds its instance id."""
+        if self.phase is GroupPhase.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if instance_id is not None:
+            held_by = self.static_member(instance_id)
+            if held_by is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if held_by.member_id != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _validate_generation(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        code = self.validate_member(member_id, instance_id)
+        if code is ErrorCode.NONE and generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return code
+
+    # --- time, and the end
+
+    def expire(self, now: float) -> None:
+        """Do what is due: end sessions, close a rebalance, drop ids that never came back."""
+        over = [member_id for member_id, deadline in self.pending.items() if deadline <= now]
+        for member_id in over:
+            del self.pending[member_id]
+        dead = [
+            each for each in self.members.values() if not each.is_waiting and each.session_deadline <= now
+        ]
+        if self._sync_deadline is not None and self._sync_deadline <= now:
+            self._sync_deadline = None
+            dead.extend(each for each in self.members.values() if not each.has_synced and each not in dead)
+        for member in dead:
+            self._remove(member)
+        self._after_removal(now, bool(dead))
+        if self._join_deadline is not None and self._join_deadline <= now:
+            if self._delay_limit is not None:
+                self._delay_limit = None
+                self._join_deadline = now + max(
+                    (each.rebalance_seconds for each in self.members.values()), default=0.0
+                )
+                self._try_complete_join(now)
+            else:
+                self._complete_join(now)
+
+    def close(self, code: ErrorCode) -> None:
+        """Answer whoever waits with this code, and be Dead."""
+        for member in self.members.values():
+            if member.join_ticket is not None:
+                self._refuse_join(member.join_ticket, member.member_id, code)
+                member.join_ticket = None
+        self._fail_syncs(code)
+        self.phase = GroupPhase.DEAD
+        self._join_deadline = self._sync_deadline = self._delay_limit = None
+        self.pending.clear()
+
+    def resume(self, now: float) -> None:
+        """Go on after another coordinator: every session, and an assignment that is awaited, gets its full time."""
+        for member in self.members.values():
+            self._restart_session(now, member)
+        limit = now + max((each.rebalance_seconds for each in self.members.values()), default=0.0)
+        if self.phase is GroupPhase.PREPARING_REBALANCE:
+            self._join_deadline = limit
+        elif not all(each.has_synced for each in self.members.values()):
+            self._sync_deadline = limit
+
+    def _after_removal(self, now: float, is_changed: bool) -> None:
+        if is_changed and self.phase in (GroupPhase.STABLE, GroupPhase.COMPLETING_REBALANCE):
+            self._prepare_rebalance(now)
+        else:
+            self._try_complete_join(now)
+        if not self.members and self.phase is GroupPhase.PREPARING_REBALANCE and not self.pending:
+            self._complete_join(now)
+
+    def _remove(self, member: GroupMember) -> None:
+        del self.members[member.member_id]
+        if member.join_ticket is not None:
+            self._refuse_join(member.join_ticket, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        if member.sync_ticket is not None:
+            self._answers.append((member.sync_ticket, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)))
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _restart_session(self, now: float, member: GroupMember) -> None:
+        member.session_deadline = now + member.session_seconds
+
+
+def _common(members: Iterable[GroupMember]) -> set[str]:
+    """The protocols that every member knows."""
+    known = [{name for name, _ in member.protocols} for member in members]
+    return set.intersection(*known) if known else set()

@@ -1,0 +1,93 @@
+"""What is kept of a group in the sequencer: enough for another agent to go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import msgspec
+
+from agent.groups.group import Group, GroupMember, GroupPhase
+from sequencer.api import GroupState
+
+VERSION = 1
+
+
+class StoredMember(msgspec.Struct, array_like=True, frozen=True):
+    """A member without its deadlines: whoever takes over starts its session anew."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_seconds: float
+    rebalance_seconds: float
+    protocols: list[tuple[str, bytes]]
+    assignment: bytes
+    has_synced: bool
+
+
+class StoredGroup(msgspec.Struct, array_like=True, frozen=True):
+    """The blob of a group's row. Fields are only ever appended."""
+
+    version: int
+    protocol: str | None
+    leader: str | None
+    members: list[StoredMember]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(StoredGroup)
+
+
+def stored(group: Group) -> GroupState:
+    """The group as its row keeps it."""
+    members = [
+        StoredMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            each.session_seconds,
+            each.rebalance_seconds,
+            each.protocols,
+            each.assignment,
+            each.has_synced,
+        )
+        for each in group.members.values()
+    ]
+    blob = StoredGroup(VERSION, group.protocol, group.leader, members)
+    return GroupState(
+        group.group_id,
+        group.generation,
+        str(group.phase),
+        group.protocol_type,
+        list(group.members),
+        _ENCODER.encode(blob),
+    )
+
+
+def restored(state: GroupState, now: float, initial_delay_seconds: float, max_size: int) -> Group:
+    """The group that goes on from a row, with every session restarted at `now`."""
+    group = Group(state.group_id, initial_delay_seconds, max_size, generation=state.generation)
+    if not state.blob:
+        return group
+    blob = _DECODER.decode(state.blob)
+    if blob.version != VERSION:
+        raise ValueError(
+            f"group {state.group_id!r} is stored in version {blob.version}; this agent reads {VERSION}"
+        )
+    group.protocol_type, group.protocol, group.leader = state.protocol_type, blob.protocol, blob.leader
+    for each in blob.members:
+        group.members[each.member_id] = GroupMember(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            each.session_seconds,
+            each.rebalance_seconds,
+            list(each.protocols),
+            each.assignment,
+            has_synced=each.has_synced,
+        )
+    phase = GroupPhase(state.state)
+    group.phase = GroupPhase.EMPTY if not group.members else phase
+    group.resume(now)
+    return group

@@ -1,0 +1,140 @@
+"""DescribeGroups, ListGroups, DeleteGroups: what tools ask about groups."""
+
+from __future__ import annotations
+
+from agent.errors import EXPECTED
+from agent.groups.group import Group, GroupPhase
+from agent.handlers.groups import REFUSALS, group_code
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from agent.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from agent.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from agent.services import RequestContext, Services
+from cache.ring import group_candidates
+from sequencer.api import Empty, FetchOffsets, GroupListing
+
+CLASSIC = "classic"
+MISSING_IS_AN_ERROR = 6
+"""From this DescribeGroups version on an unknown group is GROUP_ID_NOT_FOUND, not just Dead (KIP-1043)."""
+
+
+async def describe_groups(
+    services: Services, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """State, protocol, members and assignments."""
+    return DescribeGroupsResponse(
+        groups=[await _describe(services, context, group_id) for group_id in request.groups]
+    )
+
+
+async def _describe(services: Services, context: RequestContext, group_id: str) -> DescribedGroup:
+    try:
+        described = await services.groups.look(group_id, _description)
+        if described is None:
+            if await _has_offsets(services, group_id):
+                return DescribedGroup(group_id=group_id, group_state=GroupPhase.EMPTY)
+            missing = DescribedGroup(group_id=group_id, group_state=GroupPhase.DEAD)
+            if context.api_version >= MISSING_IS_AN_ERROR:
+                missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                missing.error_message = f"Group {group_id} not found."
+            return missing
+    except REFUSALS as error:
+        return DescribedGroup(error_code=group_code(error), group_id=group_id)
+    return described
+
+
+def _description(group: Group) -> DescribedGroup | None:
+    """None for a group that never had a member: it may be there for its offsets only, or not at all."""
+    if group.generation == 0 and not group.members and not group.pending:
+        return None
+    is_settled = group.phase is GroupPhase.STABLE
+    protocol = (group.protocol or "") if is_settled else ""
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.phase,
+        protocol_type=group.protocol_type,
+        protocol_data=protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata(protocol),
+                member_assignment=each.assignment if is_settled else b"",
+            )
+            for each in group.members.values()
+        ],
+    )
+
+
+async def list_groups(
+    services: Services, context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse:
+    """The groups that this agent coordinates or would take up: tools ask every agent and merge the answers."""
+    states = {each.lower() for each in request.states_filter}
+    types = {each.lower() for each in request.types_filter}
+    response = ListGroupsResponse()
+    if types and CLASSIC not in types:
+        return response
+    try:
+        snapshot = await services.catalog.refresh()
+        live = {member.broker_id for member in snapshot.ring.members}
+        me = services.identity.broker_id
+        for row in (await services.sequencer.list_groups(Empty())).groups:
+            if row.owner in live:
+                is_ours = row.owner == me
+            else:
+                is_ours = group_candidates(snapshot.ring, row.group_id)[:1] == [me]
+            if not is_ours:
+                continue
+            state = str(services.groups.phase_of(row.group_id) or row.state)
+            if (not states or state.lower() in states) and await _exists(services, row, state):
+                response.groups.append(ListedGroup(row.group_id, row.protocol_type, state, CLASSIC))
+    except EXPECTED as error:
+        return ListGroupsResponse(error_code=_tool_code(error))
+    return response
+
+
+async def _exists(services: Services, row: GroupListing, state: str) -> bool:
+    """A row without a protocol was made by FindCoordinator; it is a group once it has members or offsets."""
+    if row.protocol_type or state != GroupPhase.EMPTY:
+        return True
+    return await _has_offsets(services, row.group_id)
+
+
+async def _has_offsets(services: Services, group_id: str) -> bool:
+    return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None))).positions)
+
+
+async def delete_groups(
+    services: Services, context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """Forget groups without members, and their offsets."""
+    response = DeleteGroupsResponse()
+    for group_id in request.groups_names:
+        code = ErrorCode.NONE
+        try:
+            never_used = await services.groups.look(group_id, _description) is None
+            if never_used and not await _has_offsets(services, group_id):
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            else:
+                await services.groups.delete(group_id)
+        except REFUSALS as error:
+            code = group_code(error)
+        response.results.append(DeletableGroupResult(group_id, code))
+    return response
+
+
+def _tool_code(error: Exception) -> ErrorCode:
+    code = group_code(error)
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is ErrorCode.NOT_COORDINATOR else code

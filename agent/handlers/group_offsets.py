@@ -1,0 +1,261 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: a group's positions, kept by the sequencer under the topics' ids."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from agent.errors import PARTITION_CODES
+from agent.groups.group import Group
+from agent.groups.subscription import subscribed_topics
+from agent.handlers.groups import REFUSALS, group_code
+from agent.metadata import KnownTopic
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from agent.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from agent.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from agent.services import RequestContext, Services
+from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, UnknownGroup
+
+BY_ID = 10
+"""From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
+
+MANY_GROUPS = 8
+
+
+async def offset_commit(
+    services: Services, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse:
+    """Store positions. What can't be stored has its own code; the rest is."""
+    response = OffsetCommitResponse()
+    positions: list[OffsetPosition] = []
+    rows: list[OffsetCommitResponsePartition] = []
+    for topic in request.topics:
+        known = await _topic(services, context, topic.name, topic.topic_id)
+        answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        response.topics.append(answer)
+        for each in topic.partitions:
+            row = OffsetCommitResponsePartition(each.partition_index)
+            answer.partitions.append(row)
+            metadata = each.committed_metadata or ""
+            if known is None:
+                row.error_code = _unknown_topic(context)
+            elif not 0 <= each.partition_index < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > services.settings.offset_metadata_max_bytes:
+                row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                rows.append(row)
+                positions.append(
+                    OffsetPosition(
+                        known.topic.topic_id,
+                        each.partition_index,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        metadata,
+                    )
+                )
+    code = ErrorCode.NONE
+    try:
+        if not request.group_id:
+            code = ErrorCode.INVALID_GROUP_ID
+        else:
+            done = await services.groups.commit(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                positions,
+                request.retention_time_ms,
+            )
+            for row, problem in zip(rows, done.errors, strict=True):
+                row.error_code = PARTITION_CODES[problem]
+    except REFUSALS as error:
+        code = group_code(error)
+    if code is not ErrorCode.NONE:
+        for answer in response.topics:
+            for row in answer.partitions:
+                row.error_code = code
+    return response
+
+
+async def offset_fetch(
+    services: Services, context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
+    """Stored positions of one group, or (from version 8 on) of several; -1 where there is none."""
+    if context.api_version >= MANY_GROUPS:
+        return OffsetFetchResponse(groups=[await _fetch(services, context, each) for each in request.groups])
+    topics = request.topics
+    if topics is not None:
+        named = [
+            OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in topics
+        ]
+    group = OffsetFetchRequestGroup(request.group_id, topics=None if topics is None else named)
+    found = await _fetch(services, context, group)
+    response = OffsetFetchResponse(error_code=found.error_code)
+    if found.error_code and context.api_version < 2 and topics is not None:
+        # Version 1 has no place for the group's error but each partition's.
+        response.topics = [
+            OffsetFetchResponseTopic(
+                each.name,
+                [
+                    OffsetFetchResponsePartition(index, -1, -1, "", found.error_code)
+                    for index in each.partition_indexes
+                ],
+            )
+            for each in topics
+        ]
+        return response
+    response.topics = [
+        OffsetFetchResponseTopic(
+            topic.name,
+            [
+                OffsetFetchResponsePartition(
+                    row.partition_index,
+                    row.committed_offset,
+                    row.committed_leader_epoch,
+                    row.metadata,
+                    row.error_code,
+                )
+                for row in topic.partitions
+            ],
+        )
+        for topic in found.topics
+    ]
+    return response
+
+
+async def _fetch(
+    services: Services, context: RequestContext, request: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    response = OffsetFetchResponseGroup(group_id=request.group_id)
+    if not request.group_id:
+        response.error_code = ErrorCode.INVALID_GROUP_ID
+        return response
+    try:
+        if request.topics is None:
+            response.topics = await _all_positions(services, request.group_id)
+        else:
+            response.topics = await _asked_positions(services, context, request.group_id, request.topics)
+    except REFUSALS as error:
+        response.error_code = group_code(error)
+    return response
+
+
+async def _asked_positions(
+    services: Services, context: RequestContext, group_id: str, topics: list[OffsetFetchRequestTopics]
+) -> list[OffsetFetchResponseTopics]:
+    answers: list[OffsetFetchResponseTopics] = []
+    asked: list[tuple[UUID, int]] = []
+    rows: list[OffsetFetchResponsePartitions] = []
+    for topic in topics:
+        known = await _topic(services, context, topic.name, topic.topic_id)
+        answer = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
+        answers.append(answer)
+        for index in topic.partition_indexes:
+            row = OffsetFetchResponsePartitions(index, committed_offset=-1)
+            answer.partitions.append(row)
+            if known is not None:
+                rows.append(row)
+                asked.append((known.topic.topic_id, index))
+            elif context.api_version >= BY_ID:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            # By name, Kafka says that there is no position (-1), whether or not there is such a topic.
+    if asked:
+        found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, asked))
+        for row, position in zip(rows, found.positions, strict=True):
+            _fill(row, position)
+    return answers
+
+
+async def _all_positions(services: Services, group_id: str) -> list[OffsetFetchResponseTopics]:
+    found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, None))
+    answers: dict[UUID, OffsetFetchResponseTopics] = {}
+    for position in sorted(found.positions, key=lambda each: (each.topic_id.bytes, each.partition)):
+        known = await services.catalog.topic_by_id(position.topic_id)
+        if known is None:
+            continue
+        answer = answers.setdefault(
+            position.topic_id, OffsetFetchResponseTopics(known.topic.name, position.topic_id)
+        )
+        row = OffsetFetchResponsePartitions(position.partition)
+        _fill(row, position)
+        answer.partitions.append(row)
+    return list(answers.values())
+
+
+def _fill(row: OffsetFetchResponsePartitions, position: OffsetPosition) -> None:
+    row.committed_offset = position.offset
+    row.committed_leader_epoch = position.leader_epoch
+    row.metadata = position.metadata
+
+
+async def offset_delete(
+    services: Services, context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
+    """Forget positions of topics that no member is subscribed to."""
+    response = OffsetDeleteResponse()
+    try:
+        subscribed, is_used = await services.groups.look(request.group_id, _use_of)
+        if is_used and subscribed is None:
+            # Members that are not consumers: nobody can tell what they read.
+            return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
+        asked: list[tuple[UUID, int]] = []
+        rows: list[OffsetDeleteResponsePartition] = []
+        for topic in request.topics:
+            known = await services.catalog.topic_by_name(topic.name)
+            answer = OffsetDeleteResponseTopic(name=topic.name)
+            response.topics.append(answer)
+            for each in topic.partitions:
+                row = OffsetDeleteResponsePartition(each.partition_index)
+                answer.partitions.append(row)
+                if known is None or not 0 <= each.partition_index < known.topic.partitions:
+                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif subscribed is not None and topic.name in subscribed:
+                    row.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                else:
+                    rows.append(row)
+                    asked.append((known.topic.topic_id, each.partition_index))
+        done = await services.sequencer.delete_offsets(DeleteOffsets(request.group_id, asked))
+    except UnknownGroup:
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+    except REFUSALS as error:
+        return OffsetDeleteResponse(error_code=group_code(error))
+    for row, problem in zip(rows, done.errors, strict=True):
+        row.error_code = PARTITION_CODES[problem]
+    return response
+
+
+def _use_of(group: Group) -> tuple[frozenset[str] | None, bool]:
+    return subscribed_topics(group), bool(group.members)
+
+
+async def _topic(services: Services, context: RequestContext, name: str, topic_id: UUID) -> KnownTopic | None:
+    if context.api_version >= BY_ID:
+        return await services.catalog.topic_by_id(topic_id)
+    return await services.catalog.topic_by_name(name)
+
+
+def _unknown_topic(context: RequestContext) -> ErrorCode:
+    if context.api_version >= BY_ID:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,206 @@
+"""FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: what members of a group ask."""
+
+from __future__ import annotations
+
+from agent.errors import EXPECTED, code_of
+from agent.groups.coordinator import GroupRefusal
+from agent.groups.group import JoinRequest, SyncRequest
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from agent.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from agent.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from agent.services import RequestContext, Services
+from cache.ring import group_candidates
+from sequencer.api import SequencerOverloaded, SequencerUnavailable, StaleGroup
+
+GROUP, TRANSACTION = 0, 1
+"""FindCoordinator's key types; share groups (2) are not served."""
+
+BATCHED = 4
+NULLABLE_PROTOCOL = 7
+SKIP_ASSIGNMENT = 9
+MEMBER_ID_REQUIRED = 4
+LEAVE_MANY = 3
+
+REFUSALS = (GroupRefusal, *EXPECTED)
+"""What becomes an error code in group requests."""
+
+
+def group_code(error: Exception) -> ErrorCode:
+    """The code for a group's request. An absent sequencer is NOT_COORDINATOR: the one that every client's every
+    group request takes as "look for the coordinator and ask again"."""
+    if isinstance(error, GroupRefusal):
+        return error.code
+    if isinstance(error, StaleGroup | SequencerUnavailable | SequencerOverloaded):
+        return ErrorCode.NOT_COORDINATOR
+    return code_of(error)
+
+
+async def find_coordinator(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are."""
+    keys = request.coordinator_keys if context.api_version >= BATCHED else [request.key]
+    found = [await _coordinator(services, key, request.key_type) for key in keys]
+    if context.api_version >= BATCHED:
+        return FindCoordinatorResponse(coordinators=found)
+    first = found[0]
+    return FindCoordinatorResponse(
+        error_code=first.error_code,
+        error_message=first.error_message,
+        node_id=first.node_id,
+        host=first.host,
+        port=first.port,
+    )
+
+
+async def _coordinator(services: Services, key: str, key_type: int) -> Coordinator:
+    if key_type not in (GROUP, TRANSACTION):
+        return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
+    if key_type == TRANSACTION:
+        ring = (await services.catalog.refresh()).ring if not services.catalog.snapshot.ring.members else None
+        ring = ring or services.catalog.snapshot.ring
+        chosen = next(iter(group_candidates(ring, key)), None)
+        member = next((each for each in ring.members if each.broker_id == chosen), None)
+        if member is None:
+            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")
+        return Coordinator(key, member.broker_id, member.info.host, member.info.port, error_message=None)
+    if not key:
+        return _no_coordinator(key, ErrorCode.INVALID_GROUP_ID, "a group id has at least one character")
+    try:
+        owner = await services.groups.locate(key)
+    except EXPECTED as error:
+        code = group_code(error)
+        if code is ErrorCode.NOT_COORDINATOR:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return _no_coordinator(key, code, str(error))
+    return Coordinator(key, owner.broker_id, owner.host, owner.port, error_message=None)
+
+
+def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key, -1, "", -1, code, message)
+
+
+async def join_group(
+    services: Services, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse:
+    """Become a member of the group's next generation; answered when it is made."""
+    settings, version = services.settings, context.api_version
+    if not request.group_id:
+        return _join_refused(request, version, ErrorCode.INVALID_GROUP_ID)
+    if not (
+        settings.group_min_session_timeout_ms
+        <= request.session_timeout_ms
+        <= settings.group_max_session_timeout_ms
+    ):
+        return _join_refused(request, version, ErrorCode.INVALID_SESSION_TIMEOUT)
+    rebalance_ms = (
+        request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
+    )
+    prefix = request.group_instance_id or context.client_id
+    try:
+        answer = await services.groups.join(
+            request.group_id,
+            JoinRequest(
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                client_id=context.client_id,
+                client_host=f"/{context.client_host}",
+                session_seconds=request.session_timeout_ms / 1000,
+                rebalance_seconds=rebalance_ms / 1000,
+                protocol_type=request.protocol_type,
+                protocols=[(each.name, bytes(each.metadata)) for each in request.protocols],
+                fresh_id=f"{prefix}-{services.entropy.uuid()}",
+                requires_known_id=version >= MEMBER_ID_REQUIRED,
+                can_skip_assignment=version >= SKIP_ASSIGNMENT,
+            ),
+        )
+    except REFUSALS as error:
+        return _join_refused(request, version, group_code(error))
+    if answer.code is not ErrorCode.NONE:
+        response = _join_refused(request, version, answer.code)
+        response.member_id = answer.member_id
+        return response
+    return JoinGroupResponse(
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol or "",
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[JoinGroupResponseMember(*member) for member in answer.members],
+    )
+
+
+def _join_refused(request: JoinGroupRequest, version: int, code: ErrorCode) -> JoinGroupResponse:
+    name = None if version >= NULLABLE_PROTOCOL else ""
+    return JoinGroupResponse(error_code=code, protocol_name=name, member_id=request.member_id)
+
+
+async def sync_group(
+    services: Services, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse:
+    """Hand in (the leader) and receive the assignment of a generation."""
+    try:
+        answer = await services.groups.sync(
+            request.group_id,
+            SyncRequest(
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id,
+                protocol_type=request.protocol_type,
+                protocol=request.protocol_name,
+                assignments=[(each.member_id, bytes(each.assignment)) for each in request.assignments],
+            ),
+        )
+    except REFUSALS as error:
+        return SyncGroupResponse(error_code=group_code(error))
+    return SyncGroupResponse(
+        error_code=answer.code,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
+    )
+
+
+async def heartbeat(
+    services: Services, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse:
+    """Stay a member, and hear of rebalances."""
+    try:
+        code = await services.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
+        )
+    except REFUSALS as error:
+        code = group_code(error)
+    return HeartbeatResponse(error_code=code)
+
+
+async def leave_group(
+    services: Services, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse:
+    """Stop being a member; from version 3 on, several at once, each with its own code."""
+    is_many = context.api_version >= LEAVE_MANY
+    leaving: list[tuple[str, str | None]] = (
+        [(each.member_id, each.group_instance_id) for each in request.members]
+        if is_many
+        else [(request.member_id, None)]
+    )
+    try:
+        codes = await services.groups.leave(request.group_id, leaving)
+    except REFUSALS as error:
+        return LeaveGroupResponse(error_code=group_code(error))
+    if not is_many:
+        return LeaveGroupResponse(error_code=codes[0])
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(member_id, instance_id, code)
+            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
+        ]
+    )
