@@ -218,7 +218,9 @@ class RemoteSequencer(AskedSequencer):
         if attempts < len(self._addresses):
             return 0.0
         rounds = attempts // len(self._addresses)
-        return min(_MAX_PAUSE_S, _MIN_PAUSE_S * (1 << min(rounds, 8))) * (0.5 + 0.5 * self._entropy.fraction())
+        return min(_MAX_PAUSE_S, _MIN_PAUSE_S * (1 << min(rounds, 8))) * (
+            0.5 + 0.5 * self._entropy.fraction()
+        )
 
     # --- requests that met their own first success
 

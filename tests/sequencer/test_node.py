@@ -52,7 +52,7 @@ class World:
         self.cuts = {name: Cut(self.store) for name in ("a:1", "b:1")}
         self.nodes = {
             name: SequencerNode(
-                cut,  # type: ignore[arg-type]
+                cut,
                 self.clock,
                 self.entropy,
                 settings=NodeSettings(advertise=name),
