@@ -80,10 +80,10 @@ def test_a_short_tail_says_how_much_is_needed() -> None:
 
 
 def test_every_single_bit_that_flips_is_found() -> None:
-    for bit in range(0, len(SMALL) * 8, 3):
+    for bit in range(len(SMALL) * 8):
         rotten = bytearray(SMALL)
         rotten[bit // 8] ^= 1 << bit % 8
-        assert audit(rotten) or bit // 8 in (6, 7), f"bit {bit}"
+        assert audit(rotten), f"bit {bit}"
 
 
 def test_every_truncation_is_found() -> None:
