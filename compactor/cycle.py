@@ -1,0 +1,197 @@
+"""The driver's side of compaction: lease, session, plan, tasks, swaps, again until nothing is left.
+
+Who runs the tasks is a `TaskRunner`: Spark (compactor.job), or this process (`RunHere`), for tests, simulation
+and stores too small for a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from compactor.plan import PlanSettings, WorkItem, plan
+from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
+from compactor.swap import swap_in
+from sequencer.api import (
+    CompactionRequest,
+    MetadataRequest,
+    OpenSession,
+    Sequencer,
+    SequencerError,
+    SequencerOverloaded,
+    SequencerUnavailable,
+    SessionGrant,
+    SessionRef,
+    TakeLease,
+)
+from sequencer.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """What is compacted: partitions with `min_bytes` of mixed runs, or any older than `min_age_ms`."""
+
+    min_bytes: int = 64 << 20
+    min_age_ms: int = 3_600_000
+    max_runs: int = 20_000
+    lease_ms: int = 60_000
+    max_rounds: int = 1_000
+    plan: PlanSettings = field(default_factory=PlanSettings)
+
+
+@dataclass(slots=True)
+class CompactionSummary:
+    """What a job did. `refused`: objects left as orphans; `failures`: items whose input or store was bad."""
+
+    rounds: int = 0
+    objects: int = 0
+    runs_replaced: int = 0
+    partitions: int = 0
+    records: int = 0
+    source_bytes: int = 0
+    written_bytes: int = 0
+    refused: list[str] = field(default_factory=list)
+    failures: list[RewriteFailure] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Where a job's tasks write."""
+
+    prefix: str
+    cluster_id: str
+
+
+class TaskRunner(Protocol):
+    """Rewrites items, in any order and place. An item may be tried more than once; one outcome each is given."""
+
+    async def run(
+        self, items: Sequence[WorkItem], assignment: Assignment
+    ) -> list[RewriteResult | RewriteFailure]: ...
+
+
+class RunHere:
+    """Runs items one after the other on this loop."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, entropy: Entropy) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+
+    async def run(
+        self, items: Sequence[WorkItem], assignment: Assignment
+    ) -> list[RewriteResult | RewriteFailure]:
+        """Each item's outcome, in order."""
+        return [
+            await rewrite_or_say_why(
+                item,
+                self._store,
+                prefix=assignment.prefix,
+                cluster_id=assignment.cluster_id,
+                clock=self._clock,
+                entropy=self._entropy,
+            )
+            for item in items
+        ]
+
+
+async def run_cycle(
+    sequencer: Sequencer,
+    runner: TaskRunner,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    settings: CompactionSettings | None = None,
+    holder: str | None = None,
+) -> CompactionSummary:
+    """Compact until nothing qualifies any more.
+
+    Raises LeaseLost when another compactor is at work, SequencerError when the sequencer stays away. Whatever
+    was swapped before that stays swapped.
+    """
+    settings = settings or CompactionSettings()
+    summary = CompactionSummary()
+    cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
+    async with _leased(sequencer, clock, settings, holder or str(entropy.uuid())) as (epoch, session):
+        assignment = Assignment(session.prefix, cluster_id)
+        touched: set[tuple[UUID, int]] = set()
+        left_out: set[tuple[str, int]] = set()
+        request = CompactionRequest(settings.min_bytes, settings.min_age_ms, settings.max_runs)
+        while summary.rounds < settings.max_rounds:
+            found = await sequencer.compaction_candidates(request)
+            items = plan(
+                (
+                    candidate
+                    for candidate in found.candidates
+                    if (candidate.topic.name, candidate.partition) not in left_out
+                ),
+                settings.plan,
+            )
+            if not items:
+                break
+            summary.rounds += 1
+            swapped = 0
+            for result in await runner.run(items, assignment):
+                if isinstance(result, RewriteFailure):
+                    summary.failures.append(result)
+                    left_out.update((result.topic_name, partition) for partition in result.partitions)
+                    continue
+                refusal = await swap_in(
+                    sequencer, result, session_id=session.session_id, lease_epoch=epoch, clock=clock
+                )
+                if refusal is not None:
+                    summary.refused.append(refusal)
+                    continue
+                swapped += 1
+                touched.update((run.topic_id, run.partition) for run in result.runs)
+                _count(summary, result)
+            if not swapped:
+                break
+        summary.partitions = len(touched)
+    return summary
+
+
+def _count(summary: CompactionSummary, result: RewriteResult) -> None:
+    summary.objects += 1
+    summary.runs_replaced += sum(len(run.replaced) for run in result.runs)
+    summary.records += result.row_count
+    summary.source_bytes += result.source_bytes
+    summary.written_bytes += result.object.size
+    summary.keys.append(result.object.key)
+
+
+@asynccontextmanager
+async def _leased(
+    sequencer: Sequencer, clock: Clock, settings: CompactionSettings, holder: str
+) -> AsyncIterator[tuple[int, SessionGrant]]:
+    """Hold the compactor's lease and an upload session, both renewed; end both at the end."""
+    lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, 0, settings.lease_ms))
+    session = await sequencer.open_session(OpenSession(COMPACTOR_BROKER_ID, lease.epoch))
+
+    async def keep() -> None:
+        pause_s = min(settings.lease_ms, session.lease_ms) / 3000
+        while True:
+            await clock.sleep(pause_s)
+            # Unavailable for now is tried again; anything else ends the job, whose swaps would be refused.
+            with suppress(SequencerUnavailable, SequencerOverloaded):
+                await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, lease.epoch, settings.lease_ms))
+                await sequencer.renew_session(SessionRef(session.session_id))
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield lease.epoch, session
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError, SequencerError):
+            await keeping
+        await sequencer.close_session(SessionRef(session.session_id))
+        # A lease of one ms is as good as given back: the next job need not wait.
+        with suppress(SequencerError):
+            await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, lease.epoch, 1))

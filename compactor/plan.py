@@ -1,0 +1,142 @@
+"""Which runs become which Parquet files: work items out of the sequencer's candidates.
+
+Invariants:
+- an item's runs of a partition are contiguous and end at or below its last stable offset;
+- no run is split or planned twice; a partition comes at most once in an item;
+- one topic per item.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from sequencer.api import AbortedTransaction, CompactionCandidate, ObjectKind, Run
+
+MIB = 1 << 20
+
+
+class PlanSettings(msgspec.Struct, frozen=True):
+    """How large files get, in stored bytes of their input.
+
+    `least_bytes`: a partition with as much gets files of its own; smaller ones of a topic share.
+    `target_bytes`: a file is closed when it holds as much. A task needs about three times this in memory.
+    """
+
+    least_bytes: int = 64 * MIB
+    target_bytes: int = 128 * MIB
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least_bytes <= self.target_bytes <= 512 * MIB:
+            raise ValueError(
+                f"least_bytes {self.least_bytes}, target_bytes {self.target_bytes}:"
+                f" 0 < least_bytes <= target_bytes <= {512 * MIB} is expected"
+            )
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Contiguous runs of one partition, in order."""
+
+    partition: int
+    runs: list[Run]
+    aborted: list[AbortedTransaction]
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset of all runs."""
+        return self.runs[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last run's last."""
+        return self.runs[-1].end_offset
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all runs, as they are stored."""
+        return sum(run.length for run in self.runs)
+
+
+class WorkItem(msgspec.Struct, frozen=True, array_like=True):
+    """One task's work: the pieces that become one Parquet object, sorted by partition."""
+
+    topic_name: str
+    pieces: list[Piece]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes to be read."""
+        return sum(piece.stored_bytes for piece in self.pieces)
+
+
+def plan(candidates: Iterable[CompactionCandidate], settings: PlanSettings) -> list[WorkItem]:
+    """Cut the candidates into items, largest first (so that the last task of a job is a short one)."""
+    by_topic: dict[bytes, list[CompactionCandidate]] = {}
+    for candidate in candidates:
+        by_topic.setdefault(candidate.topic.topic_id.bytes, []).append(candidate)
+    items: list[WorkItem] = []
+    for of_topic in by_topic.values():
+        items += _plan_topic(of_topic, settings)
+    return sorted(items, key=lambda item: -item.stored_bytes)
+
+
+def _plan_topic(candidates: Sequence[CompactionCandidate], settings: PlanSettings) -> list[WorkItem]:
+    name = candidates[0].topic.name
+    items: list[WorkItem] = []
+    shared: list[Piece] = []
+    shared_bytes = 0
+    for candidate in sorted(candidates, key=lambda candidate: candidate.partition):
+        runs = compactable(candidate)
+        size = sum(run.length for run in runs)
+        if not runs:
+            continue
+        if size >= settings.least_bytes:
+            items += [WorkItem(name, [_piece(candidate, part)]) for part in _cut(runs, settings.target_bytes)]
+            continue
+        if shared and shared_bytes + size > settings.target_bytes:
+            items.append(WorkItem(name, shared))
+            shared, shared_bytes = [], 0
+        shared.append(_piece(candidate, runs))
+        shared_bytes += size
+    if shared:
+        items.append(WorkItem(name, shared))
+    return items
+
+
+def compactable(candidate: CompactionCandidate) -> list[Run]:
+    """The candidate's first contiguous mixed runs below its last stable offset."""
+    runs: list[Run] = []
+    for run in candidate.runs:
+        if run.kind is not ObjectKind.MIXED or run.end_offset > candidate.last_stable_offset:
+            break
+        if runs and run.base_offset != runs[-1].end_offset:
+            break
+        runs.append(run)
+    return runs
+
+
+def _piece(candidate: CompactionCandidate, runs: list[Run]) -> Piece:
+    base_offset, end_offset = runs[0].base_offset, runs[-1].end_offset
+    aborted = [
+        each
+        for each in candidate.aborted
+        if each.first_offset < end_offset and each.last_offset >= base_offset
+    ]
+    return Piece(candidate.partition, runs, aborted)
+
+
+def _cut(runs: Sequence[Run], target_bytes: int) -> list[list[Run]]:
+    """Parts of about the same size, as few as keep each near `target_bytes`."""
+    total = sum(run.length for run in runs)
+    count = -(-total // target_bytes)
+    parts: list[list[Run]] = [[]]
+    done = 0
+    for run in runs:
+        if parts[-1] and done >= total * len(parts) // count:
+            parts.append([])
+        parts[-1].append(run)
+        done += run.length
+    return parts

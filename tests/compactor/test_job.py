@@ -1,0 +1,88 @@
+"""The whole job on a Spark of this machine: one session for all tests here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from compactor.cycle import CompactionSettings
+from compactor.job import compact, spark_session
+from compactor.plan import PlanSettings
+from sequencer.committer import LocalSequencer
+from sequencer.sql.store import SqlRowStore
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.object_store.open import open_store
+from tailrace.record_batch import Compression
+from tests.support.compaction import Log, batch_of
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+ALL = CompactionSettings(min_bytes=1, min_age_ms=0, plan=PlanSettings(1 << 10, 4 << 10))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    session = spark_session("local[2]")
+    yield session
+    session.stop()
+
+
+def flight(number: int) -> bytes:
+    return json.dumps({"carrier": "UA" if number % 2 else "AA", "delay": number}).encode()
+
+
+def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: Any, tmp_path: Path) -> None:
+    async def scenario() -> tuple[list[str], int]:
+        clock, entropy = SystemClock(), SystemEntropy()
+        rows = SqlRowStore(f"sqlite:///{tmp_path}/rows.db", clock=clock, entropy=entropy)
+        sequencer = LocalSequencer(rows, clock, entropy)
+        await sequencer.start()
+        store = open_store(str(tmp_path / "objects"), clock=clock)
+        try:
+            log = Log(sequencer, store, clock)
+            await log.topic("flights", 3)
+            await log.topic("planes", 1)
+            number = 0
+            for _ in range(12):
+                batches = []
+                for partition in range(3):
+                    values = [flight(number + each) for each in range(10)]
+                    number += 10
+                    codec = Compression.ZSTD if partition == 1 else Compression.NONE
+                    batches.append(("flights", partition, batch_of(values, codec=codec)))
+                await log.produce(*batches, ("planes", 0, batch_of([b"{}"])))
+            exact = [await log.replay("flights", 0), await log.replay("planes", 0)]
+            records = [await log.records("flights", partition) for partition in range(3)]
+
+            summary = await compact(
+                sequencer, str(tmp_path / "objects"), spark=spark, settings=ALL, clock=clock, entropy=entropy
+            )
+
+            assert (summary.failures, summary.refused) == ([], [])
+            assert (summary.records, summary.partitions, summary.runs_replaced) == (number + 12, 4, 48)
+            assert [await log.replay("flights", 0), await log.replay("planes", 0)] == exact
+            assert [await log.records("flights", partition) for partition in range(3)] == records
+            return [str(tmp_path / "objects" / key) for key in summary.keys if "/flights/" in key], number
+        finally:
+            await sequencer.close()
+            await rows.close()
+            await store.close()
+
+    paths, number = asyncio.run(scenario())
+    spark.read.parquet(*paths).createOrReplaceTempView("flights")
+    found = spark.sql(
+        "select f.carrier, sum(f.delay) as total from"
+        " (select from_json(cast(value as string), 'carrier string, delay int') as f from flights)"
+        " group by f.carrier order by f.carrier"
+    ).collect()
+    assert [(row.carrier, row.total) for row in found] == [
+        ("AA", sum(range(0, number, 2))),
+        ("UA", sum(range(1, number, 2))),
+    ]

@@ -1,0 +1,129 @@
+"""A log in a store and a sequencer, produced without an agent, and read back as a consumer would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from cache.chunk_cache import ChunkCache
+from cache.reader import BatchReader
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from sequencer.api import (
+    AgentInfo,
+    CommitRequest,
+    CreateTopic,
+    FindPartition,
+    FindRequest,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    Ring,
+    Run,
+    RunProposal,
+    SessionGrant,
+    Sequencer,
+    Topic,
+)
+from tailrace.clock import Clock, SeededEntropy
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import coordinates, seal
+from tailrace.object_store.api import ObjectStore
+from tailrace.record_batch import Compression, read_header, split
+from tailrace.records import NewRecord, Record, decode_records, encode_batch
+
+T0 = 1_700_000_000_000
+
+
+def batch_of(
+    values: Sequence[bytes], *, at: int = T0, codec: Compression = Compression.NONE, key: bytes = b"k"
+) -> bytes:
+    """One batch as a producer would send it."""
+    return encode_batch(
+        [NewRecord(key, value, (("h", value[:3]),)) for value in values],
+        timestamps=[at + number for number in range(len(values))],
+        compression=codec,
+    )
+
+
+@dataclass(slots=True)
+class Log:
+    """Produces to and reads from one sequencer and store."""
+
+    sequencer: Sequencer
+    store: ObjectStore
+    clock: Clock
+    entropy: SeededEntropy = field(default_factory=lambda: SeededEntropy(77))
+    topics: dict[str, Topic] = field(default_factory=dict)
+    session: SessionGrant | None = None
+    number: int = 0
+
+    async def topic(self, name: str, partitions: int = 1) -> Topic:
+        self.topics[name] = await self.sequencer.create_topic(CreateTopic(name, partitions, {}))
+        return self.topics[name]
+
+    async def produce(self, *batches: tuple[str, int, bytes]) -> ObjectDescription:
+        """One mixed object of (topic, partition, batch)."""
+        if self.session is None:
+            info = AgentInfo("h", 1, "h", 0, 0, "a", "0", UUID(int=1))
+            agent = await self.sequencer.register_agent(info)
+            self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+        object_id = self.entropy.uuid()
+        created_ms = self.clock.wall_ms()
+        sealed = seal(
+            [
+                (
+                    TopicPartition(self.topics[name].topic_id, partition),
+                    name,
+                    [(coordinates(read_header(data)), [data])],
+                )
+                for name, partition, data in batches
+            ],
+            object_id=object_id,
+            session_id=self.session.session_id,
+            number=self.number,
+            created_ms=created_ms,
+        )
+        key = f"{self.session.prefix}{self.number}"
+        await self.store.put(key, sealed.parts)
+        described = ObjectDescription(
+            object_id, ObjectKind.MIXED, key, sealed.size, sealed.crc, sealed.footer.data_length, created_ms
+        )
+        runs = [
+            RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches)
+            for run in sealed.footer.runs
+        ]
+        await self.sequencer.commit(
+            CommitRequest(self.session.session_id, self.number, self.number, described, runs)
+        )
+        self.number += 1
+        return described
+
+    async def runs(self, name: str, partition: int = 0, offset: int = 0) -> list[Run]:
+        topic_id = self.topics[name].topic_id
+        found = await self.sequencer.find_batches(
+            FindRequest([FindPartition(topic_id, partition, offset, 1 << 40)])
+        )
+        return found.partitions[0].runs
+
+    async def replay(self, name: str, partition: int = 0, offset: int = 0) -> list[bytes]:
+        """The partition's batches as a consumer gets them, all epochs 0."""
+        with ThreadPoolExecutor(2) as pool:
+            ring = ZoneRing(Ring(1, []), "a", 1)
+            cache = ChunkCache(self.store, CacheSettings(), lambda: ring)
+            reader = BatchReader(cache, self.clock, pool)
+            try:
+                got = await reader.read(await self.runs(name, partition, offset), offset, 1 << 30, 0)
+                assert got.is_complete
+                return [bytes(batch) for _, batch in split(memoryview(b"".join(got.parts)))]
+            finally:
+                await reader.close()
+                await cache.close()
+
+    async def records(self, name: str, partition: int = 0) -> list[Record]:
+        """All records of the partition."""
+        return [
+            record for batch in await self.replay(name, partition) for record in decode_records(batch)
+        ]
