@@ -243,7 +243,7 @@ def _server(
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start a server on a free port, wait until it answers, end it on the way out."""
     for attempt in range(_PORT_ATTEMPTS):
-        port = _free_port()
+        port = free_port()
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 command(port),
@@ -255,7 +255,7 @@ def _server(
                 user=user,
                 group=_group(user),
                 extra_groups=None if user is None else [],
-                preexec_fn=_end_with_parent(stop, os.getpid()),
+                preexec_fn=end_with_parent(stop, os.getpid()),
             )
         try:
             if _wait_for(process, port, answers):
@@ -265,7 +265,7 @@ def _server(
                 said = log.read_text(errors="replace")[-2000:]
                 raise ServerFailed(f"{command(port)[0]} did not come up (exit {process.poll()}): {said}")
         finally:
-            _end(process, stop)
+            end_process(process, stop)
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int, answers: Callable[[int], bool]) -> bool:
@@ -277,7 +277,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, answers: Callable[[in
     return False
 
 
-def _end(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
+def end_process(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
     if process.poll() is not None:
         return
     process.send_signal(stop)
@@ -288,7 +288,7 @@ def _end(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
         process.wait()
 
 
-def _end_with_parent(stop: signal.Signals, parent: int) -> Callable[[], None] | None:
+def end_with_parent(stop: signal.Signals, parent: int) -> Callable[[], None] | None:
     """What the child calls before exec, so that it gets `stop` when we die. Linux only."""
     if not sys.platform.startswith("linux"):
         return None
@@ -302,7 +302,7 @@ def _end_with_parent(stop: signal.Signals, parent: int) -> Callable[[], None] | 
     return ask
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,0 +1,279 @@
+"""A whole cluster on loopback: S3, PostgreSQL, sequencer servers and agents in zones, each a process of its own.
+
+Everything is started by `running_cluster` and ended with it, by process id; each process writes to a log of its own,
+whose end is shown when something fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.servers import (
+    PostgresServer,
+    S3Server,
+    end_process,
+    end_with_parent,
+    free_port,
+    minio_server,
+    moto_server,
+    postgres_server,
+)
+
+ZONES = ("az-a", "az-a", "az-b", "az-b")
+READY_SECONDS = 60.0
+DRAIN_SECONDS = 40.0
+_SHOWN_OF_A_LOG = 6_000
+
+IMPATIENT = {
+    "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
+    "TAILRACE_MAINTENANCE_SECONDS": "1",
+}
+"""For runs that want to see old bytes go: no production's grace before that."""
+
+
+class ClusterFailed(Exception):
+    """A part of the cluster did not do what it was told; the message has the end of what it wrote."""
+
+
+@dataclass(eq=False)
+class Part:
+    """One process of the cluster."""
+
+    name: str
+    address: str
+    """HOST:PORT: of Kafka for an agent, of RPC for a sequencer."""
+    http: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    zone: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def said(self, most: int = _SHOWN_OF_A_LOG) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-most:]
+
+    def get(self, path: str) -> str:
+        """What it answers over HTTP; of an error too. Raises OSError when it doesn't answer."""
+        try:
+            with _DIRECT.open(f"http://{self.http}{path}", timeout=5) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+
+@dataclass
+class Cluster:
+    """What runs, and the ways to kill and add. Threads may call it, one at a time."""
+
+    s3: S3Server
+    bucket: str
+    postgres: PostgresServer
+    database: str
+    logs: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    sequencers: list[Part] = field(default_factory=list)
+    agents: list[Part] = field(default_factory=list)
+    """All that were ever started, the killed ones too."""
+
+    @property
+    def store_url(self) -> str:
+        return self.s3.url(self.bucket)
+
+    @property
+    def live_agents(self) -> list[Part]:
+        return [agent for agent in self.agents if agent.is_running]
+
+    @property
+    def bootstrap(self) -> str:
+        """The agents that run now, for a client that starts now."""
+        return ",".join(agent.address for agent in self.live_agents)
+
+    @property
+    def sequencer_addresses(self) -> list[str]:
+        return [sequencer.address for sequencer in self.sequencers]
+
+    @property
+    def committer(self) -> Part:
+        """The sequencer that commits now, as it says itself. Raises ClusterFailed if none does."""
+        for sequencer in self.sequencers:
+            if sequencer.is_running and "tailrace_sequencer_is_committer 1.0" in sequencer.get("/metrics"):
+                return sequencer
+        raise ClusterFailed("no sequencer says that it is the committer")
+
+    def wait_for_committer(self, seconds: float) -> Part:
+        """The committer as soon as there is one."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return self.committer
+            except (ClusterFailed, OSError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def add_agent(self, zone: str) -> Part:
+        """Start another agent and wait until it serves."""
+        agent = self.launch_agent(zone)
+        self.wait_until_ready([agent])
+        return agent
+
+    def launch_agent(self, zone: str) -> Part:
+        """Start another agent and don't wait."""
+        kafka, rpc, http = free_port(), free_port(), free_port()
+        agent = self._start(
+            f"agent-{len(self.agents)}-{zone}",
+            f"127.0.0.1:{kafka}",
+            f"127.0.0.1:{http}",
+            [
+                *("agent", "--store", self.store_url, "--sequencer", ",".join(self.sequencer_addresses)),
+                *("--listen", f"127.0.0.1:{kafka}", "--rpc", f"127.0.0.1:{rpc}"),
+                *("--http", f"127.0.0.1:{http}", "--zone", zone),
+            ],
+            zone,
+        )
+        self.agents.append(agent)
+        return agent
+
+    def launch_sequencer(self) -> Part:
+        """Start another sequencer server and don't wait."""
+        rpc, http = free_port(), free_port()
+        sequencer = self._start(
+            f"sequencer-{len(self.sequencers)}",
+            f"127.0.0.1:{rpc}",
+            f"127.0.0.1:{http}",
+            [
+                *("sequencer", "--database", self.database, "--store", self.store_url),
+                *("--rpc", f"127.0.0.1:{rpc}", "--http", f"127.0.0.1:{http}"),
+            ],
+        )
+        self.sequencers.append(sequencer)
+        return sequencer
+
+    def kill(self, part: Part) -> None:
+        """End a process as a power cut would: SIGKILL."""
+        part.process.kill()
+        part.process.wait(10)
+
+    def drain(self, part: Part) -> None:
+        """SIGTERM, and wait until it has gone of itself with status 0."""
+        part.process.send_signal(signal.SIGTERM)
+        try:
+            status = part.process.wait(DRAIN_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterFailed(f"{part.name} did not end within {DRAIN_SECONDS} s: {part.said()}") from error
+        if status:
+            raise ClusterFailed(f"{part.name} ended with status {status}: {part.said()}")
+
+    def wait_until_ready(self, parts: Sequence[Part]) -> None:
+        """Until each answers /readyz with 200. Raises ClusterFailed."""
+        deadline = time.monotonic() + READY_SECONDS
+        for part in parts:
+            while not _is_ready(part.http):
+                if not part.is_running:
+                    raise ClusterFailed(
+                        f"{part.name} ended with status {part.process.returncode}: {part.said()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise ClusterFailed(
+                        f"{part.name} was not ready within {READY_SECONDS:.0f} s: {part.said()}"
+                    )
+                time.sleep(0.05)
+
+    def report(self) -> str:
+        """The end of every log, for a failure's message."""
+        shown = []
+        for part in (*self.sequencers, *self.agents):
+            state = "running" if part.is_running else f"ended with {part.process.returncode}"
+            shown.append(f"--- {part.name} at {part.address}, {state}\n{part.said()}")
+        shown.append(f"--- postgres\n{self.postgres.log.read_text(errors='replace')[-2000:]}")
+        return "\n".join(shown)
+
+    def end(self) -> None:
+        """Agents first, drained; then sequencers. By process id."""
+        for parts in (self.agents, self.sequencers):
+            running = [part for part in parts if part.is_running]
+            for part in running:
+                part.process.send_signal(signal.SIGTERM)
+            for part in running:
+                try:
+                    part.process.wait(10)
+                except subprocess.TimeoutExpired:
+                    end_process(part.process, signal.SIGKILL)
+
+    def _start(self, name: str, address: str, http: str, arguments: Sequence[str], zone: str = "") -> Part:
+        log = self.logs / f"{name}.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.cli.app", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.s3.environ, "TAILRACE_LOG_FORMAT": "json", **self.environ},
+                preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
+            )
+        return Part(name, address, http, log, process, zone)
+
+
+@contextmanager
+def running_cluster(
+    *,
+    zones: Sequence[str] = ZONES,
+    sequencers: int = 2,
+    is_minio_wanted: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Cluster]:
+    """A ready cluster on free ports of loopback; ended on the way out, its logs printed if that is by an exception.
+
+    Args:
+        zones: one agent in each.
+        is_minio_wanted: MinIO where its binary is at hand; moto elsewhere.
+        environ: `TAILRACE_*` settings for every process of Tailrace.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-cluster-")))
+        s3 = stack.enter_context(minio_server()) if is_minio_wanted else None
+        s3 = s3 or stack.enter_context(moto_server())
+        postgres = stack.enter_context(postgres_server())
+        cluster = Cluster(
+            s3, s3.create_bucket(), postgres, postgres.create_database(), folder, dict(environ or {})
+        )
+        stack.callback(cluster.end)
+        try:
+            cluster.wait_until_ready([cluster.launch_sequencer() for _ in range(sequencers)])
+            cluster.wait_until_ready([cluster.launch_agent(zone) for zone in zones])
+            yield cluster
+        except BaseException:
+            print(cluster.report(), file=sys.stderr)
+            raise
+
+
+# -- below: details ------------------------------------------------------------------------------------
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _is_ready(http: str) -> bool:
+    try:
+        with _DIRECT.open(f"http://{http}/readyz", timeout=2) as response:
+            return bool(json.load(response)["ready"])
+    except (OSError, ValueError, KeyError):
+        return False
