@@ -181,10 +181,10 @@ def _any_failed(members: list[clients.Member]) -> bool:
 def _check_reading(checks: Checks, reading: clients.GroupReading, records: list[source.SourceRecord]) -> None:
     twice = [place for place, count in reading.processed.items() if count > 1]
     checks.that(not twice, "no record was read twice by committed position", f"{len(twice)} were")
-    wanted = Counter(
+    wanted: Counter[_Content] = Counter(
         (record.topic, record.key, record.value, record.timestamp_ms, record.headers) for record in records
     )
-    seen = Counter(
+    seen: Counter[_Content] = Counter(
         (topic, read.key, read.value, read.timestamp[1], read.headers)
         for (topic, _), log in reading.records.items()
         for read in log

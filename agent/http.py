@@ -1,0 +1,177 @@
+"""An agent's HTTP side: metrics, health, readiness, and one page that shows what is there.
+
+It starts before the agent, so that an agent that waits for its sequencer is alive (`/healthz`) and says why it
+isn't ready (`/readyz`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from agent.telemetry import AgentTelemetry
+from sequencer.api import Empty, MetadataRequest, Sequencer, SequencerError
+from tailrace.clock import Clock
+
+if TYPE_CHECKING:
+    from agent.server import Agent
+
+log = structlog.get_logger("agent.http")
+
+GAUGES_EVERY_SECONDS = 5.0
+SEQUENCER_PATIENCE_SECONDS = 2.0
+
+
+class AgentHttp:
+    """Serves `telemetry`, and `agent` once it is set. `start`, then `close`."""
+
+    def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer, clock: Clock) -> None:
+        self.agent: Agent | None = None
+        self.port = 0
+        self._telemetry = telemetry
+        self._sequencer = sequencer
+        self._clock = clock
+        self._gauges: asyncio.Task[None] | None = None
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/", self._overview),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one. Raises OSError."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        self.port = self._runner.addresses[0][1]
+        self._gauges = asyncio.create_task(self._keep_gauges(), name="http: gauges")
+
+    async def close(self) -> None:
+        """Stop listening and counting."""
+        if self._gauges is not None:
+            self._gauges.cancel()
+            await asyncio.gather(self._gauges, return_exceptions=True)
+        await self._runner.cleanup()
+
+    # --- gauges that the sequencer knows
+
+    async def _keep_gauges(self) -> None:
+        while True:
+            try:
+                await self.update_gauges()
+            except SequencerError as error:
+                log.debug("the sequencer's gauges were not updated", error=str(error))
+            await self._clock.sleep(GAUGES_EVERY_SECONDS)
+
+    async def update_gauges(self) -> None:
+        """Ask the sequencer for its counts and for consumers' lags. Raises SequencerError."""
+        statistics = await self._sequencer.statistics(Empty())
+        for kind in ("runs", "objects", "open_sessions", "dead_sessions", "producers", "groups"):
+            self._telemetry.rows.labels(kind).set(getattr(statistics, kind))
+        self._telemetry.garbage_objects.set(statistics.retired_objects)
+        self._telemetry.garbage_bytes.set(statistics.retired_bytes)
+        lags = (await self._sequencer.lags(Empty())).lags
+        self._telemetry.consumer_lag_records.clear()
+        for lag in lags:
+            self._telemetry.consumer_lag_records.labels(lag.group_id, lag.topic, lag.partition).set(
+                max(0, lag.high_watermark - lag.committed)
+            )
+
+    # --- answers
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._telemetry.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"alive": True})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reasons = await self._reasons_not_to_serve()
+        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+    async def _reasons_not_to_serve(self) -> list[str]:
+        reasons: list[str] = []
+        if self.agent is None:
+            reasons.append("the agent is starting")
+        elif not self.agent.is_ready:
+            reasons.append("the agent's lease is not valid, or it is draining")
+        try:
+            async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
+                await self._sequencer.metadata(MetadataRequest())
+        except TimeoutError:
+            reasons.append(f"the sequencer did not answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
+        except SequencerError as error:
+            reasons.append(f"the sequencer can't be used: {error}")
+        return reasons
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        if self.agent is None:
+            return web.Response(text=_page("starting", []), content_type="text/html", status=503)
+        snapshot = self.agent.catalog.snapshot
+        topics = [
+            (
+                known.topic.name,
+                str(known.topic.partitions),
+                ", ".join(f"{name}={value}" for name, value in sorted(known.topic.configs.items())),
+            )
+            for _, known in sorted(snapshot.by_name.items())
+        ]
+        agents = [
+            (
+                str(member.broker_id),
+                f"{member.info.host}:{member.info.port}",
+                member.info.zone,
+                "draining" if member.draining else "serving",
+                member.info.version,
+            )
+            for member in snapshot.ring.members
+        ]
+        try:
+            listed = (await self._sequencer.list_groups(Empty())).groups
+            groups = [(one.group_id, one.state, str(one.owner)) for one in listed]
+        except SequencerError as error:
+            groups = [("unknown", str(error), "")]
+        tables = [
+            _table("Topics", ("name", "partitions", "configs"), topics),
+            _table("Agents", ("id", "address", "zone", "state", "version"), agents),
+            _table("Groups", ("group", "state", "coordinator"), groups),
+        ]
+        return web.Response(text=_page(snapshot.cluster_id, tables), content_type="text/html")
+
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#223}"
+    "table{border-collapse:collapse;width:100%;margin-bottom:2rem}"
+    "td,th{text-align:left;padding:.3rem .8rem;border-bottom:1px solid #dde}h1 small{font-weight:normal;color:#778}"
+)
+
+
+def _page(cluster_id: str, tables: Sequence[str]) -> str:
+    links = '<p><a href="/metrics">metrics</a> · <a href="/readyz">readiness</a></p>'
+    title = f"<h1>Tailrace <small>{html.escape(cluster_id)}</small></h1>"
+    head = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Tailrace</title><style>{_STYLE}</style>'
+    )
+    return f"{head}<body>{title}{links}{''.join(tables)}</body></html>"
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    if not body:
+        body = f'<tr><td colspan="{len(columns)}">none</td></tr>'
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    return f"<h2>{title}</h2><table><tr>{head}</tr>{body}</table>"

@@ -1,0 +1,83 @@
+"""`tailrace`: one command line for the processes and for what they keep."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tailrace.cli import config, group, objects, processes, topic
+from tailrace.cli.failures import CommandFailed
+from tailrace.settings import BadSettings
+
+app = typer.Typer(
+    name="tailrace",
+    help="A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+processes.register(app)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(objects.app, name="object")
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Run the command of this process's arguments and exit: 0, 1 when it failed, 2 when it was misused."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except typer.TyperException as error:  # how it was called
+        _say(f"{_message(error)}; see `tailrace --help`, or --help after the command")
+        sys.exit(getattr(error, "exit_code", 2))
+    except BadSettings as error:
+        for line in str(error).splitlines():
+            _say(line)
+        sys.exit(2)
+    except CommandFailed as error:
+        _say(str(error))
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        explained = _explain(error)
+        if explained is None:
+            raise
+        _say(explained)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: typer.TyperException) -> str:
+    form = getattr(error, "format_message", None)
+    return str(form() if form is not None else error).rstrip(".")
+
+
+def _say(line: str) -> None:
+    print(f"tailrace: {line}", file=sys.stderr)
+
+
+def _explain(error: Exception) -> str | None:
+    """One line for what a user can mend; None for what is a bug and shall show its traceback."""
+    from sequencer.api import SequencerError
+    from sequencer.sql.store import UnknownDatabase
+    from tailrace.object_store.api import StoreError
+    from tailrace.object_store.open import BadStoreUrl
+
+    if isinstance(error, SequencerError):
+        return f"the sequencer can't be used ({error.code}): {error}"
+    if isinstance(error, StoreError):
+        return f"the object store can't be used: {error}"
+    if isinstance(error, BadStoreUrl | UnknownDatabase):
+        return str(error)
+    if isinstance(error, OSError):
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The only module that starts an event loop."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+T = TypeVar("T")
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_MIB = 1 << 20
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end on uvloop."""
+    return uvloop.run(coroutine)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc reuse large buffers.
+
+    By default it maps every buffer above 128 KiB afresh and gives it back when freed: each frame and each object
+    would then be page-faulted in again, a sizeable part of a broker's CPU.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_MMAP_THRESHOLD, 256 * _MIB)
+    libc.mallopt(_M_TRIM_THRESHOLD, 512 * _MIB)

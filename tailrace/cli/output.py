@@ -1,0 +1,37 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_json(value: Any) -> None:
+    """One document on stdout."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+) -> None:
+    """A table as wide as the terminal; numbers stand to the right. In a pipe, nothing is cut off."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 10_000
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for place, column in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console.print(table)

@@ -1,0 +1,300 @@
+"""A process's life: made of settings, run until a signal, drained, ended.
+
+The parts of each kind of process are wired here, outermost first closed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from agent.http import AgentHttp
+from agent.server import Agent, AgentOptions
+from agent.telemetry import AgentTelemetry
+from agent.telemetry_observers import CacheMetrics, StoreMetrics
+from sequencer.api import InvalidConfig, Sequencer
+from sequencer.client import RemoteSequencer
+from sequencer.node import NodeSettings, SequencerNode
+from sequencer.settings import SequencerSettings
+from sequencer.sql.store import open_row_store
+from tailrace.cli.failures import CommandFailed
+from tailrace.cli.settings import Settings
+from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.hedged import HedgedStore
+from tailrace.object_store.metered import MeteredStore, StoreObserver
+from tailrace.object_store.open import open_store
+from tailrace.rpc.link import split_address
+from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs
+
+log = structlog.get_logger("tailrace.process")
+
+_COMMITTER_PATIENCE_SECONDS = 30.0
+_BROKER_CONFIGS = {
+    definition.broker_name: definition
+    for definition in TOPIC_CONFIGS.values()
+    if definition.broker_name is not None
+}
+
+
+def check_configs(scope: str, configs: Mapping[str, str]) -> None:
+    """Topic configs and the cluster's defaults for them, as the sequencer checks them. Raises InvalidConfig."""
+    try:
+        if scope == "topic":
+            check_topic_configs(configs)
+            return
+        for name, value in configs.items():
+            if name not in _BROKER_CONFIGS:
+                raise InvalidConfigValue(f"Unknown broker config name: {name}")
+            _BROKER_CONFIGS[name].check(value)
+    except InvalidConfigValue as error:
+        raise InvalidConfig(str(error)) from error
+
+
+class Ending:
+    """Signals turned into an event: SIGTERM or SIGINT ask for the end, a second one cuts it short."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self._failure: str | None = None
+        self._main = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if self._asked.is_set():
+            log.warning("ended at once by a second signal; what was not flushed is lost to its producers")
+            assert self._main is not None
+            self._main.cancel()
+            return
+        log.info("ending: a second signal ends at once", signal=signal.Signals(number).name)
+        self._asked.set()
+
+    def fail(self, reason: str) -> None:
+        """Ask for the end because the process can't go on."""
+        self._failure = reason
+        self._asked.set()
+
+    async def wait(self) -> None:
+        """Until the end is asked for."""
+        await self._asked.wait()
+
+    def check(self) -> None:
+        """Raises CommandFailed where the end was not asked for by a signal."""
+        if self._failure is not None:
+            raise CommandFailed(self._failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The real clock and randomness."""
+
+    clock: Clock
+    entropy: Entropy
+
+
+@asynccontextmanager
+async def opened_store(
+    url: str, machine: Machine, observer: StoreObserver | None
+) -> AsyncIterator[ObjectStore]:
+    """The store, each attempt metered, puts and gets hedged."""
+    inner = open_store(url, clock=machine.clock)
+    metered = MeteredStore(inner, machine.clock, observer)
+    try:
+        yield HedgedStore(metered, machine.clock, machine.entropy)
+    finally:
+        await inner.close()
+
+
+@asynccontextmanager
+async def sequencer_node(
+    settings: Settings, database: str, machine: Machine, store: ObjectStore | None, *, listen: str | None
+) -> AsyncIterator[SequencerNode]:
+    """A sequencer over a database, serving others where `listen` says so; it does the housekeeping."""
+    rows = open_row_store(database, clock=machine.clock, entropy=machine.entropy)
+    host, port = split_address(listen) if listen else ("127.0.0.1", 0)
+    own = NodeSettings()
+    lease_ms = settings.sequencer.committer_lease_ms
+    if lease_ms == SequencerSettings().committer_lease_ms:
+        lease_ms = own.committer_lease_ms
+    node = SequencerNode(
+        rows,
+        machine.clock,
+        machine.entropy,
+        settings=NodeSettings(
+            host=host,
+            port=port,
+            advertise=(settings.rpc_advertise or "") if listen else "",
+            committer_lease_ms=lease_ms,
+            retention_interval_s=settings.maintenance_seconds,
+            collection_interval_s=settings.maintenance_seconds,
+        ),
+        sequencer_settings=settings.sequencer,
+        validate_config=check_configs,
+        object_store=store,
+        secret=settings.rpc_secret.get_secret_value().encode(),
+    )
+    try:
+        await node.start(listen=listen is not None)
+        yield node
+    finally:
+        await node.close()
+        await rows.close()
+
+
+async def run_serve(settings: Settings) -> None:
+    """Everything in one process: agent, sequencer, SQLite, a folder."""
+    data = settings.data.expanduser().absolute()
+    make_folder(data)
+    database = settings.database or f"sqlite:///{data / 'tailrace.db'}"
+    await _run_agent(settings, settings.store or str(data / "objects"), database)
+
+
+async def run_agent(settings: Settings) -> None:
+    """One agent, with its sequencer inside (`database`) or elsewhere (`sequencers`)."""
+    if settings.store is None:
+        raise CommandFailed("no object store was given; give --store URL, such as s3://bucket/prefix")
+    if bool(settings.database) == bool(settings.sequencers):
+        raise CommandFailed(
+            f"{'both' if settings.database else 'neither'} --database and --sequencer were given; give "
+            "--sequencer HOST:PORT, or --database URL for a sequencer inside this agent"
+        )
+    await _run_agent(settings, settings.store, settings.database)
+
+
+async def _run_agent(settings: Settings, store_url: str, database: str | None) -> None:
+    ending = Ending()
+    machine = Machine(SystemClock(), SystemEntropy())
+    telemetry = AgentTelemetry()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(
+            opened_store(store_url, machine, StoreMetrics(telemetry.registry))
+        )
+        if database is not None:
+            node = await stack.enter_async_context(
+                sequencer_node(settings, database, machine, store, listen=None)
+            )
+            sequencer: Sequencer = node.sequencer
+            await _wait_for_committer(node, machine.clock)
+        else:
+            remote = RemoteSequencer(
+                settings.sequencers,
+                clock=machine.clock,
+                entropy=machine.entropy,
+                secret=settings.rpc_secret.get_secret_value().encode(),
+            )
+            stack.push_async_callback(remote.close)
+            sequencer = remote
+        http = AgentHttp(telemetry, sequencer, machine.clock)
+        stack.push_async_callback(http.close)
+        await http.start(*split_address(settings.http))
+        agent = Agent(
+            agent_options(settings, http.port),
+            settings.agent,
+            sequencer=sequencer,
+            store=store,
+            clock=machine.clock,
+            entropy=machine.entropy,
+            cache_settings=settings.cache_settings,
+            cache_observer=CacheMetrics(telemetry.registry),
+            telemetry=telemetry,
+            on_lost=ending.fail,
+        )
+        await agent.start()
+        stack.push_async_callback(agent.drain)
+        http.agent = agent
+        log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
+        await ending.wait()
+    ending.check()
+
+
+def agent_options(settings: Settings, http_port: int) -> AgentOptions:
+    """Where the agent listens and is reached, out of the addresses of the settings."""
+    host, port = split_address(settings.listen)
+    advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
+    if not advertise_host and host in ("0.0.0.0", "::"):
+        raise CommandFailed(
+            f"listen {settings.listen!r} is every address of this machine, which clients can't be told to use; "
+            "give --advertise HOST:PORT"
+        )
+    peer_host, peer_port = split_address(settings.rpc) if settings.rpc else ("127.0.0.1", None)
+    peer_advertise = split_address(settings.rpc_advertise)[0] if settings.rpc_advertise else ""
+    if not peer_advertise and peer_host in ("0.0.0.0", "::"):
+        peer_advertise = advertise_host
+    return AgentOptions(
+        listen_host=host,
+        listen_port=port,
+        advertise_host=advertise_host,
+        advertise_port=advertise_port,
+        zone=settings.zone,
+        peer_host=peer_host,
+        peer_port=peer_port,
+        peer_advertise_host=peer_advertise,
+        http_port=http_port,
+        rpc_secret=settings.rpc_secret.get_secret_value().encode(),
+    )
+
+
+async def _wait_for_committer(node: SequencerNode, clock: Clock) -> None:
+    """Until this process is the committer: one that was killed leaves a lease of seconds behind."""
+    give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
+    while not node.is_committer:
+        if clock.monotonic() > give_up:
+            raise CommandFailed(
+                f"another process{_at(node.committer_address)} uses this database as its sequencer; stop it, or "
+                "start agents with --sequencer HOST:PORT"
+            )
+        await clock.sleep(0.1)
+
+
+def _at(address: str) -> str:
+    return f" at {address}" if address else ""
+
+
+async def run_sequencer(settings: Settings) -> None:
+    """A sequencer server, with its own metrics and health."""
+    from tailrace.cli.sequencer_http import SequencerHttp
+
+    if settings.database is None:
+        raise CommandFailed("no database was given; give --database postgresql://USER:PASSWORD@HOST/NAME")
+    ending = Ending()
+    machine = Machine(SystemClock(), SystemEntropy())
+    rpc = settings.rpc or "127.0.0.1:9645"
+    if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
+        raise CommandFailed(
+            f"rpc {rpc!r} is every address of this machine, which agents can't be told to use; set rpc_advertise "
+            "(--rpc-advertise HOST:PORT)"
+        )
+    async with AsyncExitStack() as stack:
+        http = SequencerHttp(machine.clock)
+        stack.push_async_callback(http.close)
+        await http.start(*split_address(settings.http))
+        store = None
+        if settings.store is not None:
+            store = await stack.enter_async_context(
+                opened_store(settings.store, machine, StoreMetrics(http.registry))
+            )
+        node = await stack.enter_async_context(
+            sequencer_node(settings, settings.database, machine, store, listen=rpc)
+        )
+        http.node = node
+        log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
+        await ending.wait()
+    ending.check()
+
+
+def make_folder(path: Path) -> None:
+    """Raises CommandFailed when the folder can't be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandFailed(
+            f"data folder {str(path)!r} can't be made: {error.strerror}; give another with --data"
+        ) from error

@@ -1,0 +1,180 @@
+"""`tailrace serve`, `agent`, `sequencer`, `compact`, `demo`, `version`: flags, and what they start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tailrace.cli.failures import CommandFailed
+from tailrace.cli.output import JsonFlag, print_json
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML. Flags and TAILRACE_* win.")
+]
+Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")]
+Database = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER:PW@HOST/NAME."),
+]
+Sequencers = Annotated[
+    str | None, typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Where sequencers are served.")
+]
+Listen = Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="For Kafka clients.")]
+Advertise = Annotated[
+    str | None, typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told to use.")
+]
+Http = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="For metrics and health.")]
+Rpc = Annotated[str | None, typer.Option("--rpc", metavar="HOST:PORT", help="For other Tailrace processes.")]
+RpcAdvertise = Annotated[
+    str | None, typer.Option("--rpc-advertise", metavar="HOST:PORT", help="What the others are told to use.")
+]
+Zone = Annotated[str | None, typer.Option("--zone", help="The zone this agent is in.")]
+LogLevelFlag = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
+LogFormatFlag = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Give `app` the commands of this module."""
+    for command in (serve, agent, sequencer, compact, demo, version):
+        app.command()(command)
+
+
+def serve(
+    data: Annotated[str | None, typer.Option("--data", metavar="DIR", help="Default: ./data")] = None,
+    listen: Listen = None,
+    http: Http = None,
+    advertise: Advertise = None,
+    zone: Zone = None,
+    store: Store = None,
+    database: Database = None,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Run everything in one process: SQLite and a folder, no services."""
+    settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, zone=zone, store=store,
+                         database=database, log_level=log_level, log_format=log_format)  # fmt: skip
+    from tailrace.cli.process import run_serve
+
+    _run(run_serve(settings))
+
+
+def agent(
+    context: typer.Context,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    rpc: Rpc = None,
+    rpc_advertise: RpcAdvertise = None,
+    http: Http = None,
+    zone: Zone = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", metavar="N", help="One a core, on ports P, P+1, ...")
+    ] = None,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Run an agent of a cluster; with --processes N, a supervisor of N."""
+    settings = _settings(config, store=store, database=database, sequencers=sequencer, listen=listen,
+                         advertise=advertise, rpc=rpc, rpc_advertise=rpc_advertise, http=http, zone=zone,
+                         processes=processes, log_level=log_level, log_format=log_format)  # fmt: skip
+    if settings.processes > 1:
+        from tailrace.cli.supervisor import run_supervisor
+
+        _run(run_supervisor(settings, config))
+        return
+    from tailrace.cli.process import run_agent
+
+    _run(run_agent(settings))
+
+
+def sequencer(
+    database: Database = None,
+    rpc: Rpc = None,
+    rpc_advertise: RpcAdvertise = None,
+    http: Http = None,
+    store: Store = None,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Run a sequencer server; several may share one PostgreSQL. Without --store it collects no garbage."""
+    settings = _settings(config, database=database, rpc=rpc, rpc_advertise=rpc_advertise, http=http, store=store,
+                         log_level=log_level, log_format=log_format)  # fmt: skip
+    from tailrace.cli.process import run_sequencer
+
+    _run(run_sequencer(settings))
+
+
+def compact(
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master.")] = "local[*]",
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Rewrite mixed objects into Parquet, once, with Spark."""
+    settings = _settings(config, store=store, database=database, sequencers=sequencer, log_level=log_level,
+                         log_format=log_format)  # fmt: skip
+    from tailrace.cli.compact import run_compact
+
+    run_compact(settings, master)
+
+
+def demo(
+    context: typer.Context,
+) -> None:
+    """Run the main job end to end on real data, and check it."""
+    try:
+        from tailrace.cli.demo import main as run_demo  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ModuleNotFoundError as error:
+        raise CommandFailed(
+            f"the demo needs {error.name!r}, which is not installed; run it as `make demo` from a clone"
+        ) from error
+    code = run_demo()
+    if code:
+        raise typer.Exit(int(code))
+
+
+def version(as_json: JsonFlag = False) -> None:
+    """Print Tailrace's version."""
+    try:
+        found = installed_version("tailrace")
+    except PackageNotFoundError:
+        found = "0"
+    if as_json:
+        print_json({"version": found})
+    else:
+        print(found)
+
+
+def _settings(config: Path | None, **flags: Any) -> Any:
+    """The settings in force, with logging set up as they say."""
+    from tailrace.cli.settings import Settings
+    from tailrace.settings import load_settings
+    from tailrace.telemetry import configure_logging
+
+    settings = load_settings(Settings, flags=flags, file=config)
+    configure_logging(settings.log_level, settings.log_format)
+    return settings
+
+
+def _run(process: Coroutine[Any, Any, None]) -> None:
+    from tailrace.cli.loop import keep_freed_memory, run
+
+    keep_freed_memory()
+    try:
+        run(process)
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None

@@ -1,0 +1,99 @@
+"""Every setting of a Tailrace process: what all share, and a section for each part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
+
+from agent.settings import AgentSettings
+from cache.settings import CacheSettings
+from sequencer.settings import SequencerSettings
+from tailrace.rpc.link import split_address
+from tailrace.settings import LayeredSettings
+from tailrace.telemetry import LogFormat, LogLevel
+
+
+def _checked(address: str) -> str:
+    try:
+        split_address(address)
+    except ValueError:
+        raise ValueError(
+            "allowed is HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
+        ) from None
+    return address
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _none_if_empty(value: Any) -> Any:
+    return None if value == "" else value
+
+
+Url = Annotated[str | None, BeforeValidator(_none_if_empty)]
+Address = Annotated[str, AfterValidator(_checked)]
+Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_listed)]
+
+
+class Settings(LayeredSettings):
+    """What `tailrace serve`, `agent`, `sequencer` and `compact` may be told."""
+
+    store: Url = Field(
+        None,
+        description="The object store: a folder, file:///path, s3://bucket/prefix?endpoint=...&region=..., or "
+        "memory:. `serve` uses DATA/objects.",
+    )
+    database: Url = Field(
+        None,
+        description="The sequencer's database: sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME. "
+        "`serve` uses DATA/tailrace.db. For `agent`: the sequencer runs inside it.",
+    )
+    sequencers: Addresses = Field(
+        (),
+        description="Addresses (HOST:PORT, comma-separated in a variable) of the sequencers an agent uses.",
+    )
+    data: Path = Field(Path("data"), description="The folder in which `serve` keeps everything.")
+    listen: Address = Field("127.0.0.1:9092", description="Where Kafka clients are served.")
+    advertise: Address | None = Field(
+        None,
+        description="The address that clients are told to use; the one that is listened on, if not given.",
+    )
+    http: Address = Field("127.0.0.1:9644", description="Where metrics, health and the overview are served.")
+    rpc: Address | None = Field(
+        None,
+        description="Where other Tailrace processes are served: cache peers by an agent, agents by a sequencer. "
+        "An agent without it shares no cache.",
+    )
+    rpc_advertise: Address | None = Field(
+        None,
+        description="The address at which other Tailrace processes reach `rpc`; `rpc` itself if not given.",
+    )
+    rpc_secret: SecretStr = Field(
+        SecretStr(""), description="Shared by all processes of a cluster; they refuse others."
+    )
+    zone: str = Field("", description="The zone this agent is in; clients that say theirs stay in it.")
+    processes: int = Field(
+        1, ge=1, le=256, description="Agent processes to run, on the ports from each address's on."
+    )
+    maintenance_seconds: float = Field(
+        30.0, gt=0, le=86_400, description="Pause between rounds of retention and of deleting garbage."
+    )
+    log_level: LogLevel = Field("info", description="The least severe lines that are logged.")
+    log_format: LogFormat = Field("auto", description="`auto`: console on a terminal, JSON elsewhere.")
+    agent: AgentSettings = Field(default_factory=AgentSettings)
+    sequencer: SequencerSettings = Field(default_factory=SequencerSettings)
+    cache: CacheSettings = Field(default_factory=CacheSettings)
+
+    @property
+    def cache_settings(self) -> CacheSettings:
+        """The cache's budgets; `agent.chunk_cache_bytes` is heard where `cache.memory_bytes` was left alone."""
+        if "chunk_cache_bytes" in self.agent.model_fields_set:
+            return replace(self.cache, memory_bytes=self.agent.chunk_cache_bytes)
+        return self.cache

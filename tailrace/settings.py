@@ -1,0 +1,213 @@
+"""Settings in layers: flag, then environment, then file, then default; and errors that tell what to do.
+
+Every part declares its own settings; `tailrace.cli.settings` puts them together. A name that no setting has is
+refused, wherever it was given, with the one that was probably meant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+PREFIX = "TAILRACE_"
+CONFIG_VARIABLE = "TAILRACE_CONFIG"
+"""Names the file, as `--config` does."""
+
+_KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
+"""Kubernetes gives every container such variables when a service is named `tailrace` or `tailrace-...`."""
+
+S = TypeVar("S", bound="LayeredSettings")
+
+
+class BadSettings(ValueError):
+    """One or more settings are not allowed; a line each says which, what was given and what is allowed."""
+
+
+class LayeredSettings(BaseSettings):
+    """Base of a process's settings: takes its values from `load_settings` and from nowhere else."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingField:
+    """One setting: `path` is () for a whole section."""
+
+    path: tuple[str, ...]
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the file, with dots."""
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return PREFIX + "__".join(self.path).upper()
+
+
+def load_settings(
+    model: type[S],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> S:
+    """The settings that flags, environment and file add up to.
+
+    Args:
+        flags: what was given on the command line, by setting; None values were not given.
+        file: a TOML file that must exist; without it, the one that TAILRACE_CONFIG names, if any.
+
+    Raises:
+        BadSettings: the file can't be read, a name is unknown, or a value isn't allowed.
+    """
+    if file is None and environ.get(CONFIG_VARIABLE):
+        file = Path(environ[CONFIG_VARIABLE])
+    from_file = {} if file is None else _read(file)
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    names = [field.path for field in fields(model)]
+    _refuse_unknown(names, from_file, environ, file)
+    values = _merged(_merged(from_file, _Environment(model, environ)()), given)
+    try:
+        return model(**values)
+    except ValidationError as error:
+        lines = [_explain(one, given, environ, file) for one in error.errors(include_url=False)]
+        raise BadSettings("\n".join(dict.fromkeys(lines))) from None
+
+
+def fields(model: Any, parents: tuple[str, ...] = ()) -> Iterator[SettingField]:
+    """Every setting of a model, sections (models and dataclasses) opened, in the order of declaration."""
+    if dataclasses.is_dataclass(model):
+        hints = typing.get_type_hints(model)
+        for plain in dataclasses.fields(model):
+            yield SettingField((*parents, plain.name), hints[plain.name], plain.default, "")
+        return
+    for name, field in model.model_fields.items():
+        path, annotation = (*parents, name), field.annotation
+        if isinstance(annotation, type) and (
+            issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)
+        ):
+            yield from fields(annotation, path)
+        else:
+            default = field.get_default(call_default_factory=True)
+            yield SettingField(path, annotation, default, field.description or "")
+
+
+class _Environment(EnvSettingsSource):
+    """Variables out of a mapping that is passed in."""
+
+    def __init__(self, model: type[BaseSettings], environ: Mapping[str, str]) -> None:
+        self._environ = {name.lower(): value for name, value in environ.items() if value}
+        super().__init__(model)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return self._environ
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSettings(f"config file {str(file)!r} can't be read: {error.strerror}") from error
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are
+        raise BadSettings(f"config file {str(file)!r} is not TOML: {error}") from error
+
+
+def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; where both have a name, `high` wins, section by section."""
+    merged = dict(low)
+    for name, value in high.items():
+        before = merged.get(name)
+        is_section = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merged(before, value) if is_section else value  # type: ignore[arg-type]
+    return merged
+
+
+def _refuse_unknown(
+    names: Sequence[tuple[str, ...]],
+    from_file: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: Path | None,
+) -> None:
+    lines: list[str] = []
+    known = {".".join(name) for name in names}
+    sections = {name[0] for name in names if len(name) > 1}
+    for key in _keys(from_file, sections):
+        if key not in known:
+            lines.append(f"{key}: no such setting, given in {file}; {_meant(key, sorted(known | sections))}")
+    variables = {PREFIX + "__".join(name).upper() for name in names} | {CONFIG_VARIABLE}
+    for variable in sorted(environ):
+        if (
+            variable.upper().startswith(PREFIX)
+            and variable.upper() not in variables
+            and _KUBERNETES.fullmatch(variable) is None
+        ):
+            lines.append(
+                f"{variable}: no setting has this environment variable; {_meant(variable, sorted(variables))}"
+            )
+    if lines:
+        raise BadSettings("\n".join(lines))
+
+
+def _keys(values: Mapping[str, Any], sections: set[str]) -> Iterator[str]:
+    for name, value in values.items():
+        if name in sections and isinstance(value, Mapping):
+            for inner in value:
+                yield f"{name}.{inner}"
+        elif name not in sections:
+            yield name
+
+
+def _meant(given: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+    if not close:
+        last = [name for name in known if name.rpartition(".")[2] == given.rpartition(".")[2]]
+        close = last[:1]
+    return f"did you mean {close[0]}?" if close else "docs/configuration.md lists all of them"
+
+
+def _explain(
+    error: ErrorDetails, flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
+) -> str:
+    path = tuple(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if not path:
+        return message
+    variable = PREFIX + "__".join(path).upper()
+    if path[0] in flags:
+        source = f"--{path[0].replace('_', '-')}"
+    elif any(name.upper() == variable for name in environ):
+        source = variable
+    else:
+        source = str(file) if file is not None else "default"
+    given = "" if "secret" in path[-1] or isinstance(error["input"], Mapping) else f" {error['input']!r}"
+    return f"{'.'.join(path)}: {message[:1].lower()}{message[1:]}; given was{given} by {source}"
