@@ -1,0 +1,232 @@
+"""Coordinators over the reference sequencer: what survives a take-over, and who falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from agent.groups.coordinator import GroupCoordinator, GroupRefusal
+from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
+from agent.protocol.error_codes import ErrorCode
+from agent.services import Identity
+from agent.settings import AgentSettings
+from sequencer.api import (
+    AgentInfo,
+    CreateTopic,
+    FetchOffsets,
+    Member,
+    OffsetPosition,
+    RenewAgent,
+    Ring,
+    SaveGroup,
+    SequencerUnavailable,
+)
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.settings import SequencerSettings
+from tailrace.clock import ManualClock, SeededEntropy
+
+LEASE_SECONDS = 10.0
+
+
+class Bench:
+    """Two agents, 1 (the groups' first candidate) and 2, over one sequencer and one clock."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        settings = SequencerSettings(agent_lease_ms=int(LEASE_SECONDS * 1000))
+        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1), settings)
+        self.identities: list[Identity] = []
+        self.agents: list[GroupCoordinator] = []
+
+    async def open(self) -> None:
+        await self.sequencer.start()
+        for name in ("a", "bb"):
+            info = AgentInfo(name, 9092, name, 0, 0, "z", "0", UUID(int=len(name)))
+            lease = await self.sequencer.register_agent(info)
+            identity = Identity(lease.broker_id, lease.epoch, info, self.clock.monotonic() + LEASE_SECONDS)
+            self.identities.append(identity)
+        first = self.identities[0]
+        ring = Ring(1, [Member(first.broker_id, first.lease_epoch, first.info, False)])
+        for number, identity in enumerate(self.identities):
+            agent = GroupCoordinator(
+                self.sequencer,
+                self.clock,
+                SeededEntropy(number),
+                AgentSettings(),
+                self.identity_of(identity),
+                lambda: ring,
+            )
+            self.agents.append(agent)
+            await agent.start()
+
+    @staticmethod
+    def identity_of(identity: Identity) -> Callable[[], Identity]:
+        return lambda: identity
+
+    async def close(self) -> None:
+        for agent in self.agents:
+            await agent.close()
+        await self.sequencer.close()
+
+    async def advance(self, seconds: float, *renewing: int) -> None:
+        """Let time pass; only the agents named renew their leases."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            for number in renewing:
+                identity = self.identities[number]
+                await self.sequencer.renew_agent(RenewAgent(identity.broker_id, identity.lease_epoch))
+                identity.valid_until = self.clock.monotonic() + LEASE_SECONDS
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def member(self, agent: int, name: str, instance: str | None = None) -> JoinAnswer:
+        return await self.agents[agent].join("g", request(name, instance))
+
+    async def stable(self, agent: int = 0) -> JoinAnswer:
+        answer = await self.member(agent, "m", "i")
+        await self.agents[agent].sync(
+            "g", SyncRequest("m", "i", answer.generation, "consumer", "range", [("m", b"all")])
+        )
+        return answer
+
+
+def request(name: str, instance: str | None = None, member_id: str = "") -> JoinRequest:
+    return JoinRequest(member_id, instance, "c", "/h", 30.0, 30.0, "consumer", [("range", b"t")], name, False)
+
+
+def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        bench = Bench()
+        await bench.open()
+        try:
+            async with asyncio.timeout(10):
+                await scenario(bench)
+        finally:
+            await bench.close()
+
+    asyncio.run(whole())
+
+
+def test_a_take_over_keeps_generation_and_assignment() -> None:
+    async def scenario(bench: Bench) -> None:
+        answer = await bench.stable()
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await bench.agents[1].heartbeat("g", "m", "i", answer.generation)
+        await bench.advance(14, 1)
+        code = await bench.agents[1].heartbeat("g", "m", "i", answer.generation)
+        assert code is ErrorCode.NONE
+        synced = await bench.agents[1].sync(
+            "g", SyncRequest("m", "i", answer.generation, "consumer", "range", [])
+        )
+        assert synced.assignment == b"all"
+
+    run(scenario)
+
+
+def test_a_zombie_answers_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        answer = await bench.stable()
+        await bench.advance(9, 1)
+        assert await bench.agents[0].heartbeat("g", "m", "i", answer.generation) is ErrorCode.NONE
+        bench.clock.advance(0.6)
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await bench.agents[0].heartbeat("g", "m", "i", answer.generation)
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await bench.agents[0].commit("g", "m", "i", answer.generation, [])
+
+    run(scenario)
+
+
+def test_a_join_that_waits_past_the_lease_is_not_answered_from_memory() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()
+        waiting = asyncio.create_task(bench.member(0, "second"))
+        await bench.advance(12, 1)
+        await bench.advance(30, 1)
+        assert (await waiting).code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_a_group_that_can_not_be_stored_is_let_go() -> None:
+    async def scenario(bench: Bench) -> None:
+        async def away(request: SaveGroup) -> None:
+            raise SequencerUnavailable("away")
+
+        real = bench.sequencer.save_group
+        bench.sequencer.save_group = away  # type: ignore[method-assign, assignment]
+        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+            await bench.member(0, "m")
+        bench.sequencer.save_group = real  # type: ignore[method-assign]
+        assert (await bench.member(0, "m")).generation == 1
+
+    run(scenario)
+
+
+def test_a_replaced_static_member_is_stored_before_it_is_answered() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()
+        again = await bench.member(0, "m2", "i")
+        assert (again.generation, again.member_id) == (1, "m2")
+        assert await bench.agents[0].heartbeat("g", "m", "i", 1) is ErrorCode.FENCED_INSTANCE_ID
+        await bench.advance(14, 1)
+        assert await bench.agents[1].heartbeat("g", "m", "i", 1) is ErrorCode.FENCED_INSTANCE_ID
+        assert await bench.agents[1].heartbeat("g", "m2", "i", 1) is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_offsets_come_from_members_or_from_outside_an_empty_group() -> None:
+    async def scenario(bench: Bench) -> None:
+        topic = await bench.sequencer.create_topic(CreateTopic("t", 1, {}))
+        position = [OffsetPosition(topic.topic_id, 0, 5, -1, "")]
+        await bench.agents[1].commit("g", "", None, -1, position)
+        await bench.stable()
+        with pytest.raises(GroupRefusal, match="UNKNOWN_MEMBER_ID"):
+            await bench.agents[0].commit("g", "", None, -1, position)
+        with pytest.raises(GroupRefusal, match="ILLEGAL_GENERATION"):
+            await bench.agents[0].commit("g", "m", "i", 7, position)
+        await bench.agents[0].commit("g", "m", "i", 1, [OffsetPosition(topic.topic_id, 0, 9, -1, "")])
+        found = await bench.sequencer.fetch_offsets(FetchOffsets("g", None))
+        assert [each.offset for each in found.positions] == [9]
+
+    run(scenario)
+
+
+def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()
+        with pytest.raises(GroupRefusal, match="NON_EMPTY_GROUP"):
+            await bench.agents[0].delete("g")
+        await bench.advance(32, 0)
+        assert await bench.agents[0].look("g", lambda group: group.phase) is GroupPhase.EMPTY
+        await bench.agents[0].delete("g")
+
+    run(scenario)
+
+
+def test_closing_answers_who_waits() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()
+        waiting = asyncio.create_task(bench.member(0, "second"))
+        await bench.advance(1, 0)
+        await bench.agents[0].close()
+        assert (await waiting).code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_a_client_that_hangs_up_takes_no_one_elses_answer() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.member(0, "a")
+        gone = asyncio.create_task(bench.member(0, "b"))
+        await bench.advance(1, 0)
+        gone.cancel()
+        answer = await bench.agents[0].join("g", request("x", member_id="a"))
+        assert answer.generation == 2 and len(answer.members) == 2
+
+    run(scenario)

@@ -1,0 +1,321 @@
+"""The state machine of a classic group, by example and by property."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.stored_group import restored, stored
+from agent.protocol.error_codes import ErrorCode
+
+RANGE = [("range", b"topics")]
+
+
+@dataclass
+class Driver:
+    """Speaks to a group as its members would, and keeps their answers."""
+
+    group: Group = field(default_factory=lambda: Group("g"))
+    now: float = 0.0
+    tickets: int = 0
+    answers: dict[int, Any] = field(default_factory=dict)
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        fresh: str = "m",
+        instance: str | None = None,
+        protocols: list[tuple[str, bytes]] | None = None,
+        known: bool = False,
+        skip: bool = False,
+        protocol_type: str = "consumer",
+    ) -> int:
+        self.tickets += 1
+        request = JoinRequest(
+            member_id, instance, "c", "/h", 10.0, 30.0, protocol_type, protocols or RANGE, fresh, known, skip
+        )
+        self.group.join(self.now, self.tickets, request)
+        self.collect()
+        return self.tickets
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        instance: str | None = None,
+    ) -> int:
+        self.tickets += 1
+        given = list((assignments or {}).items())
+        request = SyncRequest(member_id, instance, generation, "consumer", None, given)
+        self.group.sync(self.now, self.tickets, request)
+        self.collect()
+        return self.tickets
+
+    def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
+        code = self.group.heartbeat(self.now, member_id, instance, generation)
+        self.collect()
+        return code
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.group.expire(self.now)
+        self.collect()
+
+    def collect(self) -> None:
+        for ticket, answer in self.group.take_answers():
+            assert ticket not in self.answers, "a request is answered once"
+            self.answers[ticket] = answer
+
+    def stable_pair(self, static: bool = False) -> None:
+        """Members a (the leader) and b of generation 2, with assignments."""
+        instances = ("ia", "ib") if static else (None, None)
+        self.join(fresh="a", instance=instances[0])
+        second = self.join(fresh="b", instance=instances[1])
+        self.join("a", instance=instances[0])
+        assert self.answers[second].generation == 2
+        self.sync("b", 2, instance=instances[1])
+        self.sync("a", 2, {"a": b"0", "b": b"1"}, instance=instances[0])
+        assert self.group.phase is GroupPhase.STABLE
+
+
+def test_the_first_member_leads_and_is_alone_told_of_the_members() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    leader = next(
+        each for each in driver.answers.values() if isinstance(each, JoinAnswer) and len(each.members) == 2
+    )
+    assert (leader.member_id, leader.leader, leader.protocol) == ("a", "a", "range")
+    syncs = [each for each in driver.answers.values() if isinstance(each, SyncAnswer)]
+    assert sorted(each.assignment for each in syncs) == [b"0", b"1"]
+
+
+def test_a_dynamic_member_must_come_back_with_the_id_it_was_given() -> None:
+    driver = Driver()
+    first = driver.answers[driver.join(fresh="a", known=True)]
+    assert (first.code, first.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "a")
+    second = driver.answers[driver.join("a", known=True)]
+    assert (second.code, second.generation) == (ErrorCode.NONE, 1)
+    assert driver.answers[driver.join("stranger", known=True)].code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_id_that_never_comes_back_holds_a_rebalance_for_its_session_only() -> None:
+    driver = Driver()
+    driver.join(fresh="gone", known=True)
+    ticket = driver.join(fresh="a")
+    assert ticket not in driver.answers
+    driver.advance(10)
+    assert driver.answers[ticket].code is ErrorCode.NONE
+
+
+def test_members_hear_of_a_rebalance_in_heartbeats_and_may_still_commit() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    driver.join(fresh="c")
+    assert driver.heartbeat("a", 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.group.commit(driver.now, "a", None, 2) is ErrorCode.NONE
+    assert driver.answers[driver.sync("a", 2)].code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_between_join_and_sync_heartbeats_are_fine_and_commits_are_not() -> None:
+    driver = Driver()
+    driver.join(fresh="a")
+    assert driver.heartbeat("a", 1) is ErrorCode.NONE
+    assert driver.group.commit(driver.now, "a", None, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat("a", 0) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_does_not_join_again_is_out_of_the_next_generation() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    ticket = driver.join("a")
+    driver.heartbeat("b", 2)
+    for _ in range(6):
+        driver.advance(5)
+        driver.heartbeat("b", 2)
+    assert driver.answers[ticket].generation == 3
+    assert list(driver.group.members) == ["a"]
+
+
+def test_a_session_that_ends_rebalances_the_others() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    driver.advance(9)
+    assert driver.heartbeat("a", 2) is ErrorCode.NONE
+    driver.advance(2)
+    assert driver.heartbeat("a", 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat("b", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_follower_that_joins_unchanged_gets_its_generation_again() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    assert driver.answers[driver.join("b")].generation == 2
+    assert driver.group.phase is GroupPhase.STABLE
+    assert driver.join("b", protocols=[("range", b"other")]) not in driver.answers
+    assert driver.group.phase is GroupPhase.PREPARING_REBALANCE
+
+
+def test_a_leader_that_joins_again_rebalances() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    driver.join("a")
+    assert driver.group.phase is GroupPhase.PREPARING_REBALANCE
+
+
+def test_a_leader_that_never_hands_in_an_assignment_is_removed() -> None:
+    driver = Driver()
+    driver.join(fresh="a")
+    for _ in range(6):
+        driver.heartbeat("a", 1)
+        driver.advance(5)
+    assert driver.group.phase is GroupPhase.EMPTY
+    assert driver.group.generation == 2
+
+
+def test_the_protocol_is_what_all_know_and_most_prefer() -> None:
+    driver = Driver()
+    driver.join(fresh="a", protocols=[("x", b""), ("y", b""), ("z", b"")])
+    driver.join(fresh="b", protocols=[("y", b""), ("x", b"")])
+    ticket = driver.join(fresh="c", protocols=[("y", b""), ("x", b"")])
+    driver.join("b", protocols=[("y", b""), ("x", b"")])
+    driver.join("a", protocols=[("x", b""), ("y", b""), ("z", b"")])
+    assert driver.answers[ticket].protocol == "y"
+    for wrong in ({"protocols": [("z", b"")]}, {"protocol_type": "connect"}):
+        assert driver.answers[driver.join(fresh="d", **wrong)].code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
+
+
+def test_a_full_group_takes_no_one() -> None:
+    driver = Driver(Group("g", max_size=1))
+    driver.join(fresh="a")
+    assert driver.answers[driver.join(fresh="b")].code is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_members_leave_by_list_and_one_rebalance_follows() -> None:
+    driver = Driver()
+    driver.stable_pair(static=True)
+    codes = driver.group.leave(0, [("", "ia"), ("b", "nobody"), ("x", None), ("b", None)])
+    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+    assert (driver.group.phase, driver.group.generation) == (GroupPhase.EMPTY, 3)
+
+
+def test_a_restarted_static_member_keeps_its_assignment_and_fences_its_former_self() -> None:
+    driver = Driver()
+    driver.stable_pair(static=True)
+    again = driver.answers[driver.join(fresh="b2", instance="ib")]
+    assert (again.code, again.generation, again.member_id) == (ErrorCode.NONE, 2, "b2")
+    assert driver.group.phase is GroupPhase.STABLE and driver.group.is_dirty
+    assert driver.answers[driver.sync("b2", 2, instance="ib")].assignment == b"1"
+    assert driver.heartbeat("b", 2, "ib") is ErrorCode.FENCED_INSTANCE_ID
+    assert driver.answers[driver.join("b", instance="ib")].code is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_restarted_static_leader_makes_no_assignment() -> None:
+    driver = Driver()
+    driver.stable_pair(static=True)
+    newer = driver.answers[driver.join(fresh="a2", instance="ia", skip=True)]
+    assert newer.skip_assignment and newer.leader == "a2" and len(newer.members) == 2
+    older = driver.answers[driver.join(fresh="a3", instance="ia")]
+    assert older.leader == "a2" and not older.members and driver.group.leader == "a3"
+
+
+def test_a_new_group_waits_for_more_members_if_told_so() -> None:
+    driver = Driver(Group("g", initial_delay_seconds=3))
+    first = driver.join(fresh="a")
+    driver.advance(2)
+    second = driver.join(fresh="b")
+    driver.advance(2)
+    assert first not in driver.answers
+    driver.advance(1)
+    assert driver.answers[first].generation == driver.answers[second].generation == 1
+
+
+def test_who_takes_over_keeps_generation_members_and_assignment() -> None:
+    driver = Driver()
+    driver.stable_pair(static=True)
+    taken = Driver(restored(stored(driver.group), 500.0, 0.0, 10), now=500.0)
+    assert taken.heartbeat("a", 2) is ErrorCode.NONE
+    assert taken.answers[taken.sync("b", 2)].assignment == b"1"
+    taken.advance(11)
+    assert not taken.group.members or taken.group.phase is GroupPhase.PREPARING_REBALANCE
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(
+        ["join", "rejoin", "change", "sync", "heartbeat", "leave", "advance", "restart", "takeover"]
+    ),
+    st.integers(0, 4),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ACTIONS, max_size=60))
+def test_a_generation_has_one_leader_and_one_assignment(actions: list[tuple[str, int]]) -> None:
+    driver, ids, made = Driver(), dict.fromkeys(range(5), ""), 0
+    known: dict[int, int] = {}
+    sent: dict[int, tuple[int, str]] = {}
+    assignments: dict[int, dict[str, bytes]] = {}
+    leaders: dict[int, str] = {}
+    last = 0
+    for action, who in actions:
+        member_id = ids[who]
+        if action in ("join", "restart"):
+            made += 1
+            instance = f"i{who}" if who >= 3 else None
+            is_new = action == "restart" or not member_id
+            driver.join("" if is_new else member_id, fresh=f"{who}-{made}", instance=instance)
+        elif action in ("rejoin", "change") and member_id:
+            metadata = b"new%d" % made if action == "change" else b"topics"
+            driver.join(member_id, protocols=[("range", metadata)])
+        elif action == "sync" and member_id:
+            generation = known[who]
+            is_leader = leaders.get(generation) == member_id
+            made += 1
+            plan = {each: b"%s@%d#%d" % (each.encode(), generation, made) for each in driver.group.members}
+            was = driver.group.phase
+            ticket = driver.sync(member_id, generation, plan if is_leader else None)
+            sent[ticket] = (generation, member_id)
+            if (
+                is_leader
+                and was is GroupPhase.COMPLETING_REBALANCE
+                and driver.group.phase is GroupPhase.STABLE
+            ):
+                assert generation not in assignments, "a generation is assigned once"
+                assignments[generation] = plan
+        elif action == "heartbeat" and member_id:
+            driver.heartbeat(member_id, known[who])
+        elif action == "leave" and member_id:
+            driver.group.leave(driver.now, [(member_id, None)])
+            driver.collect()
+        elif action == "advance":
+            driver.advance(4.0 * (who + 1))
+        elif action == "takeover" and not any(each.is_waiting for each in driver.group.members.values()):
+            driver.group = restored(stored(driver.group), driver.now, 0.0, 10_000)
+        for ticket, answer in list(driver.answers.items()):
+            if isinstance(answer, JoinAnswer) and answer.code is ErrorCode.NONE:
+                owner = int(answer.member_id.split("-")[0])
+                ids[owner], known[owner] = answer.member_id, answer.generation
+                if answer.leader == answer.member_id:
+                    leaders[answer.generation] = answer.member_id
+                    assert answer.member_id in {member for member, _, _ in answer.members}
+            elif isinstance(answer, SyncAnswer) and answer.code is ErrorCode.NONE:
+                generation, member = sent[ticket] if ticket in sent else (known[who], member_id)
+                mine = next((plan for name, plan in assignments[generation].items() if name == member), None)
+                if mine is not None:
+                    assert answer.assignment == mine
+            driver.answers[ticket] = None
+        assert driver.group.generation >= last, "the generation never falls"
+        last = driver.group.generation
+        if driver.group.phase in (GroupPhase.STABLE, GroupPhase.COMPLETING_REBALANCE):
+            assert driver.group.leader in driver.group.members
+        if driver.group.phase is GroupPhase.EMPTY:
+            assert not driver.group.members
+        deadline = driver.group.next_deadline()
+        if driver.group.phase is GroupPhase.PREPARING_REBALANCE:
+            assert deadline is not None, "a rebalance ends by itself"
