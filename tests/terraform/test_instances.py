@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.cli.settings import Settings
+from tailrace.settings import load_settings
+
 MODULES = Path(__file__).parents[2] / "terraform" / "modules"
 SCRIPTS = sorted(MODULES.glob("*/files/*.sh"))
 UNITS = sorted(path for path in MODULES.glob("*/files/*") if ".service" in path.name or ".timer" in path.name)
@@ -67,11 +70,13 @@ def test_an_agent_is_told_its_address_zone_and_sequencer(tmp_path: Path) -> None
     settings = tomllib.loads(Path(environment["TAILRACE_CONFIG"]).read_text())
     assert settings["store"] == "s3://records/tailrace"
     assert "database" not in settings
-    assert settings["agent"]["listen"] == "0.0.0.0:9092"
-    assert settings["agent"]["advertise"] == "10.40.1.7:9092"
-    assert settings["agent"]["http"] == "0.0.0.0:9644"
-    assert settings["agent"]["zone"] == "euc1-az2"
-    assert settings["agent"]["sequencer"] == "seq.internal:9645"
+    assert settings["listen"] == "0.0.0.0:9092"
+    assert settings["advertise"] == "10.40.1.7:9092"
+    assert settings["http"] == "0.0.0.0:9644"
+    assert settings["rpc_advertise"] == "10.40.1.7:9646"
+    assert settings["zone"] == "euc1-az2"
+    assert settings["sequencers"] == ["seq.internal:9645"]
+    load_settings(Settings, environ={}, file=Path(environment["TAILRACE_CONFIG"]))
 
 
 def test_a_sequencer_quotes_the_password_and_says_only_once_that_it_changed(tmp_path: Path) -> None:
@@ -88,6 +93,7 @@ def test_a_sequencer_quotes_the_password_and_says_only_once_that_it_changed(tmp_
         "postgresql+asyncpg://tailrace:a%2Fb%40c%3Ad%3Fe%25f%22g@db.internal:5432/tailrace?ssl=verify-full"
     )
     assert tomllib.loads(config.read_text())["database"] == expected
+    assert load_settings(Settings, environ={}, file=config).rpc_advertise == "10.40.1.7:9645"
     assert config.stat().st_mode & 0o007 == 0
     assert run("sequencer/files/write_config.sh", environment) == ""
 

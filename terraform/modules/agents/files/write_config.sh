@@ -18,17 +18,13 @@ zone=$(fact placement/availability-zone-id)
 mkdir -p "$(dirname "$config")"
 cat >"$config.new" <<TOML
 store = "$STORE_URL"
-
-[agent]
+sequencers = ["$SEQUENCER_ADDRESS"]
 listen = "0.0.0.0:9092"
 advertise = "$address:9092"
 http = "0.0.0.0:9644"
+rpc = "0.0.0.0:9646"
+rpc_advertise = "$address:9646"
 zone = "$zone"
-sequencer = "$SEQUENCER_ADDRESS"
-
-[cache]
-listen = "0.0.0.0:9646"
-advertise = "$address:9646"
 TOML
 chgrp tailrace "$config.new"
 mv "$config.new" "$config"

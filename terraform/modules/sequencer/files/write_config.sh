@@ -26,10 +26,8 @@ mkdir -p "$(dirname "$config")"
 cat >"$config.new" <<TOML
 store = "$STORE_URL"
 database = "postgresql+asyncpg://$login@$DATABASE_HOST:$DATABASE_PORT/$DATABASE_NAME?ssl=verify-full"
-
-[sequencer]
-listen = "0.0.0.0:9645"
-advertise = "$address:9645"
+rpc = "0.0.0.0:9645"
+rpc_advertise = "$address:9645"
 http = "0.0.0.0:9644"
 TOML
 

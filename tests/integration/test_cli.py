@@ -1,0 +1,95 @@
+"""`tailrace serve` as a process, used by the other commands, watched over HTTP, and drained."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "tailrace.cli.app"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self.kafka = f"127.0.0.1:{free_port()}"
+        self.http = f"http://127.0.0.1:{(http := free_port())}"
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*COMMAND, "serve", "--data", str(folder / "data"), "--listen", self.kafka, "--http",
+                 f"127.0.0.1:{http}"],
+                stderr=log, env=environment(),
+            )  # fmt: skip
+
+    def wait_until_ready(self) -> None:
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up and self.process.poll() is None:
+            try:
+                assert json.loads(get(f"{self.http}/readyz"))["ready"] is True
+                return
+            except (OSError, urllib.error.HTTPError):
+                time.sleep(0.05)
+        raise AssertionError(self.log.read_text())
+
+    def run(self, *arguments: str) -> str:
+        command = [*COMMAND, *arguments, "--bootstrap", self.kafka]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+        assert done.returncode == 0, done.stderr + self.log.read_text()
+        return done.stdout
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    started = Server(tmp_path)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.kill()
+        started.process.wait()
+
+
+def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
+    server.wait_until_ready()
+
+    assert json.loads(server.run("topic", "create", "flights", "-p", "3", "--json"))["partitions"] == 3
+    assert [topic["name"] for topic in json.loads(server.run("topic", "list", "--json"))] == ["flights"]
+
+    server.run("config", "set", "retention.ms=99000", "--topic", "flights")
+    assert server.run("config", "get", "retention.ms", "--topic", "flights").strip() == "99000"
+    (described,) = json.loads(server.run("topic", "describe", "flights", "--json"))
+    assert described["configs"] == {"retention.ms": "99000"}
+    assert [each["end_offset"] for each in described["partition_list"]] == [0, 0, 0]
+
+    metrics = get(f"{server.http}/metrics")
+    assert "tailrace_connections " in metrics
+    assert 'tailrace_request_seconds_count{api="CREATE_TOPICS"} 1.0' in metrics
+    assert "flights" in get(f"{server.http}/")
+
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=30) == 0, server.log.read_text()
+    assert "drained" in server.log.read_text()

@@ -1,0 +1,96 @@
+"""Settings come in layers, and a wrong one is refused by a line that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.settings import Settings
+from tailrace.settings import BadSettings, load_settings
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "tailrace.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = load_settings(Settings, environ={})
+    assert settings.listen == "127.0.0.1:9092"
+    assert settings.agent.linger_ms == 250
+    assert settings.sequencer.agent_lease_ms == 10_000
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, 'listen = "1.1.1.1:1"\nhttp = "1.1.1.1:1"\nzone = "file"\n')
+    settings = load_settings(
+        Settings,
+        flags={"listen": "3.3.3.3:3", "http": None},
+        environ={"TAILRACE_LISTEN": "2.2.2.2:2", "TAILRACE_HTTP": "2.2.2.2:2"},
+        file=file,
+    )
+    assert (settings.listen, settings.http, settings.zone) == ("3.3.3.3:3", "2.2.2.2:2", "file")
+
+
+def test_sections_are_merged_name_by_name(tmp_path: Path) -> None:
+    file = write(tmp_path, "[agent]\nlinger_ms = 5\nflush_lanes = 2\n[sequencer]\nmax_topics = 7\n")
+    environ = {"TAILRACE_AGENT__LINGER_MS": "9", "TAILRACE_CACHE__INDEX_ENTRIES": "3"}
+    settings = load_settings(Settings, environ=environ, file=file)
+    assert (settings.agent.linger_ms, settings.agent.flush_lanes) == (9, 2)
+    assert (settings.sequencer.max_topics, settings.cache.index_entries) == (7, 3)
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, 'zone = "a"')
+    assert load_settings(Settings, environ={"TAILRACE_CONFIG": str(file)}).zone == "a"
+
+
+def test_addresses_may_be_listed_with_commas() -> None:
+    settings = load_settings(Settings, environ={"TAILRACE_SEQUENCERS": "a:1, b:2"})
+    assert settings.sequencers == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listn = 'a:1'", "listn: no such setting, given in {file}; did you mean listen?"),
+        ("[agent]\nlinger = 5", "agent.linger: no such setting, given in {file}; did you mean agent.linger_ms?"),
+        ("[agents]\nlinger_ms = 5", "agents: no such setting, given in {file}; did you mean agent?"),
+        ("[agent]\nlinger_ms = 0", "agent.linger_ms: input should be greater than or equal to 1; given was 0 by"),
+        ("[sequencer]\nmax_topics = 'x'", "sequencer.max_topics: input should be a valid integer"),
+        ("[cache]\nmemory_bytes = -1", "memory_bytes -1: at least 1 and 0"),
+        ("log_level = 'loud'", "log_level: input should be 'debug', 'info', 'warning' or 'error'; given was 'loud'"),
+    ],
+)  # fmt: skip
+def test_what_a_file_has_wrong_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(BadSettings) as refused:
+        load_settings(Settings, environ={}, file=file)
+    assert expected.format(file=file) in str(refused.value)
+
+
+def test_a_bad_flag_is_called_by_its_flag() -> None:
+    with pytest.raises(BadSettings, match=r"^listen: allowed is HOST:PORT .*; given was '9092' by --listen$"):
+        load_settings(Settings, flags={"listen": "9092"}, environ={})
+
+
+def test_an_unknown_variable_is_refused_but_kubernetes_own_are_not() -> None:
+    with pytest.raises(BadSettings, match="did you mean TAILRACE_AGENT__LINGER_MS"):
+        load_settings(Settings, environ={"TAILRACE_AGENT_LINGER_MS": "5"})
+    environ = {"TAILRACE_PORT_9092_TCP_ADDR": "10.0.0.1", "TAILRACE_SERVICE_HOST": "10.0.0.1"}
+    load_settings(Settings, environ=environ)
+
+
+def test_every_error_is_told_at_once_and_secrets_are_not() -> None:
+    with pytest.raises(BadSettings) as refused:
+        load_settings(Settings, flags={"http": "x", "processes": 0, "rpc_secret": 5}, environ={})
+    lines = str(refused.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["http", "rpc_secret", "processes"]
+    assert "5" not in lines[1]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="can't be read: No such file"):
+        load_settings(Settings, environ={}, file=tmp_path / "none.toml")
