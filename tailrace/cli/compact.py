@@ -1,41 +1,69 @@
-"""`tailrace compact`: hands the settings to the Spark job, which is imported only here."""
+"""`tailrace compact`: the sequencer and the store by the settings, then the Spark job, imported only here."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
+from sequencer.api import Sequencer
+from sequencer.client import RemoteSequencer
 from tailrace.cli.failures import CommandFailed
-from tailrace.cli.output import print_table
+from tailrace.cli.process import Machine, sequencer_node, wait_for_committer
 from tailrace.cli.settings import Settings
+from tailrace.clock import SystemClock, SystemEntropy
 
 
-def run_compact(settings: Settings, master: str) -> None:
-    """One round of compaction. Raises CommandFailed.
+async def run_compact(settings: Settings, master: str, thresholds: dict[str, int]) -> dict[str, Any]:
+    """Compact until nothing qualifies; what was done, as figures by name. Raises CommandFailed.
 
-    `compactor.job.main(store=, database=, sequencers=, secret=, master=)` returns what it did, as figures by name.
+    `thresholds`: `min_bytes` and `min_age_ms` of `compactor.cycle.CompactionSettings`, where given.
     """
     if settings.store is None:
         raise CommandFailed("no object store was given; give --store URL, the one that the agents use")
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
-            "give either --sequencer HOST:PORT of a running sequencer, or --database URL when none runs"
+            f"{'both' if settings.database else 'neither'} --database and --sequencer were given; give "
+            "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
         )
     try:
-        from compactor import job
+        from compactor.cycle import CompactionSettings
+        from compactor.job import run_compaction
     except ImportError as error:
         raise CommandFailed(
-            f"the compactor can't be loaded ({error}); it needs `pip install 'tailrace[compactor]'`"
+            f"the compactor needs {error.name or error}; install it with `pip install 'tailrace[compactor]'`"
         ) from error
-    main: Callable[..., dict[str, Any] | None] = job.main
-    figures = main(
-        store=settings.store,
-        database=settings.database,
-        sequencers=settings.sequencers,
-        secret=settings.rpc_secret.get_secret_value().encode(),
-        master=master,
+    plain = CompactionSettings()
+    chosen = replace(
+        plain,
+        min_bytes=thresholds.get("min_bytes", plain.min_bytes),
+        min_age_ms=thresholds.get("min_age_ms", plain.min_age_ms),
     )
-    if figures:
-        print_table(("figure", "value"), list(figures.items()))
-        sys.stdout.flush()
+    machine = Machine(SystemClock(), SystemEntropy())
+    async with AsyncExitStack() as stack:
+        if settings.database:
+            node = await stack.enter_async_context(
+                sequencer_node(settings, settings.database, machine, None, listen=None)
+            )
+            await wait_for_committer(node, machine.clock)
+            sequencer: Sequencer = node.sequencer
+        else:
+            remote = RemoteSequencer(
+                settings.sequencers,
+                clock=machine.clock,
+                entropy=machine.entropy,
+                secret=settings.rpc_secret.get_secret_value().encode(),
+            )
+            stack.push_async_callback(remote.close)
+            sequencer = remote
+        try:
+            summary = await run_compaction(settings.store, sequencer, master=master, settings=chosen)
+        except ImportError as error:
+            raise CommandFailed(
+                f"the compactor needs {error.name or error}; install it with `pip install 'tailrace[compactor]'`"
+            ) from error
+    figures = msgspec.to_builtins(summary)
+    assert isinstance(figures, dict), "a summary has fields"
+    return figures

@@ -18,7 +18,8 @@ _MIB = 1 << 20
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end on uvloop."""
-    return uvloop.run(coroutine)
+    answer: T = uvloop.run(coroutine)
+    return answer
 
 
 def keep_freed_memory() -> None:

@@ -150,11 +150,13 @@ async def sequencer_node(
 
 
 async def run_serve(settings: Settings) -> None:
-    """Everything in one process: agent, sequencer, SQLite, a folder."""
+    """Everything in one process: agent, sequencer, SQLite, a folder. `rpc` serves the sequencer, to compactors."""
     data = settings.data.expanduser().absolute()
     make_folder(data)
     database = settings.database or f"sqlite:///{data / 'tailrace.db'}"
-    await _run_agent(settings, settings.store or str(data / "objects"), database)
+    rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
+    alone = settings.model_copy(update={"rpc": None})
+    await _run_agent(alone, settings.store or str(data / "objects"), database, sequencer_listens=rpc)
 
 
 async def run_agent(settings: Settings) -> None:
@@ -169,7 +171,9 @@ async def run_agent(settings: Settings) -> None:
     await _run_agent(settings, settings.store, settings.database)
 
 
-async def _run_agent(settings: Settings, store_url: str, database: str | None) -> None:
+async def _run_agent(
+    settings: Settings, store_url: str, database: str | None, *, sequencer_listens: str | None = None
+) -> None:
     ending = Ending()
     machine = Machine(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
@@ -179,10 +183,10 @@ async def _run_agent(settings: Settings, store_url: str, database: str | None) -
         )
         if database is not None:
             node = await stack.enter_async_context(
-                sequencer_node(settings, database, machine, store, listen=None)
+                sequencer_node(settings, database, machine, store, listen=sequencer_listens)
             )
             sequencer: Sequencer = node.sequencer
-            await _wait_for_committer(node, machine.clock)
+            await wait_for_committer(node, machine.clock)
         else:
             remote = RemoteSequencer(
                 settings.sequencers,
@@ -242,7 +246,7 @@ def agent_options(settings: Settings, http_port: int) -> AgentOptions:
     )
 
 
-async def _wait_for_committer(node: SequencerNode, clock: Clock) -> None:
+async def wait_for_committer(node: SequencerNode, clock: Clock) -> None:
     """Until this process is the committer: one that was killed leaves a lease of seconds behind."""
     give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
     while not node.is_committer:

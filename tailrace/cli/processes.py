@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.cli.failures import CommandFailed
-from tailrace.cli.output import JsonFlag, print_json
+from tailrace.cli.output import JsonFlag, print_json, print_table
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML. Flags and TAILRACE_* win.")
@@ -50,6 +50,7 @@ def serve(
     listen: Listen = None,
     http: Http = None,
     advertise: Advertise = None,
+    rpc: Rpc = None,
     zone: Zone = None,
     store: Store = None,
     database: Database = None,
@@ -58,8 +59,8 @@ def serve(
     log_format: LogFormatFlag = None,
 ) -> None:
     """Run everything in one process: SQLite and a folder, no services."""
-    settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, zone=zone, store=store,
-                         database=database, log_level=log_level, log_format=log_format)  # fmt: skip
+    settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
+                         store=store, database=database, log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_serve
 
     _run(run_serve(settings))
@@ -120,31 +121,58 @@ def compact(
     database: Database = None,
     sequencer: Sequencers = None,
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master.")] = "local[*]",
+    min_bytes: Annotated[
+        int | None, typer.Option("--min-bytes", min=1, help="Compact partitions with so much uncompacted.")
+    ] = None,
+    min_age_ms: Annotated[
+        int | None, typer.Option("--min-age-ms", min=0, help="And what is older than this, however little.")
+    ] = None,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Rewrite mixed objects into Parquet, once, with Spark."""
+    """Rewrite mixed objects into Parquet with Spark, until nothing qualifies."""
     settings = _settings(config, store=store, database=database, sequencers=sequencer, log_level=log_level,
                          log_format=log_format)  # fmt: skip
     from tailrace.cli.compact import run_compact
+    from tailrace.cli.loop import run
 
-    run_compact(settings, master)
+    given = {"min_bytes": min_bytes, "min_age_ms": min_age_ms}
+    figures = run(
+        run_compact(settings, master, {name: value for name, value in given.items() if value is not None})
+    )
+    failures = figures["failures"]
+    if as_json:
+        print_json(figures)
+    else:
+        print_table(
+            ("figure", "value"),
+            [
+                (name.replace("_", " "), len(value) if isinstance(value, list) else value)
+                for name, value in figures.items()
+            ],
+        )
+    if failures:
+        raise CommandFailed(f"{len(failures)} items could not be rewritten; the first: {failures[0]}")
 
 
 def demo(
-    context: typer.Context,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="Keep the data there. Default: a folder that goes."),
+    ] = None,
 ) -> None:
     """Run the main job end to end on real data, and check it."""
     try:
-        from tailrace.cli.demo import main as run_demo  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        from tailrace.cli.demo.embedded import main as run_demo
     except ModuleNotFoundError as error:
         raise CommandFailed(
             f"the demo needs {error.name!r}, which is not installed; run it as `make demo` from a clone"
         ) from error
-    code = run_demo()
+    code = run_demo(data)
     if code:
-        raise typer.Exit(int(code))
+        raise typer.Exit(code)
 
 
 def version(as_json: JsonFlag = False) -> None:

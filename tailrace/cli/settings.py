@@ -87,9 +87,9 @@ class Settings(LayeredSettings):
     )
     log_level: LogLevel = Field("info", description="The least severe lines that are logged.")
     log_format: LogFormat = Field("auto", description="`auto`: console on a terminal, JSON elsewhere.")
-    agent: AgentSettings = Field(default_factory=AgentSettings)
-    sequencer: SequencerSettings = Field(default_factory=SequencerSettings)
-    cache: CacheSettings = Field(default_factory=CacheSettings)
+    agent: AgentSettings = Field(default_factory=lambda: AgentSettings())
+    sequencer: SequencerSettings = Field(default_factory=lambda: SequencerSettings())
+    cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
 
     @property
     def cache_settings(self) -> CacheSettings:

@@ -10,6 +10,11 @@ import sys
 from tailrace.cli.settings import Settings
 from tailrace.cli.supervisor import ChildPlan, Supervisor, next_pause, plan_children
 from tailrace.clock import SystemClock
+from tailrace.settings import load_settings
+
+
+def settings_of(**flags: object) -> Settings:
+    return load_settings(Settings, flags=flags, environ={})
 
 
 class HastyClock(SystemClock):
@@ -22,7 +27,7 @@ def flag(command: tuple[str, ...], name: str) -> str:
 
 
 def test_each_child_has_the_next_port() -> None:
-    settings = Settings(
+    settings = settings_of(
         listen="0.0.0.0:9092", advertise="h:9092", rpc="h:9700", processes=2, sequencers=("s:1",)
     )
     plans = plan_children(settings, config=None, sequencer_address=None, sequencer_http=None)
@@ -34,7 +39,7 @@ def test_each_child_has_the_next_port() -> None:
 
 
 def test_with_a_database_one_more_child_is_the_sequencer_and_no_secret_is_in_a_command() -> None:
-    settings = Settings(database="postgresql://u:p@h/n", store="/s", processes=2, rpc_secret="hush")
+    settings = settings_of(database="postgresql://u:p@h/n", store="/s", processes=2, rpc_secret="hush")
     plans = plan_children(settings, config=None, sequencer_address="h:1", sequencer_http="h:2")
     assert [plan.name for plan in plans] == ["sequencer", "agent 0", "agent 1"]
     assert flag(plans[1].command, "--sequencer") == "h:1"
