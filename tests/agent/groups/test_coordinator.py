@@ -56,7 +56,7 @@ class Bench:
                 self.sequencer,
                 self.clock,
                 SeededEntropy(number),
-                AgentSettings(),
+                AgentSettings.model_validate({}),
                 self.identity_of(identity),
                 lambda: ring,
             )
