@@ -87,7 +87,7 @@ class Settings(LayeredSettings):
     )
     log_level: LogLevel = Field("info", description="The least severe lines that are logged.")
     log_format: LogFormat = Field("auto", description="`auto`: console on a terminal, JSON elsewhere.")
-    agent: AgentSettings = Field(default_factory=lambda: AgentSettings())
+    agent: AgentSettings = Field(default_factory=lambda: AgentSettings.model_validate({}))
     sequencer: SequencerSettings = Field(default_factory=lambda: SequencerSettings())
     cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
 
