@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from compactor.java import find_java
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
 from sequencer.api import Sequencer
+from sequencer.client import RemoteSequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 
@@ -137,16 +140,16 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
                     clock=clock,
                     entropy=entropy,
                 )
-                if isinstance(found, RewriteFailure):
-                    outcome = TaskOutcome(None, found)
-                else:
-                    outcome = TaskOutcome(found, None)
-                outcomes.append(_encoder.encode(outcome))
+                outcomes.append(_encoder.encode(_outcome_of(found)))
             return outcomes
         finally:
             await store.close()
 
     return asyncio.run(run_all())
+
+
+def _outcome_of(found: RewriteResult | RewriteFailure) -> TaskOutcome:
+    return TaskOutcome(None, found) if isinstance(found, RewriteFailure) else TaskOutcome(found, None)
 
 
 def absolute_url(store_url: str) -> str:
@@ -180,17 +183,37 @@ async def compact(
 
 async def run_compaction(
     store_url: str,
-    sequencer: Sequencer,
+    sequencer: Sequencer | None = None,
     *,
+    sequencers: Sequence[str] = (),
+    rpc_secret: bytes = b"",
     master: str = "local[*]",
+    min_age_ms: int | None = None,
     settings: CompactionSettings | None = None,
     spark_settings: dict[str, str] | None = None,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> CompactionSummary:
-    """`tailrace compact`: a Spark session of its own, started, used and stopped off the loop."""
+    """`tailrace compact`: a Spark session of its own, started, used and stopped off the loop.
+
+    Args:
+        sequencer: to be asked; or else `sequencers`, the addresses ('host:port') of one behind RPC.
+        min_age_ms: in place of that of `settings`; 0 compacts whatever there is.
+
+    Raises as `run_cycle`, NoJava, and ValueError for a store that tasks can't reach.
+    """
+    clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
+    settings = settings or CompactionSettings()
+    if min_age_ms is not None:
+        settings = replace(settings, min_age_ms=min_age_ms)
+    absolute_url(store_url)
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(1, thread_name_prefix="spark-session") as executor:
+    async with AsyncExitStack() as stack:
+        if sequencer is None:
+            remote = RemoteSequencer(sequencers, clock=clock, entropy=entropy, secret=rpc_secret)
+            stack.push_async_callback(remote.close)
+            sequencer = remote
+        executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-session"))
         spark = await loop.run_in_executor(executor, lambda: spark_session(master, settings=spark_settings))
         try:
             return await compact(

@@ -23,8 +23,8 @@ from sequencer.api import (
     Ring,
     Run,
     RunProposal,
-    SessionGrant,
     Sequencer,
+    SessionGrant,
     Topic,
 )
 from tailrace.clock import Clock, SeededEntropy
@@ -124,6 +124,4 @@ class Log:
 
     async def records(self, name: str, partition: int = 0) -> list[Record]:
         """All records of the partition."""
-        return [
-            record for batch in await self.replay(name, partition) for record in decode_records(batch)
-        ]
+        return [record for batch in await self.replay(name, partition) for record in decode_records(batch)]

@@ -1,0 +1,271 @@
+"""Compaction without Spark: what readers see, what is left over, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from compactor.cycle import Assignment, CompactionSettings, CompactionSummary, RunHere, TaskRunner, run_cycle
+from compactor.plan import WorkItem
+from compactor.rewrite import RewriteFailure, RewriteResult
+from sequencer.api import (
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    Empty,
+    GarbageRequest,
+    KnownKeys,
+    LeaseLost,
+    MetadataRequest,
+    ObjectKind,
+    TakeLease,
+)
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.object_store.memory import MemoryStore
+from tailrace.record_batch import Compression
+from tests.support.compaction import T0, Log, batch_of
+
+ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[Log, MemoryStore, ManualClock]]:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    sequencer = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await sequencer.start()
+    try:
+        yield Log(sequencer, store, clock), store, clock
+    finally:
+        await sequencer.close()
+
+
+async def compacted(
+    log: Log, runner: TaskRunner | None = None, settings: CompactionSettings = ALL
+) -> CompactionSummary:
+    entropy = SeededEntropy(3)
+    here = runner or RunHere(log.store, log.clock, entropy)
+    return await run_cycle(log.sequencer, here, clock=log.clock, entropy=entropy, settings=settings)
+
+
+async def parquet_keys(store: MemoryStore) -> list[str]:
+    return [info.key async for info in store.list("") if info.key.endswith(".parquet")]
+
+
+def test_readers_see_the_same_bytes_and_the_old_objects_become_garbage() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a", 2)
+            await log.topic("b", 1)
+            old = [
+                await log.produce(
+                    ("a", 0, batch_of([b"a%d" % number] * 3)),
+                    ("a", 1, batch_of([b"c"], at=T0 + number)),
+                    ("b", 0, batch_of([b"", b"x"])),
+                    ("a", 0, batch_of([b"again"])),
+                )
+                for number in range(5)
+            ]
+            places = [("a", 0), ("a", 1), ("b", 0)]
+            before = [await log.replay(*place) for place in places]
+            summary = await compacted(log)
+            assert (summary.objects, summary.runs_replaced, summary.partitions) == (2, 15, 3)
+            assert (summary.failures, summary.refused) == ([], [])
+            assert [await log.replay(*place) for place in places] == before
+            assert [run.kind for run in await log.runs("a")] == [ObjectKind.PARQUET]
+            assert await log.replay("a", 0, 17) == before[0][8:]
+            clock.advance(120)
+            garbage = await log.sequencer.garbage(GarbageRequest(100))
+            assert {object_id for object_id, _ in garbage.objects} == {each.object_id for each in old}
+            again = await compacted(log)
+            assert again.objects == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_records_of_every_codec_come_back_the_same(codec: Compression) -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("a")
+            for number in range(3):
+                await log.produce(("a", 0, batch_of([b"v" * 50, b"%d" % number], codec=codec)))
+            before = await log.records("a")
+            await compacted(log)
+            assert await log.records("a") == before
+
+    asyncio.run(scenario())
+
+
+def test_what_comes_after_a_compaction_is_compacted_by_the_next() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("a")
+            for _ in range(3):
+                await log.produce(("a", 0, batch_of([b"x", b"y"])))
+                await compacted(log)
+            runs = await log.runs("a")
+            assert [(run.base_offset, run.kind) for run in runs] == [
+                (at, ObjectKind.PARQUET) for at in (0, 2, 4)
+            ]
+            assert len(await log.records("a")) == 6
+
+    asyncio.run(scenario())
+
+
+def test_few_runs_a_round_end_in_all_of_them() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("a")
+            for _ in range(5):
+                await log.produce(("a", 0, batch_of([b"x"])))
+            before = await log.replay("a")
+            summary = await compacted(log, settings=replace(ALL, max_runs=2))
+            assert (summary.rounds, summary.objects, summary.runs_replaced) == (3, 3, 5)
+            assert await log.replay("a") == before
+
+    asyncio.run(scenario())
+
+
+def test_only_old_or_many_bytes_are_compacted() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x"])))
+            settings = CompactionSettings(min_bytes=1 << 20, min_age_ms=60_000)
+            assert (await compacted(log, settings=settings)).objects == 0
+            clock.advance(61)
+            assert (await compacted(log, settings=settings)).objects == 1
+
+    asyncio.run(scenario())
+
+
+class Meddling:
+    """Runs items, and does something else first or twice."""
+
+    def __init__(
+        self, log: Log, *, times: int = 1, then: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        self._here = RunHere(log.store, log.clock, SeededEntropy(9))
+        self._times = times
+        self._then = then
+
+    async def run(
+        self, items: Sequence[WorkItem], assignment: Assignment
+    ) -> list[RewriteResult | RewriteFailure]:
+        results: list[RewriteResult | RewriteFailure] = []
+        for _ in range(self._times):
+            results = await self._here.run(items, assignment)
+        if self._then is not None:
+            await self._then()
+            self._then = None
+        return results
+
+
+async def orphans(log: Log, store: MemoryStore) -> list[str]:
+    keys = await parquet_keys(store)
+    known = set((await log.sequencer.known_keys(KnownKeys(keys))).keys)
+    return [key for key in keys if key not in known]
+
+
+def test_a_task_that_ran_twice_leaves_an_orphan_in_a_session_that_has_ended() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, _):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x", b"y"])))
+            before = await log.replay("a")
+            await compacted(log, Meddling(log, times=2))
+            assert await log.replay("a") == before
+            [orphan] = await orphans(log, store)
+            ended = (await log.sequencer.garbage(GarbageRequest(10))).sessions
+            assert any(orphan.startswith(session.prefix) for session in ended)
+
+    asyncio.run(scenario())
+
+
+def test_a_compactor_whose_lease_was_taken_swaps_nothing_and_leaves_only_an_orphan() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, clock):
+            await log.topic("a")
+            for _ in range(2):
+                await log.produce(("a", 0, batch_of([b"x", b"y"])))
+            before = await log.replay("a")
+
+            # Another compactor takes over in the middle: its epoch is higher, so this one's swaps are refused.
+            async def take_over() -> None:
+                clock.advance(ALL.lease_ms / 1000 + 1)
+                await log.sequencer.take_lease(TakeLease("compactor", "other", 0, 60_000))
+
+            summary = await compacted(log, Meddling(log, then=take_over))
+            assert (summary.objects, len(summary.refused)) == (0, 1)
+            assert await log.replay("a") == before
+            assert len(await orphans(log, store)) == 1
+            assert [run.kind for run in await log.runs("a")] == [ObjectKind.MIXED] * 2
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_deleted_in_the_middle_stays_deleted() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            topic = await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x"])))
+            request = DeleteTopic(topic.topic_id)
+            summary = await compacted(log, Meddling(log, then=lambda: log.sequencer.delete_topic(request)))
+            assert summary.failures == []
+            assert (await log.sequencer.metadata(MetadataRequest())).topics == []
+            await log.sequencer.apply_retention(Empty())
+
+    asyncio.run(scenario())
+
+
+def test_records_deleted_in_the_middle_stay_deleted() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            topic = await log.topic("a")
+            for _ in range(4):
+                await log.produce(("a", 0, batch_of([b"x", b"y"])))
+            delete = DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, 4)])
+            summary = await compacted(log, Meddling(log, then=lambda: log.sequencer.delete_records(delete)))
+            assert summary.refused == []
+            found = await log.runs("a", 0, 4)
+            assert found[-1].end_offset == 8
+            assert len(await log.replay("a", 0, 4)) == 2
+
+    asyncio.run(scenario())
+
+
+def test_rotten_input_is_named_and_the_rest_goes_on() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, _):
+            await log.topic("good")
+            await log.topic("bad")
+            await log.produce(("good", 0, batch_of([b"x"])))
+            rotten = await log.produce(("bad", 0, batch_of([b"x"])))
+            data = bytearray(await store.get(rotten.key))
+            data[75] ^= 1
+            await store.delete([rotten.key])
+            await store.put(rotten.key, [data])
+            summary = await compacted(log)
+            assert [failure.topic_name for failure in summary.failures] == ["bad"]
+            assert "CRC" in summary.failures[0].reason
+            assert summary.objects == 1
+            assert [run.kind for run in await log.runs("bad")] == [ObjectKind.MIXED]
+
+    asyncio.run(scenario())
+
+
+def test_two_compactors_at_once_are_one_too_many() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.sequencer.take_lease(TakeLease("compactor", "other", 0, 60_000))
+            with pytest.raises(LeaseLost):
+                await compacted(log)
+
+    asyncio.run(scenario())

@@ -1,0 +1,91 @@
+"""What becomes one file."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compactor.job import pack
+from compactor.plan import PlanSettings, WorkItem, plan
+from compactor.rewrite import ranges_to_read
+from sequencer.api import CompactionCandidate, ObjectKind, Run, Topic
+
+SIZES = PlanSettings(least_bytes=100, target_bytes=200)
+
+
+def run_of(
+    partition: int, base: int, length: int, *, end: int | None = None, kind: ObjectKind = ObjectKind.MIXED
+) -> Run:
+    return Run(
+        UUID(int=5), partition, base, base + 10 if end is None else end, UUID(int=base + 1), kind, f"m/{base}",
+        10_000, 9_000, 8 + partition * 1_000, length, 0, 0, 1, 0, [],
+    )  # fmt: skip
+
+
+def candidate(
+    partition: int, runs: list[Run], stable: int = 1 << 40, topic: str = "t"
+) -> CompactionCandidate:
+    topic_id = UUID(int=sum(topic.encode()))
+    return CompactionCandidate(Topic(topic_id, topic, 9, {}, 0), partition, 0, stable, runs, [])
+
+
+def shape(items: list[WorkItem]) -> list[list[tuple[int, int, int]]]:
+    return [[(each.partition, each.base_offset, each.end_offset) for each in item.pieces] for item in items]
+
+
+def test_small_partitions_of_a_topic_share_a_file() -> None:
+    items = plan([candidate(number, [run_of(number, 0, 30)]) for number in (2, 0, 1)], SIZES)
+    assert shape(items) == [[(0, 0, 10), (1, 0, 10), (2, 0, 10)]]
+
+
+def test_topics_do_not_share_a_file() -> None:
+    items = plan([candidate(0, [run_of(0, 0, 30)], topic=topic) for topic in "ab"], SIZES)
+    assert [item.topic_name for item in items] == ["a", "b"]
+
+
+def test_a_large_partition_is_cut_at_size_and_never_within_a_run() -> None:
+    runs = [run_of(0, base, 60) for base in range(0, 100, 10)]
+    assert shape(plan([candidate(0, runs)], SIZES)) == [[(0, 0, 40)], [(0, 40, 70)], [(0, 70, 100)]]
+
+
+def test_only_contiguous_mixed_runs_below_the_last_stable_offset_are_planned() -> None:
+    runs = [run_of(0, 0, 30), run_of(0, 10, 30), run_of(0, 20, 30)]
+    assert shape(plan([candidate(0, runs, stable=25)], SIZES)) == [[(0, 0, 20)]]
+    assert shape(plan([candidate(0, [runs[0], runs[2]])], SIZES)) == [[(0, 0, 10)]]
+    parquet = run_of(0, 10, 30, kind=ObjectKind.PARQUET)
+    assert shape(plan([candidate(0, [runs[0], parquet, runs[2]])], SIZES)) == [[(0, 0, 10)]]
+    assert plan([candidate(0, runs, stable=5)], SIZES) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 400), max_size=12), max_size=6))
+def test_every_run_is_planned_once_in_order(sizes: list[list[int]]) -> None:
+    candidates = [
+        candidate(partition, [run_of(partition, 10 * number, size) for number, size in enumerate(of)])
+        for partition, of in enumerate(sizes)
+    ]
+    items = plan(candidates, SIZES)
+    for partition, of in enumerate(sizes):
+        planned = sorted(
+            (piece for item in items for piece in item.pieces if piece.partition == partition),
+            key=lambda piece: piece.base_offset,
+        )
+        assert [run.base_offset for piece in planned for run in piece.runs] == [
+            10 * number for number in range(len(of))
+        ]
+    for item in items:
+        assert len({piece.partition for piece in item.pieces}) == len(item.pieces)
+        assert len(item.pieces) == 1 or item.stored_bytes <= SIZES.target_bytes
+    groups = pack(items, 3)
+    assert len(groups) <= 3
+    assert sum(len(group) for group in groups) == len(items)
+
+
+def test_neighbouring_runs_are_read_together() -> None:
+    items = plan([candidate(number, [run_of(number, 0, 50)]) for number in range(3)], SIZES)
+    [item] = items
+    assert ranges_to_read(item.pieces, max_gap=950) == [("m/0", 8, 2058)]
+    assert ranges_to_read(item.pieces, max_gap=949) == [("m/0", s, s + 50) for s in (8, 1008, 2008)]
+    assert len(ranges_to_read(item.pieces, max_gap=950, max_range=1_100)) == 2
