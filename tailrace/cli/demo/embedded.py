@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tailrace.cli.demo import job
-from tailrace.clock import SystemClock
+from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
 
@@ -51,9 +51,7 @@ class EmbeddedCluster:
         return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
 
     async def compact(self) -> None:
-        from compactor.job import run_compaction
-
-        await run_compaction(str(self.objects), sequencers=[self.rpc], min_age_ms=0)
+        await compact_all(str(self.objects), [self.rpc])
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
         return [str(self.objects / key) for key in keys]
@@ -62,8 +60,22 @@ class EmbeddedCluster:
         """Nothing happens to the one process."""
 
 
-def main(data: Path | None, console: Console) -> int:
+async def compact_all(store_url: str, sequencers: list[str]) -> None:
+    """Run the Spark compactor until there is nothing left that it may compact, however young."""
+    from compactor.job import run_compaction
+    from compactor.cycle import CompactionSettings
+    from sequencer.client import RemoteSequencer
+
+    sequencer = RemoteSequencer(sequencers, clock=SystemClock(), entropy=SystemEntropy())
+    try:
+        await run_compaction(store_url, sequencer, settings=CompactionSettings(min_bytes=1, min_age_ms=0))
+    finally:
+        await sequencer.close()
+
+
+def main(data: Path | None = None) -> int:
     """Run the demo in `data` (a new temporary folder when None, removed afterwards). Returns the exit status."""
+    console = Console()
     if data is not None:
         with serving(data) as cluster:
             return job.run(cluster, console)
@@ -88,7 +100,7 @@ def serving(data: Path) -> Iterator[EmbeddedCluster]:
     try:
         _until_ready(process, f"http://127.0.0.1:{http}/readyz")
         yield EmbeddedCluster(
-            f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", [f"http://127.0.0.1:{http}/metrics"], data
+            f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", [f"http://127.0.0.1:{http}/metrics"], data, process.pid
         )
     finally:
         process.send_signal(signal.SIGTERM)
