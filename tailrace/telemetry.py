@@ -14,7 +14,15 @@ LogFormat = Literal["auto", "json", "console"]
 
 Event = MutableMapping[str, Any]
 
-_QUIET_BELOW_WARNING = ("aiohttp.access", "aiobotocore", "botocore", "alembic", "asyncio", "sqlalchemy")
+_QUIET_BELOW_WARNING = (
+    "aiohttp.access",
+    "aiobotocore",
+    "botocore",
+    "alembic",
+    "asyncio",
+    "py4j",
+    "sqlalchemy",
+)
 
 
 class NamedLogger(structlog.WriteLogger):
