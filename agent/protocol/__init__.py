@@ -43,10 +43,13 @@ def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 
     Records are memoryviews into the frame; all else is copied.
 
     Raises:
-        MalformedRequest: the bytes are no such request, or more follow it.
+        MalformedRequest: the bytes are no such request.
         UnsupportedVersion: the API or this version of it is not declared.
+
+    Bytes that follow it are ignored, as Kafka does: librdkafka leaves 3 behind a Metadata request for all topics.
     """
-    return _decode(request_codec(api_key, api_version), frame, offset)
+    message, _ = request_codec(api_key, api_version).decode(memoryview(frame), offset)
+    return message
 
 
 def encode_response(correlation_id: int, api_key: int, api_version: int, response: Any) -> Parts:

@@ -34,7 +34,7 @@ from agent.protocol.messages.fetch import (
     PartitionData,
 )
 from agent.protocol.messages.find_coordinator import FindCoordinatorResponse
-from agent.protocol.messages.heartbeat import HeartbeatRequest
+from agent.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from agent.protocol.messages.metadata import MetadataRequest
 from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from agent.protocol.schema import Int32, Message, On, String, fields_of
@@ -124,11 +124,15 @@ def test_null_metadata_topics_are_not_an_empty_list() -> None:
     assert decode_request(ApiKey.METADATA, 1, b"\x00\x00\x00\x00").topics == []
 
 
-def test_bytes_behind_a_request_are_malformed() -> None:
-    whole = encoded(request_codec(ApiKey.HEARTBEAT, 4), HeartbeatRequest(group_id="g"))
-    assert decode_request(ApiKey.HEARTBEAT, 4, whole).group_id == "g"
+def test_bytes_behind_a_request_are_ignored_as_librdkafka_leaves_some_behind_metadata_for_all_topics() -> None:
+    whole = encoded(request_codec(ApiKey.METADATA, 13), MetadataRequest(topics=None))
+    assert decode_request(ApiKey.METADATA, 13, whole + bytes(3)).topics is None
+
+
+def test_bytes_behind_a_response_are_malformed() -> None:
+    whole = encoded(response_codec(ApiKey.HEARTBEAT, 3), HeartbeatResponse())
     with pytest.raises(MalformedRequest, match="1 bytes follow"):
-        decode_request(ApiKey.HEARTBEAT, 4, whole + b"\x00")
+        decode_response(ApiKey.HEARTBEAT, 3, bytes(4) + whole + b"\x00")
 
 
 def test_text_that_is_not_utf8_is_malformed() -> None:
