@@ -1,0 +1,85 @@
+"""The broker that the clients meet: `tailrace serve` as a process of its own, on a free loopback port."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+START_SECONDS = 60
+STOP_SECONDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A running broker. `log` is what it wrote; `name` makes names that no other check uses."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def name(self, what: str) -> str:
+        return f"{what}-{next(self._numbers)}"
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+
+@contextmanager
+def running_broker() -> Iterator[Broker]:
+    """Start a broker on a fresh folder, and end it on the way out."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-compat-") as folder:
+        log = Path(folder) / "log"
+        port, http = _free_port(), _free_port()
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.cli.app", "serve", "--data", str(Path(folder) / "data")]
+                + ["--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http}"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
+            )
+        try:
+            _wait_until_it_listens(process, port, log)
+            yield Broker(port, process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"the broker did not come up:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

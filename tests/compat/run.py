@@ -1,0 +1,71 @@
+"""`python -m tests.compat.run`: every client against a broker; a table of what holds; exit 1 if anything fails.
+
+    python -m tests.compat.run [CLIENT ...]      only the clients whose names contain one of the words
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.compat import with_aiokafka, with_confluent, with_java, with_kafka_python, with_kcat
+from tests.compat.areas import AREAS, Check, Client
+from tests.compat.broker import Broker, running_broker
+
+
+def all_clients() -> list[Client]:
+    """Every client there is a check for, also those that this machine lacks."""
+    return [
+        with_confluent.CLIENT,
+        with_kafka_python.CLIENT,
+        with_aiokafka.CLIENT,
+        with_java.client(),
+        with_kcat.client(),
+    ]
+
+
+def main(words: list[str]) -> int:
+    """Run the checks; the exit code."""
+    table = Table("client", *AREAS, title="Kafka clients against tailrace")
+    failures = 0
+    with running_broker() as broker:
+        for client in all_clients():
+            if words and not any(word in client.name for word in words):
+                continue
+            cells = []
+            for area in AREAS:
+                check = client.checks.get(area)
+                cell = "skipped" if client.skipped or check is None else _tried(client, area, check, broker)
+                failures += cell.startswith("fails")
+                cells.append(cell)
+            if client.skipped:
+                print(f"{client.name}: skipped: {client.skipped}", flush=True)
+            table.add_row(client.name, *cells)
+        died = not broker.is_alive
+        if failures or died:
+            print("--- the broker's last words\n" + broker.log.read_text(errors="replace")[-4000:])
+    Console(width=120).print(table)
+    if died:
+        print("the broker died")
+    print(f"compat: {failures} failures" if failures else "compat: all hold")
+    return 1 if failures or died else 0
+
+
+def _tried(client: Client, area: str, check: Check, broker: Broker) -> str:
+    started = time.monotonic()
+    try:
+        check(broker)
+    except Exception:
+        print(f"--- {client.name}: {area} fails\n{traceback.format_exc()}", flush=True)
+        return "fails"
+    seconds = time.monotonic() - started
+    print(f"{client.name}: {area} ok ({seconds:.1f} s)", flush=True)
+    return "ok"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
