@@ -69,6 +69,9 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
             assert (summary.records, summary.partitions, summary.runs_replaced) == (number + 12, 4, 48)
             assert [await log.replay("flights", 0), await log.replay("planes", 0)] == exact
             assert [await log.records("flights", partition) for partition in range(3)] == records
+            for partition in range(3):
+                values = [flight(number + 10 * partition + each) for each in range(10)]
+                await log.produce(("flights", partition, batch_of(values)))
             return [str(tmp_path / "objects" / key) for key in summary.keys if "/flights/" in key], number
         finally:
             await sequencer.close()
@@ -76,6 +79,19 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
             await store.close()
 
     paths, number = asyncio.run(scenario())
+    table = (
+        spark.read.format("tailrace")
+        .options(store=f"{tmp_path}/objects", database=f"sqlite:///{tmp_path}/rows.db", topic="flights")
+        .load()
+    )
+    rows = table.selectExpr("partition", "offset", "cast(value as string) as value").collect()
+    # The last objects came after the compaction: Parquet and hot tail are one table.
+    assert sorted((row.partition, row.offset) for row in rows) == [
+        (partition, offset) for partition in range(3) for offset in range(number // 3 + 10)
+    ]
+    assert sum(json.loads(row.value)["delay"] for row in rows) == sum(range(number + 30))
+    assert set(table.columns) >= {"topic", "timestamp", "key", "headers"}
+    assert table.first().headers[0].key == "h"
     spark.read.parquet(*paths).createOrReplaceTempView("flights")
     found = spark.sql(
         "select f.carrier, sum(f.delay) as total from"

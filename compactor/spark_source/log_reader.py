@@ -1,0 +1,334 @@
+"""A topic's log as columns: hot tail and Parquet as one table, a range of offsets at a time.
+
+What a consumer with read_committed would see: at or above log start, below the last stable offset, each record
+once. A range is read by asking the sequencer for its runs when it is read, so that a swap or a collection between
+planning and reading changes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compactor.rewrite import is_aborted
+from sequencer.api import (
+    AbortedTransaction,
+    FindAnswer,
+    FindPartition,
+    FindRequest,
+    MetadataRequest,
+    ObjectKind,
+    PartitionError,
+    Run,
+    Sequencer,
+    Verdict,
+)
+from sequencer.client import RemoteSequencer
+from sequencer.reading import Reader
+from sequencer.rows import TopicRow
+from sequencer.sql.store import SqlRowStore
+from sequencer.state import HotState
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import ObjectMissing, ObjectStore
+from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
+from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index
+from tailrace.record_batch import check_crc, split
+
+COLUMNS = {
+    "topic": (pa.string(), "string"),
+    "partition": (pa.int32(), "int"),
+    "offset": (pa.int64(), "bigint"),
+    "timestamp": (pa.timestamp("us", tz="UTC"), "timestamp"),
+    "timestamp_type": (pa.int8(), "tinyint"),
+    "create_timestamp": (pa.timestamp("us", tz="UTC"), "timestamp"),
+    "key": (pa.binary(), "binary"),
+    "value": (pa.binary(), "binary"),
+    "headers": (
+        pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])),
+        "array<struct<key: string, value: binary>>",
+    ),
+}
+"""Each column's Arrow type and Spark's."""
+
+DECODE_BYTES = 64 << 20
+RANGE_BYTES = 32 << 20
+"""A range of a table's scan holds about as many stored bytes."""
+_ALL = 1 << 50
+_ATTEMPTS = 5
+
+
+class UnknownLog(Exception):
+    """There is no such topic or partition; the message says which."""
+
+
+class OffsetRange(msgspec.Struct, frozen=True, array_like=True):
+    """Offsets [start, end) of one partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class LogIndex(Protocol):
+    """As much of a sequencer as reading needs."""
+
+    async def topic(self, name: str) -> tuple[UUID, int]:
+        """Id and number of partitions. Raises UnknownLog."""
+        ...
+
+    async def find(self, request: FindRequest) -> FindAnswer: ...
+
+    async def close(self) -> None: ...
+
+
+class AskedIndex:
+    """A running sequencer's."""
+
+    def __init__(self, sequencer: Sequencer) -> None:
+        self._sequencer = sequencer
+
+    async def topic(self, name: str) -> tuple[UUID, int]:
+        for topic in (await self._sequencer.metadata(MetadataRequest())).topics or []:
+            if topic.name == name:
+                return topic.topic_id, topic.partitions
+        raise UnknownLog(f"no topic {name!r}")
+
+    async def find(self, request: FindRequest) -> FindAnswer:
+        return await self._sequencer.find_batches(request)
+
+    async def close(self) -> None:
+        await self._sequencer.close()
+
+
+class DatabaseIndex:
+    """Read from the database itself, without a committer: one look at it per question."""
+
+    def __init__(self, url: str, clock: Clock, entropy: Entropy) -> None:
+        self._store = SqlRowStore(url, clock=clock, entropy=entropy, auto_migrate=False)
+        self._is_open = False
+
+    async def _state(self) -> HotState:
+        if not self._is_open:
+            await self._store.open()
+            self._is_open = True
+        return HotState(await self._store.load())
+
+    async def topic(self, name: str) -> tuple[UUID, int]:
+        for row in (await self._state()).all(TopicRow):
+            if row.name == name:
+                return row.topic_id, row.partitions
+        raise UnknownLog(f"no topic {name!r}")
+
+    async def find(self, request: FindRequest) -> FindAnswer:
+        state = await self._state()
+        return await Reader(self._store, lambda: state).find_batches(request)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+def open_index(
+    sequencers: Sequence[str], database: str, *, secret: bytes, clock: Clock, entropy: Entropy
+) -> LogIndex:
+    """The index of running sequencers ('host:port') or, where none are given, of their database."""
+    if sequencers:
+        return AskedIndex(RemoteSequencer(sequencers, clock=clock, entropy=entropy, secret=secret))
+    return DatabaseIndex(database, clock, entropy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    log_start: int
+    stable: int
+    runs: list[Run]
+    aborted: list[AbortedTransaction]
+
+
+class LogReader:
+    """Reads one topic. `index` and `store` stay with whoever opened them."""
+
+    def __init__(self, index: LogIndex, store: ObjectStore, topic: str, columns: Sequence[str]) -> None:
+        self._index = index
+        self._store = store
+        self._topic = topic
+        self._columns = list(columns)
+        self._schema = pa.schema([pa.field(name, COLUMNS[name][0]) for name in columns])
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """Log start and last stable offset of each partition."""
+        topic_id, partitions = await self._index.topic(self._topic)
+        asked = [FindPartition(topic_id, partition, 0, 1) for partition in range(partitions)]
+        found = (await self._index.find(FindRequest(asked))).partitions
+        for partition, each in enumerate(found):
+            if each.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
+                raise UnknownLog(f"no partition {partition} of topic {self._topic!r}")
+        return {number: (each.log_start_offset, each.last_stable_offset) for number, each in enumerate(found)}
+
+    async def cut(self, whole: OffsetRange, range_bytes: int = RANGE_BYTES) -> list[OffsetRange]:
+        """The range in parts of about `range_bytes`, cut between runs."""
+        parts: list[OffsetRange] = []
+        start, size = whole.start, 0
+        position = whole.start
+        while position < whole.end:
+            found = await self._find(whole.partition, position)
+            if not found.runs:
+                break
+            for run in found.runs:
+                size += run.length
+                position = min(run.end_offset, whole.end)
+                if size >= range_bytes and position > start:
+                    parts.append(OffsetRange(whole.partition, start, position))
+                    start, size = position, 0
+                if position >= whole.end:
+                    break
+        if start < whole.end:
+            parts.append(OffsetRange(whole.partition, start, whole.end))
+        return parts
+
+    async def read(self, wanted: OffsetRange) -> AsyncIterator[Any]:
+        """The range's records as Arrow record batches, in order."""
+        position, attempts = wanted.start, 0
+        while position < wanted.end:
+            found = await self._find(wanted.partition, position)
+            position = max(position, found.log_start)
+            end = min(wanted.end, found.stable)
+            if position >= end or not found.runs:
+                return
+            try:
+                for run in found.runs:
+                    upto = min(run.end_offset, end)
+                    if position >= upto:
+                        continue
+                    async for table in self._read_run(run, position, upto, found.aborted):
+                        for batch in self._shaped(table, run.partition):
+                            yield batch
+                        last = table.column("offset")[-1].as_py() if table.num_rows else position - 1
+                        position = max(position, last + 1)
+                    position = max(position, upto)
+                    attempts = 0
+            except ObjectMissing:
+                # Compacted and collected since the sequencer was asked: ask again.
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise
+
+    async def _find(self, partition: int, offset: int) -> _Found:
+        topic_id, _ = await self._index.topic(self._topic)
+        answer = await self._index.find(FindRequest([FindPartition(topic_id, partition, offset, _ALL)]))
+        found = answer.partitions[0]
+        if found.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
+            raise UnknownLog(f"no partition {partition} of topic {self._topic!r}")
+        if found.error is PartitionError.OFFSET_OUT_OF_RANGE and offset < found.log_start_offset:
+            return await self._find(partition, found.log_start_offset)
+        return _Found(found.log_start_offset, found.last_stable_offset, found.runs, found.aborted)
+
+    async def _read_run(
+        self, run: Run, start: int, end: int, aborted: Sequence[AbortedTransaction]
+    ) -> AsyncIterator[Any]:
+        if run.kind is ObjectKind.PARQUET:
+            index = await self._parquet_index(run)
+            for group in index.row_groups_for(run.topic_id, run.partition, start):
+                if group.first_offset < end:
+                    yield await self._row_group(run, index, group, start, end)
+            return
+        data = await self._store.get_range(run.key, run.start, run.length)
+        pending: list[UnpackedBatch] = []
+        size = 0
+        for batch, (header, view) in zip(run.batches, split(memoryview(data)), strict=True):
+            if batch.verdict is not Verdict.STORED or not (
+                batch.base_offset < end and start < batch.base_offset + batch.record_count
+            ):
+                continue
+            if header.is_control or is_aborted(header, batch.base_offset, aborted):
+                continue
+            check_crc(view)
+            pending.append(unpack(msgspec.structs.replace(header, base_offset=batch.base_offset), view))
+            size += len(pending[-1].records)
+            if size >= DECODE_BYTES:
+                yield _between(_decoded(pending), start, end)
+                pending, size = [], 0
+        if pending:
+            yield _between(_decoded(pending), start, end)
+
+    async def _parquet_index(self, run: Run) -> ParquetIndex:
+        tail = await self._store.get_range(run.key, run.index_start, run.object_size - run.index_start)
+        return read_index(tail, run.object_size)
+
+    async def _row_group(
+        self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int
+    ) -> Any:
+        data = await self._store.get_range(run.key, group.start, group.length)
+        file = pq.ParquetFile(
+            pa.PythonFile(_Range(memoryview(data), group.start, index.size), mode="r"),
+            metadata=index.metadata,
+            page_checksum_verification=True,
+            pre_buffer=False,
+        )
+        columns = [name for name in self._columns if name not in ("topic", "partition", "offset")]
+        table = file.read_row_group(
+            group.number, columns=["topic", "partition", "offset", *columns], use_threads=False
+        )
+        mine = table.filter(pc.equal(table.column("partition"), run.partition))
+        return _between(mine, start, end)
+
+    def _shaped(self, table: Any, partition: int) -> list[Any]:
+        rows = table.num_rows
+        columns: list[Any] = []
+        for field in self._schema:
+            if field.name == "topic":
+                columns.append(pa.repeat(pa.scalar(self._topic), rows))
+            elif field.name == "partition":
+                columns.append(pa.repeat(pa.scalar(partition, pa.int32()), rows))
+            else:
+                columns.append(table.column(field.name).cast(field.type))
+        if not rows:
+            return []
+        return list(pa.Table.from_arrays(columns, schema=self._schema).combine_chunks().to_batches())
+
+
+def _decoded(batches: Sequence[UnpackedBatch]) -> Any:
+    return pa.table(decode_batches(batches).columns)
+
+
+def _between(table: Any, start: int, end: int) -> Any:
+    offsets = table.column("offset")
+    return table.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+
+
+class _Range(io.RawIOBase):
+    """A file of `size` bytes of which only those of `data`, at `start`, are there."""
+
+    def __init__(self, data: memoryview, start: int, size: int) -> None:
+        self._data = data
+        self._start = start
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
+        self._position = bases[whence] + offset
+        return self._position
+
+    def read(self, size: int = -1) -> memoryview:
+        begin = self._position - self._start
+        if begin < 0 or size < 0 or begin + size > len(self._data):
+            raise OSError(f"bytes {self._position} to {self._position + size} are not of this row group")
+        self._position += size
+        return self._data[begin : begin + size]
