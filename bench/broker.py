@@ -129,7 +129,7 @@ def fetch(bootstrap: str, topic: str, records: int, size: int) -> dict[str, Any]
     seen = 0
     started = time.monotonic()
     while seen < records:
-        messages = consumer.consume(20_000, 30)
+        messages = consumer.consume(min(20_000, records - seen), 30)
         if not messages:
             raise RuntimeError(f"nothing came for 30 s after {seen} of {records} records")
         seen += len(messages)

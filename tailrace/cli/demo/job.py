@@ -304,8 +304,8 @@ def _until(holds: Callable[[], bool], seconds: float, what: str) -> None:
 def _show(cluster: DemoCluster, console: Console, figures: Figures) -> None:
     metrics = _metrics(cluster)
     mib = figures.source_bytes / 2**20
-    puts = _sum(metrics, "tailrace_store_requests_total", 'operation="put"')
-    gets = _sum(metrics, "tailrace_store_requests_total", 'operation="get"')
+    puts = _sum(metrics, "tailrace_object_store_requests_total", 'operation="put"')
+    gets = _sum(metrics, "tailrace_object_store_requests_total", 'operation="get"')
     runs = _sum(metrics, "tailrace_sequencer_rows", 'kind="runs"')
     stored = asyncio.run(_stored(cluster))
     dollars = (puts * PUT_DOLLARS + gets * GET_DOLLARS) / (mib / 1024)
