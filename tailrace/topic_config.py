@@ -87,12 +87,12 @@ _T = ConfigType
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     definition.name: definition
     for definition in (
-        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' keeps the last value of each key.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
+        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' alone keeps everything: keeping only the last value of each key is not done yet.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
         ConfigDefinition("compression.type", _T.STRING, "producer", "'producer' keeps the producer's codec. Another value is accepted and described; batches are stored as they came, and the compactor's Parquet is always zstd.", choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), broker_name="compression.type"),
         ConfigDefinition("compression.gzip.level", _T.INT, "-1", _NO_DISKS + "Batches are never recompressed by an agent.", -1, 9, broker_name="compression.gzip.level", has_effect=False),
         ConfigDefinition("compression.lz4.level", _T.INT, "9", _NO_DISKS + "Batches are never recompressed by an agent.", 1, 17, broker_name="compression.lz4.level", has_effect=False),
         ConfigDefinition("compression.zstd.level", _T.INT, "3", _NO_DISKS + "Batches are never recompressed by an agent.", -131072, 22, broker_name="compression.zstd.level", has_effect=False),
-        ConfigDefinition("delete.retention.ms", _T.LONG, str(DAY_MS), "How long tombstones stay in a compacted topic.", 0, LONG_MAX, broker_name="log.cleaner.delete.retention.ms"),
+        ConfigDefinition("delete.retention.ms", _T.LONG, str(DAY_MS), "Accepted, without effect yet: topics are not compacted by key.", 0, LONG_MAX, broker_name="log.cleaner.delete.retention.ms", has_effect=False),
         ConfigDefinition("file.delete.delay.ms", _T.LONG, "60000", _NO_DISKS + "The deletion grace of objects is the sequencer's setting.", 0, LONG_MAX, broker_name="log.segment.delete.delay.ms", has_effect=False),
         ConfigDefinition("flush.messages", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 1, LONG_MAX, broker_name="log.flush.interval.messages", has_effect=False),
         ConfigDefinition("flush.ms", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 0, LONG_MAX, broker_name="log.flush.interval.ms", has_effect=False),

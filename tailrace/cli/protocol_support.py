@@ -21,8 +21,8 @@ What an agent answers. The versions stand in `agent/protocol/api_keys.py`, what 
 test holds it to them.
 """
 
-NOT_SERVED = """These messages can be decoded and encoded, but have no handler. They are not listed in ApiVersions. Where the
-response has an error code of its own, a request gets UNSUPPORTED_VERSION (35) in it; where it has none, the
+NOT_SERVED = """These messages can be decoded and encoded, but have no handler. They are not listed in ApiVersions.
+Where the response has an error code of its own, a request gets UNSUPPORTED_VERSION (35) in it; where it has none, the
 connection is closed, as Kafka does with a request that it does not know.
 """
 
@@ -61,7 +61,7 @@ def page() -> str:
                 ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in with_effect),
             ),
             f"## Topic configs without effect: {len(without)}\n",
-            "Accepted, checked against Kafka's bounds, kept and described, so that tools that set them go on working.\n",
+            "Accepted, checked against Kafka's bounds, kept and described, so that tools that set them work.\n",
             _table(
                 ("config", "default", "why"),
                 ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in without),
