@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ from tailrace.cli.demo.source import CODECS, RETAINED_FOR_EVER, TOPICS, SourceRe
 
 GROUP = "demo-readers"
 BATCH = 2_000
+COMMIT_SECONDS = 30.0
+_BETWEEN_GENERATIONS = (KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
+"""A commit that crosses a rebalance on its way. The member keeps its partitions until it polls again (cooperative
+rebalancing revokes in `consume`), so asking again under the new generation is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +174,16 @@ class Member(threading.Thread):
         ends: dict[tuple[str, int], int] = {}
         for message in messages:
             ends[message.topic(), message.partition()] = message.offset() + 1
-        self._consumer.commit(
-            offsets=[TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()],
-            asynchronous=False,
-        )
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while True:
+            try:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+                return
+            except KafkaException as error:
+                if error.args[0].code() not in _BETWEEN_GENERATIONS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def stop(self) -> None:
         """Leave the group after the batch in hand."""
