@@ -259,7 +259,7 @@ public final class Compat {
             equal(offset(admin, zero, OffsetSpec.maxTimestamp()), 0L, "max timestamp");
             equal(offset(admin, zero, OffsetSpec.forTimestamp(BASE_MS + 19)), 0L, "for timestamp");
             equal(admin.deleteRecords(Map.of(zero, RecordsToDelete.beforeOffset(8))).lowWatermarks().get(zero).get().lowWatermark(), 8L, "low");
-            fails(OffsetOutOfRangeException.class,
+            fails(org.apache.kafka.common.errors.OffsetOutOfRangeException.class,
                 () -> admin.deleteRecords(Map.of(zero, RecordsToDelete.beforeOffset(21))).all().get());
             equal(offset(admin, zero, OffsetSpec.earliest()), 8L, "earliest after deletion");
             var cluster = admin.describeCluster();
@@ -285,7 +285,7 @@ public final class Compat {
     // --- details -------------------------------------------------------------------------------------------
 
     static Admin admin_() {
-        return Admin.create(Map.of("bootstrap.servers", bootstrap, "default.api.timeout.ms", 20_000));
+        return Admin.create(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", 10_000, "default.api.timeout.ms", 20_000));
     }
 
     static void create(String topic, int partitions, Map<String, String> config) throws Exception {
