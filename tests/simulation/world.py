@@ -159,7 +159,7 @@ class SlowRowStore(MemoryRowStore):
         super().__init__(clock)
         self._pace = clock
         self._luck = entropy
-        self.failing = 0.03
+        self.failing = 0.0
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         await self._pace.sleep(0.002 + 0.02 * self._luck.fraction())
@@ -360,6 +360,7 @@ class World:
                 lambda: self.sequencer.create_topic(CreateTopic(TOPIC_NAME, self._scenario.partitions, {})),
             )
         ).topic_id
+        self.rows.failing = 0.03
         self.agents = [SimulatedAgent(self, f"agent {number}", self._scenario) for number in (1, 2)]
         for agent in self.agents:
             await agent.start()
