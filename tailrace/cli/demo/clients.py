@@ -204,7 +204,6 @@ def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_u
     }
     log: Log = {(topic, index): [] for index in range(partitions)}
     open_partitions = {index for index, end in ends.items() if end > 0}
-    polls_without = 0
     while open_partitions:
         messages = consumer.consume(BATCH, 30)
         if not messages:
