@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tailrace.cli.demo import job
+from tailrace.cli.demo.embedded import compact_all
 from tailrace.clock import SystemClock
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
@@ -48,14 +49,7 @@ class DemoedCluster:
         return open_store(self.cluster.store_url, clock=SystemClock())
 
     async def compact(self) -> None:
-        from compactor.job import run_compaction
-
-        await run_compaction(
-            self.cluster.store_url,
-            sequencers=self.cluster.sequencer_addresses,
-            min_age_ms=0,
-            master="local[2]",
-        )
+        await compact_all(self.cluster.store_url, self.cluster.sequencer_addresses)
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
         return asyncio.run(self._copy(keys))
