@@ -254,7 +254,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             reply = await self._replies.get()
             if reply is None:
                 break
-            parts = reply.parts if reply.later is None else await asyncio.shield(reply.later)
+            try:
+                parts = reply.parts if reply.later is None else await asyncio.shield(reply.later)
+            except Exception:  # noqa: BLE001 - the dispatcher told of it; an answer that is missing ends the connection
+                break
             if parts and self._transport is not None and not self._transport.is_closing():
                 self._transport.writelines(parts)
                 if not self._writable.is_set():

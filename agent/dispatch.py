@@ -3,6 +3,7 @@
 What a client may send wrong, by how it is answered:
 - an unknown API or version: the connection is closed, as Kafka does, but ApiVersions, which gets UNSUPPORTED_VERSION
   in a version 0 body (KIP-511);
+- an API that is declared and has no handler: UNSUPPORTED_VERSION where the response has an error code of its own;
 - bytes that are not the message they claim to be: a log line, a metric, a closed connection;
 - anything the message says that can't be done: error codes, by the handler.
 An exception that no handler foresaw is logged with its stack, counted, and closes the connection.
@@ -27,9 +28,10 @@ from agent.protocol import (
     encode_response,
     parse_request_header,
 )
-from agent.protocol.api_keys import API_VERSIONS
+from agent.protocol.api_keys import API_VERSIONS, ApiSpec
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from agent.protocol.schema import fields_of
 from agent.services import Deferred, RequestContext, Services
 from agent.zones import zone_of_client
 from tailrace.object_store.api import Buffer
@@ -50,7 +52,7 @@ class Dispatcher:
             spec = API_VERSIONS.get(header.api_key)
             handler = HANDLERS.get(ApiKey(header.api_key)) if spec is not None else None
             if handler is None or spec is None:
-                raise UnsupportedVersion(header.api_key, header.api_version)
+                return self._not_served(header, connection.peer_host)
             if header.api_key == ApiKey.API_VERSIONS and not 0 <= header.api_version <= spec.max:
                 return Reply(_api_versions_too_new(header))
             request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
@@ -73,16 +75,35 @@ class Dispatcher:
         try:
             response = await handler(self._services, context, request)
             if isinstance(response, Deferred):
-                return Reply(later=asyncio.ensure_future(self._later(header, response, started)))
+                later = self._later(header, connection.peer_host, response, started)
+                return Reply(later=asyncio.ensure_future(later))
             return Reply(self._encoded(header, response, started))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(header, connection.peer_host, error)
             return Reply(close=True)
 
+    def _not_served(self, header: RequestHeader, peer: str) -> Reply:
+        """UNSUPPORTED_VERSION, if the API is declared and its response can say so; raises UnsupportedVersion."""
+        spec = API_VERSIONS.get(header.api_key)
+        if spec is None or not _has_error_code(spec, header.api_version):
+            raise UnsupportedVersion(header.api_key, header.api_version)
+        self._services.telemetry.bad_requests.labels("NotServed").inc()
+        log.warning(
+            "an API that is not served was asked",
+            api=spec.key.name, version=header.api_version, peer=peer, client_id=header.client_id,
+        )  # fmt: skip
+        response = spec.response(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
+
     async def _later(
-        self, header: RequestHeader, deferred: Deferred, started: float
+        self, header: RequestHeader, peer: str, deferred: Deferred, started: float
     ) -> Sequence[Buffer] | None:
-        return self._encoded(header, await deferred.response, started)
+        """The deferred answer's bytes. Raises what nobody foresaw, told of: the connection ends with it."""
+        try:
+            return self._encoded(header, await deferred.response, started)
+        except Exception as error:
+            self._failed(header, peer, error)
+            raise
 
     def _encoded(self, header: RequestHeader, response: Any, started: float) -> Sequence[Buffer] | None:
         seconds = self._services.clock.monotonic() - started
@@ -98,6 +119,10 @@ class Dispatcher:
             api=ApiKey(header.api_key).name, version=header.api_version, peer=peer,
             client_id=header.client_id, correlation_id=header.correlation_id, exc_info=error,
         )  # fmt: skip
+
+
+def _has_error_code(spec: ApiSpec, version: int) -> bool:
+    return any(field.name == "error_code" and version in field.versions for field in fields_of(spec.response))
 
 
 def _api_versions_too_new(header: RequestHeader) -> Sequence[Buffer]:

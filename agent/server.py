@@ -338,11 +338,12 @@ class Agent:
         identity = services.identity
         if self._listener is not None:
             self._listener.close()
+        # First, while the groups are this agent's: once it drains, others may take them over.
+        await services.groups.close()
         try:
             await self._sequencer.renew_agent(RenewAgent(identity.broker_id, identity.lease_epoch, True))
         except SequencerError as error:
             log.warning("could not leave leadership before draining", error=str(error))
-        await services.groups.close()
         for connection in list(self._connections):
             connection.drain()
         try:

@@ -1,0 +1,144 @@
+"""What clients may ask that is unknown, unserved or unreadable, and how each is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from agent.connection import Reply
+from agent.dispatch import Dispatcher
+from agent.handlers import HANDLERS
+from agent.protocol import ApiKey, decode_response, encode_request
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from agent.protocol.messages.api_versions import ApiVersionsRequest
+from agent.protocol.messages.end_txn import EndTxnRequest
+from agent.protocol.messages.metadata import MetadataRequest
+from agent.services import Deferred, RequestContext, Services
+from tests.support.agents import AgentBench, connection, run
+
+
+def frame(api: int, version: int, body: bytes = b"", correlation_id: int = 9) -> memoryview:
+    return memoryview(struct.pack(">hhih", api, version, correlation_id, -1) + body)
+
+
+async def dispatched(bench: AgentBench, sent: memoryview) -> Reply:
+    return await Dispatcher(bench.services)(sent, connection())
+
+
+def body_of(reply: Reply) -> memoryview:
+    assert reply.parts is not None
+    return memoryview(b"".join(reply.parts))[4:]
+
+
+@pytest.mark.parametrize("version", [5, 99, -1])
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35(version: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        reply = await dispatched(bench, frame(ApiKey.API_VERSIONS, version, b"\0\x04xyz\x04abc\0"))
+        assert not reply.close
+        correlation_id, response = decode_response(ApiKey.API_VERSIONS, 0, body_of(reply))
+        assert correlation_id == 9
+        assert response.error_code == 35
+        assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 4)]
+
+    run(scenario)
+
+
+def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        client = connection()
+        request = ApiVersionsRequest(client_software_name="probe", client_software_version="1.2")
+        sent = b"".join(encode_request(1, ApiKey.API_VERSIONS, 3, request))
+        reply = await Dispatcher(bench.services)(memoryview(sent)[4:], client)
+        _, response = decode_response(ApiKey.API_VERSIONS, 3, body_of(reply))
+        assert {row.api_key for row in response.api_keys} == {int(key) for key in HANDLERS}
+        assert client.client_software == "probe/1.2"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (frame(999, 0), "UnsupportedVersion"),
+        (frame(ApiKey.METADATA, 99), "UnsupportedVersion"),
+        (frame(ApiKey.METADATA, -1), "UnsupportedVersion"),
+        (frame(ApiKey.FETCH, 3), "UnsupportedVersion"),
+        (frame(ApiKey.METADATA, 1, b"\0\0\0\5ab"), "MalformedRequest"),
+        (frame(ApiKey.METADATA, 1, b"\x7f\xff\xff\xff"), "MalformedRequest"),
+        (memoryview(b"\0\3"), "MalformedRequest"),
+        (memoryview(b"GET / HTTP/1.1\r\n\r\n"), "UnsupportedVersion"),
+    ],
+)
+def test_what_can_not_be_read_closes_the_connection_and_is_counted(sent: memoryview, kind: str) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        reply = await dispatched(bench, sent)
+        assert reply.close and reply.parts is None
+        counted = bench.services.telemetry.registry.get_sample_value(
+            "tailrace_bad_requests_total", {"kind": kind}
+        )
+        assert counted == 1
+
+    run(scenario)
+
+
+def test_a_declared_api_that_is_not_served_is_answered_with_error_35() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        response = await bench.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 4, AddPartitionsToTxnRequest())
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        response = await bench.ask(ApiKey.END_TXN, 0, EndTxnRequest())
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+    run(scenario)
+
+
+def test_an_unserved_version_without_an_error_code_of_its_own_closes() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        assert (await dispatched(bench, frame(ApiKey.ADD_PARTITIONS_TO_TXN, 0, b"\0" * 20))).close
+        assert (await dispatched(bench, frame(ApiKey.END_TXN, 77))).close
+
+    run(scenario)
+
+
+async def _bug(services: Services, context: RequestContext, request: Any) -> Any:
+    raise ZeroDivisionError("a bug")
+
+
+async def _late_bug(services: Services, context: RequestContext, request: Any) -> Any:
+    return Deferred(_bug(services, context, request))
+
+
+def test_an_unforeseen_error_closes_the_connection_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HANDLERS, ApiKey.METADATA, _bug)
+
+    async def scenario(bench: AgentBench) -> None:
+        sent = memoryview(b"".join(encode_request(1, ApiKey.METADATA, 1, MetadataRequest())))[4:]
+        assert (await dispatched(bench, sent)).close
+        assert failures(bench) == 1
+
+    run(scenario)
+
+
+def test_an_unforeseen_error_of_a_deferred_answer_is_counted_and_reaches_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(HANDLERS, ApiKey.METADATA, _late_bug)
+
+    async def scenario(bench: AgentBench) -> None:
+        sent = memoryview(b"".join(encode_request(1, ApiKey.METADATA, 1, MetadataRequest())))[4:]
+        reply = await dispatched(bench, sent)
+        assert reply.later is not None
+        await asyncio.wait([reply.later])
+        assert isinstance(reply.later.exception(), ZeroDivisionError)
+        assert failures(bench) == 1
+
+    run(scenario)
+
+
+def failures(bench: AgentBench) -> float | None:
+    return bench.services.telemetry.registry.get_sample_value(
+        "tailrace_request_failures_total", {"api": "METADATA"}
+    )

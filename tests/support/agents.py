@@ -1,0 +1,257 @@
+"""An agent's parts wired without sockets, over the reference sequencer, store and a clock that is told the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from agent.connection import KafkaConnection
+from agent.dispatch import Dispatcher
+from agent.fetch.sessions import FetchSessions
+from agent.fetch.tail import Tail
+from agent.groups.coordinator import GroupCoordinator
+from agent.metadata import Catalog
+from agent.produce.lanes import Lane, Lanes
+from agent.protocol import decode_response, encode_request
+from agent.services import Identity, RequestContext, Services
+from agent.settings import AgentSettings
+from agent.telemetry import AgentTelemetry
+from cache.chunk_cache import ChunkCache
+from cache.reader import BatchReader
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from sequencer.api import (
+    AgentInfo,
+    CommitAnswer,
+    CommitRequest,
+    CreateTopic,
+    Ring,
+    SequencerUnavailable,
+    Topic,
+)
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.settings import SequencerSettings
+from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.object_store.faulty import FaultyStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.records import NewRecord, encode_batch
+
+ALONE = ZoneRing(Ring(1, []), "az-a", 1)
+PROMPT: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000}
+"""Settings that seal as soon as something is there."""
+
+
+class WatchedSequencer:
+    """The sequencer, its commits seen; they can be held, refused, or have their answers lost."""
+
+    def __init__(self, inner: LocalSequencer) -> None:
+        self.inner = inner
+        self.commits: list[CommitRequest] = []
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+        self.lose_answers = 0
+        self.is_away = False
+
+    async def commit(self, request: CommitRequest) -> CommitAnswer:
+        self.commits.append(request)
+        await self.may_commit.wait()
+        if self.is_away:
+            raise SequencerUnavailable("away (by the test)")
+        answer = await self.inner.commit(request)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise SequencerUnavailable("the answer was lost (by the test)")
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+
+        async def asked(request: Any) -> Any:
+            if self.is_away:
+                raise SequencerUnavailable("away (by the test)")
+            return await method(request)
+
+        return asked
+
+
+class AgentBench:
+    """One agent's services. Everything moves by `clock.advance` and `settle`."""
+
+    clock: ManualClock
+    store: FaultyStore
+    objects: MemoryStore
+    sequencer: WatchedSequencer
+    services: Services
+    lane: Lane
+
+    def __init__(self, settings: dict[str, Any], sequencer_settings: SequencerSettings | None = None) -> None:
+        self.settings = AgentSettings.model_validate(settings)
+        self._sequencer_settings = sequencer_settings
+        self._pool = ThreadPoolExecutor(1)
+
+    async def open(self) -> None:
+        self.clock = clock = ManualClock()
+        self.objects = MemoryStore(clock)
+        self.store = FaultyStore(self.objects, clock, SeededEntropy(2))
+        local = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1), self._sequencer_settings)
+        await local.start()
+        self.sequencer = sequencer = WatchedSequencer(local)
+        info = await self.join("az-a", 1)
+        self.cache = ChunkCache(self.store, CacheSettings(memory_bytes=8 << 20), lambda: ALONE)
+        telemetry = AgentTelemetry()
+        identity = self.identity = info
+        self.lane = Lane(
+            0,
+            settings=self.settings,
+            clock=clock,
+            entropy=SeededEntropy(3),
+            store=self.store,
+            sequencer=sequencer,
+            cache=self.cache,
+            telemetry=telemetry,
+            broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+        )
+        catalog = Catalog(sequencer)
+        self.services = Services(
+            settings=self.settings,
+            clock=clock,
+            entropy=SeededEntropy(4),
+            identity=identity,
+            sequencer=sequencer,
+            catalog=catalog,
+            lanes=Lanes([self.lane]),
+            reader=BatchReader(self.cache, clock, self._pool),
+            tail=Tail(sequencer, clock),
+            sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
+            groups=GroupCoordinator(
+                sequencer,
+                clock,
+                SeededEntropy(6),
+                self.settings,
+                lambda: identity,
+                lambda: catalog.snapshot.ring,
+            ),
+            telemetry=telemetry,
+        )
+        await self.services.lanes.start()
+        await self.services.groups.start()
+        self.services.tail.start()
+        await catalog.refresh()
+
+    async def join(self, zone: str, number: int) -> Identity:
+        """Register one more agent, in name only."""
+        info = AgentInfo(f"host-{number}", 9092, f"host-{number}", 0, 0, zone, "0", UUID(int=number))
+        lease = await self.sequencer.register_agent(info)
+        until = self.clock.monotonic() + lease.lease_ms / 1000
+        return Identity(lease.broker_id, lease.epoch, info, until)
+
+    async def close(self) -> None:
+        self.sequencer.is_away = False
+        self.sequencer.may_commit.set()
+        self.store.outage.end()
+        closing = asyncio.ensure_future(self._close())
+        while not closing.done():
+            self.clock.advance(0.5)
+            await settle(20)
+        await closing
+
+    async def _close(self) -> None:
+        await self.services.lanes.close()
+        await self.services.tail.close()
+        await self.services.groups.close()
+        await self.cache.close()
+        await self.sequencer.inner.close()
+        self._pool.shutdown()
+
+    async def topic(self, name: str = "t", partitions: int = 2, **configs: str) -> Topic:
+        """Create a topic; config names are written with `_` for `.`."""
+        spelled = {key.replace("_", "."): value for key, value in configs.items()}
+        created = await self.sequencer.create_topic(CreateTopic(name, partitions, spelled))
+        await self.services.catalog.refresh()
+        assert isinstance(created, Topic)
+        return created
+
+    async def advance(self, seconds: float, step: float = 0.05) -> None:
+        """Let time pass in steps, everything woken having its turn."""
+        for _ in range(max(round(seconds / step), 1)):
+            self.clock.advance(step)
+            await settle()
+
+    async def until(self, awaited: asyncio.Future[Any], seconds: float = 60.0) -> Any:
+        """Let time pass until `awaited` is done."""
+        for _ in range(round(seconds / 0.05)):
+            await settle()
+            if awaited.done():
+                break
+            self.clock.advance(0.05)
+        assert awaited.done(), f"not done after {seconds} s"
+        return awaited.result()
+
+    async def ask(self, api: int, version: int, request: Any, client_id: str | None = None) -> Any:
+        """Send a request through dispatch and codecs, as a connection would; the decoded response."""
+        sent = b"".join(encode_request(7, api, version, request, client_id))
+        reply = await Dispatcher(self.services)(memoryview(sent)[4:], connection())
+        parts = reply.parts if reply.later is None else await reply.later
+        if parts is None:
+            return None
+        correlation_id, response = decode_response(api, version, memoryview(b"".join(parts))[4:])
+        assert correlation_id == 7
+        return response
+
+
+def connection() -> KafkaConnection:
+    """A connection that has no socket: what dispatch needs of one."""
+    made = object.__new__(KafkaConnection)
+    made.peer_host = "client-host"
+    made.client_software = ""
+    return made
+
+
+def context(version: int, zone: str = "az-a") -> RequestContext:
+    return RequestContext(version, "client", "client-host", zone)
+
+
+async def settle(rounds: int = 60) -> None:
+    """Give everything that is ready its turns."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+def batch(
+    *values: bytes, at: int = 1_700_000_000_000, producer: int = -1, epoch: int = -1, sequence: int = -1
+) -> bytes:
+    """One batch of the values, a millisecond apart."""
+    return encode_batch(
+        [NewRecord(b"k", value) for value in values],
+        timestamps=[at + number for number in range(len(values))],
+        producer_id=producer,
+        producer_epoch=0 if producer >= 0 and epoch < 0 else epoch,
+        base_sequence=sequence,
+    )
+
+
+def run(
+    scenario: Callable[[AgentBench], Awaitable[None]],
+    sequencer_settings: SequencerSettings | None = None,
+    **settings: Any,
+) -> None:
+    """Run a scenario on a fresh bench; settings that are not given seal promptly."""
+
+    async def whole() -> None:
+        bench = AgentBench({**PROMPT, **settings}, sequencer_settings)
+        await bench.open()
+        try:
+            async with asyncio.timeout(10):
+                await scenario(bench)
+        finally:
+            await bench.close()
+
+    asyncio.run(whole())
+
+
+def codes(rows: Sequence[Any]) -> list[int]:
+    return [row.error_code for row in rows]
