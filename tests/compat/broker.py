@@ -47,8 +47,18 @@ def running_broker() -> Iterator[Broker]:
         port, http = _free_port(), _free_port()
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli.app", "serve", "--data", str(Path(folder) / "data")]
-                + ["--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http}"],
+                [
+                    sys.executable,
+                    "-m",
+                    "tailrace.cli.app",
+                    "serve",
+                    "--data",
+                    str(Path(folder) / "data"),
+                    "--listen",
+                    f"127.0.0.1:{port}",
+                    "--http",
+                    f"127.0.0.1:{http}",
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """`python -m tests.compat.run`: every client against a broker; a table of what holds; exit 1 if anything fails.
 
-    python -m tests.compat.run [CLIENT ...]      only the clients whose names contain one of the words
+python -m tests.compat.run [CLIENT ...]      only the clients whose names contain one of the words
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ def test_an_unknown_api_versions_version_gets_error_35_in_a_version_0_body(
 
 def test_the_served_versions_are_those_of_kafka_4(broker: Broker) -> None:
     with _connection(broker) as connection:
-        assert {key: served for key, served in _api_versions(connection).items() if key in KAFKA_4_RANGES} == (
-            KAFKA_4_RANGES
-        )
+        assert {
+            key: served for key, served in _api_versions(connection).items() if key in KAFKA_4_RANGES
+        } == (KAFKA_4_RANGES)
 
 
 # --- frames ----------------------------------------------------------------------------------------------------
@@ -72,7 +72,9 @@ def test_the_served_versions_are_those_of_kafka_4(broker: Broker) -> None:
         pytest.param(struct.pack(">ihhih", 10, 1, 3, 1, -1), id="version that Kafka 4 removed"),
         pytest.param(struct.pack(">ihh", 4, 3, 1), id="header cut off"),
         pytest.param(struct.pack(">ihhih", 10, 3, 1, 1, 500), id="client id longer than the frame"),
-        pytest.param(struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2_000_000_000), id="array longer than the frame"),
+        pytest.param(
+            struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2_000_000_000), id="array longer than the frame"
+        ),
         pytest.param(struct.pack(">ihhihi", 14, 3, 1, 1, -1, -5), id="negative array length"),
         pytest.param(
             struct.pack(">ihhih", 16, 3, 12, 1, -1) + b"\x00\xff\xff\xff\xff\xff", id="endless varint"
@@ -101,7 +103,13 @@ def _batch(**changed: int) -> bytes:
     """One good record in a v2 batch, with fields of its header changed; the CRC right unless `crc` is given."""
     record = b"\x00\x00\x00\x01\x02v\x00"
     records = bytes([len(record) * 2]) + record
-    fields = {"magic": 2, "attributes": 0, "last_delta": 0, "base": 1_700_000_000_000, "max": 1_700_000_000_000}
+    fields = {
+        "magic": 2,
+        "attributes": 0,
+        "last_delta": 0,
+        "base": 1_700_000_000_000,
+        "max": 1_700_000_000_000,
+    }
     fields |= {"count": 1, "length_by": 0} | changed
     after_crc = struct.pack(
         ">hiqqqhii", fields["attributes"], fields["last_delta"], fields["base"], fields["max"], -1, -1, -1,

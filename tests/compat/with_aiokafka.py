@@ -76,7 +76,9 @@ async def groups(broker: Broker) -> None:
             await first.commit()
             async with joined() as second:
                 second.subscribe([topic])
-                await _until(lambda a=first, b=second: len(a.assignment()) == len(b.assignment()) == 2, "shared")
+                await _until(
+                    lambda a=first, b=second: len(a.assignment()) == len(b.assignment()) == 2, "shared"
+                )
             await _until(lambda a=first: len(a.assignment()) == 4, "one has all again")
             equal(await first.committed(TopicPartition(topic, 0)), 10, "committed")
             client = AIOKafkaAdminClient(bootstrap_servers=broker.address)

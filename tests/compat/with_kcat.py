@@ -41,7 +41,9 @@ def consume(broker: Broker) -> None:
     equal(_kcat(broker, "-C", "-t", topic, "-o", "48", "-e", "-q"), "48\n49\n", "from an offset")
     equal(_kcat(broker, "-C", "-t", topic, "-o", "-1", "-e", "-q"), "49\n", "the last")
     equal(_kcat(broker, "-C", "-t", topic, "-o", "s@1000", "-c", "2", "-q"), "0\n1\n", "by timestamp")
-    equal(_kcat(broker, "-Q", "-t", f"{topic}:0:1000").strip(), f"{topic} [0] offset 0", "offset by timestamp")
+    equal(
+        _kcat(broker, "-Q", "-t", f"{topic}:0:1000").strip(), f"{topic} [0] offset 0", "offset by timestamp"
+    )
 
 
 def groups(broker: Broker) -> None:
