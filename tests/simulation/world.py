@@ -271,7 +271,9 @@ class SimulatedAgent:
         self._heart = asyncio.create_task(self._beat())
 
     async def _register(self) -> None:
-        info = AgentInfo("host", 1, "host", 0, 0, "zone", "test", self._world.entropy(self.name).uuid())
+        info = AgentInfo(
+            self.name, 9092, self.name, 0, 0, "zone", "test", self._world.entropy(self.name).uuid()
+        )
         self._lease = await patiently(self._world.clock, lambda: self._world.sequencer.register_agent(info))
 
     async def _beat(self) -> None:
@@ -399,7 +401,7 @@ class World:
     async def _misfortune(self) -> None:
         """One agent crashes and another takes its place; the committer crashes and another takes over."""
         misfortunes = [(self._crash_an_agent, 0.0), (self._crash_the_sequencer, 0.0)]
-        times = sorted((1.0 + self.luck.fraction() * 6, number) for number in range(len(misfortunes)))
+        times = sorted((0.3 + 1.5 * self.luck.fraction(), number) for number in range(len(misfortunes)))
         for at, number in times:
             await self.clock.sleep(max(0.0, at - self.clock.monotonic()))
             await misfortunes[number][0]()
