@@ -27,7 +27,7 @@ from tailrace.mixed_object import SealedObject
 from tests.simulation.loop import Deadlock, Overtime, SimulatedClock, SimulatedLoop, run_simulated
 from tests.simulation.world import Scenario, simulate
 
-SMALL = Scenario(batches_per_partition=6)
+SMALL = Scenario(batches_per_partition=3)
 SEEDS_TO_FIND = 6
 
 
@@ -51,7 +51,7 @@ def test_another_seed_gives_another_trace() -> None:
 def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from tests.simulation.world import Scenario, simulate;"
-        "print(simulate(7, Scenario(batches_per_partition=6)).digest)"
+        "print(simulate(7, Scenario(batches_per_partition=3)).digest)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program],
