@@ -64,13 +64,13 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
     ("sent", "kind"),
     [
         (frame(999, 0), "UnsupportedVersion"),
-        (frame(ApiKey.METADATA, 99), "UnsupportedVersion"),
+        (frame(ApiKey.METADATA, 99, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, -1), "UnsupportedVersion"),
         (frame(ApiKey.FETCH, 3), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, 1, b"\0\0\0\5ab"), "MalformedRequest"),
         (frame(ApiKey.METADATA, 1, b"\x7f\xff\xff\xff"), "MalformedRequest"),
         (memoryview(b"\0\3"), "MalformedRequest"),
-        (memoryview(b"GET / HTTP/1.1\r\n\r\n"), "UnsupportedVersion"),
+        (memoryview(b"GET / HTTP/1.1\r\n\r\n"), "MalformedRequest"),
     ],
 )
 def test_what_can_not_be_read_closes_the_connection_and_is_counted(sent: memoryview, kind: str) -> None:

@@ -1,0 +1,393 @@
+"""Lanes: when a producer is told what, whatever store and sequencer do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from sequencer.api import BatchError, FindPartition, FindRequest, InitProducer, SessionRef, Topic
+from sequencer.settings import SequencerSettings
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import coordinates
+from tailrace.object_store.faulty import Operation
+from tailrace.record_batch import read_header
+from tests.support.agents import AgentBench, batch, run, settle
+
+LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
+"""Nothing seals early: only linger and size do."""
+
+
+def submit(bench: AgentBench, topic: Topic, *batches: bytes, partition: int = 0) -> Submission:
+    submission = Submission(len(batches))
+    bench.services.lanes.submit(
+        [
+            (
+                TopicPartition(topic.topic_id, partition),
+                topic.name,
+                BufferedBatch(coordinates(read_header(data)), data, submission, index),
+            )
+            for index, data in enumerate(batches)
+        ]
+    )
+    return submission
+
+
+async def result_of(bench: AgentBench, submission: Submission) -> BatchResult:
+    await bench.until(submission.done)
+    (result,) = submission.results
+    assert result is not None
+    return result
+
+
+async def high_watermark(bench: AgentBench, topic: Topic, partition: int = 0) -> int:
+    found = await bench.sequencer.inner.find_batches(
+        FindRequest([FindPartition(topic.topic_id, partition, 0, 1 << 30)])
+    )
+    return found.partitions[0].high_watermark
+
+
+def flushes(bench: AgentBench) -> dict[str, float]:
+    registry = bench.services.telemetry.registry
+    found = {
+        reason: registry.get_sample_value("tailrace_flushes_total", {"reason": reason})
+        for reason in ("idle", "quiet", "linger", "size", "drain")
+    }
+    return {reason: value for reason, value in found.items() if value}
+
+
+def numbers(bench: AgentBench) -> list[tuple[int, bool]]:
+    """(number, whether an object was named) of each commit."""
+    return [(commit.number, commit.object is not None) for commit in bench.sequencer.commits]
+
+
+# --- acknowledgements ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_acknowledged_before_its_commit_is_answered() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        submission = submit(bench, topic, batch(b"1"), batch(b"2", b"3"))
+        await bench.advance(2)
+        assert len(bench.sequencer.commits) == 1, "uploaded, and the sequencer was asked"
+        assert not submission.done.done()
+        bench.sequencer.may_commit.set()
+        await bench.until(submission.done)
+        assert [each and each.base_offset for each in submission.results] == [0, 1]
+
+    run(scenario)
+
+
+def test_nothing_is_committed_before_its_upload_is_done() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.store.outage.begin(Operation.PUT)
+        submission = submit(bench, topic, batch(b"1"))
+        await bench.advance(1)
+        assert not bench.sequencer.commits and not submission.done.done()
+
+    run(scenario)
+
+
+def test_a_store_that_fails_to_the_end_is_a_storage_failure_and_its_number_is_committed_empty() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.store.outage.begin(Operation.PUT)
+        failed = await result_of(bench, submit(bench, topic, batch(b"lost")))
+        assert failed.failure is not None and failed.failure.kind == "storage"
+        await settle()
+        assert numbers(bench) == [(0, False)]
+        bench.store.outage.end()
+        stored = await result_of(bench, submit(bench, topic, batch(b"kept")))
+        assert stored.failure is None and stored.base_offset == 0
+        assert numbers(bench) == [(0, False), (1, True)]
+
+    run(scenario)
+
+
+def test_a_full_store_fails_at_once() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.store.outage.is_full = True
+        failed = await result_of(bench, submit(bench, topic, batch(b"1")))
+        assert failed.failure is not None and failed.failure.kind == "storage"
+        assert numbers(bench) == [(0, False)]
+
+    run(scenario)
+
+
+def test_a_store_that_recovers_within_the_deadline_is_not_noticed() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.store.outage.begin(Operation.PUT)
+        submission = submit(bench, topic, batch(b"1"))
+        await bench.advance(1)
+        bench.store.outage.end()
+        result = await result_of(bench, submission)
+        assert result.failure is None and result.base_offset == 0
+        assert numbers(bench) == [(0, True)]
+
+    run(scenario)
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_number() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.lose_answers = 3
+        result = await result_of(bench, submit(bench, topic, batch(b"1")))
+        assert (result.error, result.base_offset) == (BatchError.NONE, 0)
+        assert numbers(bench) == [(0, True)] * 4
+        assert len({commit.object for commit in bench.sequencer.commits}) == 1
+        assert await high_watermark(bench, topic) == 1
+
+    run(scenario)
+
+
+def test_past_the_commit_deadline_producers_retry_and_the_lane_goes_on_asking() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.lose_answers = 1_000
+        first = submit(bench, topic, batch(b"1"))
+        await bench.advance(0.5)
+        late = await result_of(bench, first)
+        assert late.failure is not None and late.failure.kind == "timeout"
+        bench.sequencer.lose_answers = 0
+        later = await result_of(bench, submit(bench, topic, batch(b"2")))
+        assert later.failure is None and later.base_offset == 1, "the first was stored all the same"
+        assert {number for number, _ in numbers(bench)} == {0, 1}
+
+    run(scenario, commit_deadline_ms=1_000)
+
+
+def test_answered_numbers_are_told_so_that_they_may_be_forgotten() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        for value in (b"1", b"2", b"3"):
+            await result_of(bench, submit(bench, topic, batch(value)))
+        assert [commit.answered_below for commit in bench.sequencer.commits] == [0, 1, 2]
+
+    run(scenario)
+
+
+# --- order -------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_keeps_the_order_of_arrival_even_where_later_uploads_are_faster() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.store.outage.begin(Operation.PUT, prefix=bench.lane._session.prefix + "0" * 12)  # type: ignore[union-attr]
+        first = submit(bench, topic, batch(b"1"))
+        await settle()
+        second = submit(bench, topic, batch(b"2"))
+        await settle()
+        assert [number for number, _ in numbers(bench)] == [1], "the second was uploaded and waits"
+        assert not second.done.done()
+        bench.store.outage.end()
+        assert (await result_of(bench, first)).base_offset == 0
+        assert (await result_of(bench, second)).base_offset == 1
+
+    run(scenario)
+
+
+# --- sealing -----------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.lane._early_puts = 0.0
+        first = submit(bench, topic, batch(b"1"))
+        await bench.advance(0.2)
+        second = submit(bench, topic, batch(b"2"))
+        assert flushes(bench) == {} and bench.lane.buffered_bytes > 0
+        await bench.advance(0.051, 0.051)
+        assert flushes(bench) == {"linger": 1.0}
+        assert (await result_of(bench, first)).base_offset == 0
+        assert (await result_of(bench, second)).base_offset == 1
+
+    run(scenario, **LINGERING)
+
+
+def test_a_full_buffer_is_sealed_at_once() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.lane._early_puts = 0.0
+        submission = submit(bench, topic, batch(b"x" * 40_000), batch(b"y" * 40_000))
+        assert flushes(bench) == {"size": 1.0} and bench.lane.buffered_bytes == 0
+        await settle()
+        assert submission.done.done()
+
+    run(scenario, flush_bytes=64 * 1024, **LINGERING)
+
+
+def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        submit(bench, topic, batch(b"1"))
+        await settle()
+        assert flushes(bench) == {"idle": 1.0}
+        submit(bench, topic, batch(b"2"))
+        await bench.advance(0.015, 0.005)
+        submit(bench, topic, batch(b"3"))
+        await bench.advance(0.015, 0.005)
+        assert flushes(bench) == {"idle": 1.0}, "something came within quiet_ms"
+        await bench.advance(0.01, 0.005)
+        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0}
+
+    run(scenario, quiet_ms=20, linger_ms=1_000)
+
+
+def test_early_sealing_stays_within_its_budget_of_puts() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        for _ in range(100):
+            submit(bench, topic, batch(b"1"))
+            await bench.advance(0.05)
+        sealed = flushes(bench)
+        assert sealed.get("linger", 0) == 0
+        assert 8 <= sealed["idle"] + sealed.get("quiet", 0) <= 12, "two a second, in five seconds"
+
+    run(scenario, quiet_ms=0, linger_ms=5_000, max_puts_per_second=2)
+
+
+# --- sessions -------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_session_fails_what_it_held_and_another_is_opened() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        before = bench.lane._session
+        assert before is not None
+        await bench.sequencer.inner.close_session(SessionRef(before.session_id))
+        failed = await result_of(bench, submit(bench, topic, batch(b"1")))
+        assert failed.failure is not None
+        await bench.advance(3)
+        stored = await result_of(bench, submit(bench, topic, batch(b"2")))
+        assert stored.failure is None and stored.base_offset == 0
+        after = bench.lane._session
+        assert after is not None and after.session_id != before.session_id and after.prefix != before.prefix
+
+    run(scenario)
+
+
+def test_nothing_is_put_when_the_lease_is_running_out() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        await bench.advance(1.1)
+        bench.sequencer.is_away = True
+        await bench.advance(3)
+        submission = submit(bench, topic, batch(b"1"))
+        failed = await result_of(bench, submission)
+        assert failed.failure is not None and "lease" in failed.failure.message
+        assert not [info async for info in bench.objects.list("")]
+
+    run(scenario, SequencerSettings(session_lease_ms=4_000), upload_deadline_ms=1_000)
+
+
+def test_an_old_session_is_rotated_with_nothing_lost() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        first = bench.lane._session
+        for number in range(12):
+            stored = await result_of(bench, submit(bench, topic, batch(b"1")))
+            assert stored.base_offset == number
+            await bench.advance(0.5)
+        assert first is not None and bench.lane._session is not first
+        with pytest.raises(Exception, match="session"):
+            await bench.sequencer.inner.renew_session(SessionRef(first.session_id))
+
+    run(scenario, session_rotation_seconds=2)
+
+
+def test_closing_flushes_and_refuses_what_comes_after() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.lane._early_puts = 0.0
+        submission = submit(bench, topic, batch(b"1"))
+        await bench.lane.close()
+        assert submission.done.done() and flushes(bench) == {"drain": 1.0}
+        refused = await result_of(bench, submit(bench, topic, batch(b"2")))
+        assert refused.failure is not None and refused.failure.kind == "timeout"
+
+    run(scenario, **LINGERING)
+
+
+# --- gaps ------------------------------------------------------------------------------------------------------
+
+
+async def producer_of(bench: AgentBench) -> int:
+    return int((await bench.sequencer.init_producer(InitProducer())).producer_id)
+
+
+def objects_of(bench: AgentBench) -> Sequence[object]:
+    return [commit.object and commit.object.object_id for commit in bench.sequencer.commits]
+
+
+def test_a_gap_is_asked_again_by_reference_until_the_missing_sequence_comes() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = submit(bench, topic, batch(b"2", producer=producer, sequence=1))
+        await bench.advance(1)
+        assert not early.done.done()
+        assert len(bench.sequencer.commits) > 3 and len(set(objects_of(bench))) == 1, "no second upload"
+        first = submit(bench, topic, batch(b"1", producer=producer, sequence=0))
+        assert (await result_of(bench, first)).base_offset == 0
+        closed = await result_of(bench, early)
+        assert (closed.error, closed.base_offset) == (BatchError.NONE, 1)
+        assert len([info async for info in bench.objects.list("")]) == 2
+
+    run(scenario)
+
+
+def test_gaps_behind_a_gap_close_in_order() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        waiting = [
+            submit(bench, topic, batch(b"v", producer=producer, sequence=sequence)) for sequence in (1, 2, 3)
+        ]
+        await bench.advance(0.5)
+        submit(bench, topic, batch(b"v", producer=producer, sequence=0))
+        assert [(await result_of(bench, each)).base_offset for each in waiting] == [1, 2, 3]
+
+    run(scenario)
+
+
+def test_a_gap_that_never_closes_is_told_after_its_deadline() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
+        await bench.advance(0.9)
+        assert not early.done.done()
+        refused = await result_of(bench, early)
+        assert refused.error in (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
+        assert await high_watermark(bench, topic) == 0
+
+    run(scenario, gap_deadline_ms=1_000)
+
+
+def test_a_batch_sent_twice_is_stored_once_and_both_are_told_its_offset() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        data = batch(b"1", b"2", producer=producer, sequence=0)
+        assert (await result_of(bench, submit(bench, topic, data))).base_offset == 0
+        again = await result_of(bench, submit(bench, topic, data))
+        assert (again.error, again.base_offset) == (BatchError.DUPLICATE, 0)
+        assert await high_watermark(bench, topic) == 2
+
+    run(scenario)
+
+
+def test_a_failed_waiter_does_not_stop_the_lane() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        gone = submit(bench, topic, batch(b"1"))
+        waiting = asyncio.ensure_future(asyncio.shield(gone.done))
+        waiting.cancel()
+        await settle()
+        assert (await result_of(bench, submit(bench, topic, batch(b"2")))).base_offset == 1
+
+    run(scenario)

@@ -1,0 +1,306 @@
+"""Frames in, replies out: a connection over a transport that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from agent.connection import MAX_QUEUED_FRAMES, UNBUDGETED_BYTES, KafkaConnection, Reply
+from agent.memory_budget import MemoryBudget
+from tailrace.object_store.api import Buffer
+from tests.support.agents import settle
+
+LARGE = UNBUDGETED_BYTES + 1
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written; closes when told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.is_paused = False
+        self.closed = False
+        self.connection: KafkaConnection | None = None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("10.0.0.7", 1234) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def writelines(self, list_of_data: Any) -> None:
+        assert not self.closed
+        self.sent.append(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            assert self.connection is not None
+            asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
+
+    abort = close
+
+
+class Line:
+    """A connection with its transport, its budget, and a dispatcher that echoes, defers or fails by the frame."""
+
+    def __init__(self, budget: int = 1 << 20, max_frame: int = 200_000, max_inflight: int = 64) -> None:
+        self.budget = MemoryBudget(budget)
+        self.seen: list[bytes] = []
+        self.later: dict[bytes, asyncio.Future[Sequence[Buffer] | None]] = {}
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.lost: list[KafkaConnection] = []
+        self.transport = Transport()
+        self.connection = KafkaConnection(
+            self.dispatch,
+            self.budget,
+            max_frame_bytes=max_frame,
+            max_inflight=max_inflight,
+            on_close=self.lost.append,
+            monotonic=lambda: 0.0,
+        )
+        self.transport.connection = self.connection
+        self.connection.connection_made(self.transport)
+
+    async def dispatch(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        said = bytes(frame)
+        self.seen.append(said)
+        await self.hold.wait()
+        if said.startswith(b"later"):
+            self.later[said] = asyncio.get_running_loop().create_future()
+            return Reply(later=self.later[said])
+        if said.startswith(b"close"):
+            return Reply([b"bye"], close=True)
+        if said.startswith(b"silent"):
+            return Reply(None)
+        return Reply([b"<", said[:8], b">"])
+
+    def feed(self, data: bytes, at_once: int = 1 << 30) -> None:
+        """What the loop does with received bytes."""
+        view = memoryview(data)
+        while view:
+            buffer = self.connection.get_buffer(-1)
+            taken = min(len(buffer), len(view), at_once)
+            assert taken, "the connection gave an empty buffer"
+            buffer[:taken] = view[:taken]
+            self.connection.buffer_updated(taken)
+            view = view[taken:]
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(10):
+            await scenario()
+
+    asyncio.run(whole())
+
+
+def test_frames_are_the_same_however_the_bytes_are_cut() -> None:
+    async def scenario() -> None:
+        bodies = [b"a", b"bb" * 400, b"c" * 20_000, b"d", b"e" * LARGE, b"f"]
+        for at_once in (1 << 30, 16_384, 4_999, 7):
+            line = Line()
+            line.feed(framed(*bodies), at_once)
+            await settle()
+            assert line.seen == bodies
+            assert len(line.transport.sent) == len(bodies)
+            assert line.budget.used == 0
+            line.connection.abort()
+            await settle()
+
+    run(scenario)
+
+
+def test_a_frame_whose_size_is_cut_between_reads_waits_for_its_rest() -> None:
+    async def scenario() -> None:
+        line = Line()
+        for byte in framed(b"hello"):
+            assert line.seen == []
+            line.feed(bytes([byte]))
+        await settle()
+        assert line.transport.sent == [b"<hello>"]
+
+    run(scenario)
+
+
+def test_sizes_out_of_bounds_close_before_a_byte_is_allocated() -> None:
+    async def scenario() -> None:
+        for size in (200_001, 2**31 - 1, -1, 0, -(2**31)):
+            line = Line()
+            line.feed(size.to_bytes(4, "big", signed=True))
+            await settle()
+            assert line.transport.closed and line.lost == [line.connection]
+            assert line.budget.used == 0 and line.seen == []
+
+    run(scenario)
+
+
+def test_a_large_frame_waits_for_the_budget_and_reading_stops_meanwhile() -> None:
+    async def scenario() -> None:
+        line = Line(budget=LARGE + 10)
+        assert line.budget.try_take(1000)
+        line.feed(LARGE.to_bytes(4, "big"))
+        await settle()
+        assert line.transport.is_paused
+        line.budget.give(1000)
+        await settle()
+        assert not line.transport.is_paused
+        assert line.budget.used == LARGE
+        line.feed(b"x" * LARGE)
+        await settle()
+        assert line.seen == [b"x" * LARGE]
+        assert line.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_connection_lost_gives_its_bytes_back() -> None:
+    async def scenario() -> None:
+        line, waiting = Line(budget=LARGE + 10), Line()
+        line.feed(framed(b"later 1") + LARGE.to_bytes(4, "big") + b"part")
+        waiting.connection._budget = line.budget
+        waiting.feed(LARGE.to_bytes(4, "big"))
+        await settle()
+        assert line.budget.used == LARGE + 7
+        waiting.connection.abort()
+        line.connection.abort()
+        await settle()
+        assert line.budget.used == 7  # the deferred one's bytes are still in the active buffer
+        line.later[b"later 1"].set_result([b"stored"])
+        await settle()
+        assert line.budget.used == 0
+        assert line.transport.sent == []
+
+    run(scenario)
+
+
+def test_reading_stops_while_many_frames_wait() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.hold.clear()
+        line.feed(framed(*[b"%d" % number for number in range(MAX_QUEUED_FRAMES + 1)]))
+        await settle()
+        assert line.transport.is_paused
+        line.hold.set()
+        await settle()
+        assert not line.transport.is_paused
+        assert len(line.transport.sent) == MAX_QUEUED_FRAMES + 1
+
+    run(scenario)
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    async def scenario() -> None:
+        line = Line(max_inflight=2)
+        line.feed(framed(*[b"later %d" % number for number in range(9)]))
+        await settle()
+        seen = len(line.seen)
+        assert seen <= 5
+        while line.later:
+            line.later.pop(min(line.later)).set_result([b"ok"])
+            await settle()
+        assert len(line.transport.sent) == 9
+
+    run(scenario)
+
+
+def test_replies_leave_in_the_order_of_their_requests() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.feed(framed(b"later 1", b"silent", b"two", b"later 3", b"four"))
+        await settle()
+        assert len(line.seen) == 5, "a deferred answer does not hinder the next request"
+        assert line.transport.sent == []
+        line.later[b"later 3"].set_result([b"3"])
+        await settle()
+        assert line.transport.sent == []
+        line.later[b"later 1"].set_result([b"1"])
+        await settle()
+        assert line.transport.sent == [b"1", b"<two>", b"3", b"<four>"]
+
+    run(scenario)
+
+
+def test_writing_waits_for_a_slow_reader() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.connection.pause_writing()
+        line.feed(framed(b"one", b"two"))
+        await settle()
+        assert line.transport.sent == [b"<one>"]
+        line.connection.resume_writing()
+        await settle()
+        assert line.transport.sent == [b"<one>", b"<two>"]
+
+    run(scenario)
+
+
+def test_a_closing_reply_is_sent_and_is_the_last() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.feed(framed(b"one", b"close", b"never"))
+        await settle()
+        assert line.transport.sent == [b"<one>", b"bye"]
+        assert line.transport.closed
+        assert b"never" not in line.seen
+        assert line.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.feed(framed(b"later 1", b"two"))
+        await settle()
+        line.later[b"later 1"].set_exception(ZeroDivisionError())
+        await settle()
+        assert line.transport.closed
+        assert line.transport.sent == []
+        assert line.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_drained_connection_answers_what_was_read_and_closes() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.feed(framed(b"later 1", b"two") + b"\0\0")
+        await settle()
+        line.connection.drain()
+        await settle()
+        assert line.transport.is_paused and not line.transport.closed
+        line.later[b"later 1"].set_result([b"1"])
+        await settle()
+        assert line.transport.sent == [b"1", b"<two>"]
+        assert line.transport.closed
+
+    run(scenario)
+
+
+def test_an_idle_connection_closes_at_once_when_drained() -> None:
+    async def scenario() -> None:
+        line = Line()
+        await settle()
+        assert line.connection.is_idle
+        line.connection.drain()
+        await settle()
+        assert line.transport.closed and line.lost == [line.connection]
+
+    run(scenario)
