@@ -2,10 +2,11 @@
 
     python -m bench.broker [--seconds 8] [--json FILE]
 
-Per record size (1 KiB, 100 B) it produces twice, with librdkafka's default settings and with large batches, then
-fetches what was produced (from the agent's cache). The server is `tailrace serve` in a process of its own; its CPU is
-user + system time of that process while the load ran. The client is Python over librdkafka and shares the machine's
-cores with the server: where it is the slower of the two, MiB per server CPU-second is the figure to compare.
+Per record size (1 KiB, 100 B) it produces twice, with librdkafka's default settings and with large batches,
+then fetches what was produced (from the agent's cache). The server is `tailrace serve` in a process of its own;
+its CPU is user + system time of that process while the load ran. The producer is Python over librdkafka; both
+clients share the machine's cores with the server: where it is the slower of the two, MiB per server CPU-second
+is the figure to compare.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.librdkafka import CountingConsumer
 from tailrace.cli.demo.embedded import serving
 
 MIB = 2**20
@@ -113,8 +115,8 @@ def produce(
 
 
 def fetch(bootstrap: str, topic: str, records: int, size: int) -> dict[str, Any]:
-    """Read the topic from its start, all partitions by one consumer."""
-    consumer = Consumer(
+    """Read the topic from its start, all partitions by one consumer, out of the agent's cache."""
+    consumer = CountingConsumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
@@ -123,16 +125,18 @@ def fetch(bootstrap: str, topic: str, records: int, size: int) -> dict[str, Any]
             "fetch.message.max.bytes": 8 * MIB,
             "queued.max.messages.kbytes": 256 * 1024,
             "fetch.queue.backoff.ms": 10,
-        }
+            "check.crcs": False,
+        },
+        topic,
+        PARTITIONS,
     )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     seen = 0
     started = time.monotonic()
     while seen < records:
-        messages = consumer.consume(min(20_000, records - seen), 30)
-        if not messages:
+        came = consumer.consume(records - seen, 30_000)
+        if not came:
             raise RuntimeError(f"nothing came for 30 s after {seen} of {records} records")
-        seen += len(messages)
+        seen += came
     elapsed = time.monotonic() - started
     consumer.close()
     return {

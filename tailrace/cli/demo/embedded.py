@@ -62,8 +62,8 @@ class EmbeddedCluster:
 
 async def compact_all(store_url: str, sequencers: list[str]) -> None:
     """Run the Spark compactor until there is nothing left that it may compact, however young."""
-    from compactor.job import run_compaction
     from compactor.cycle import CompactionSettings
+    from compactor.job import run_compaction
     from sequencer.client import RemoteSequencer
 
     sequencer = RemoteSequencer(sequencers, clock=SystemClock(), entropy=SystemEntropy())
