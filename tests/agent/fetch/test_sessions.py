@@ -1,0 +1,122 @@
+"""Fetch sessions: what need not be said again, and what is told when a session is not what the client thinks."""
+
+from __future__ import annotations
+
+from agent.fetch.sessions import FetchContext, FetchSessions
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from tailrace.clock import SeededEntropy
+
+
+def asking(session_id: int, epoch: int, *partitions: int, forget: tuple[int, ...] = ()) -> FetchRequest:
+    topics = [FetchTopic("t", partitions=[FetchPartition(each, fetch_offset=epoch) for each in partitions])]
+    forgotten = [ForgottenTopic("t", partitions=list(forget))] if forget else []
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=topics if partitions else [],
+        forgotten_topics_data=forgotten,
+    )
+
+
+def sessions(limit: int = 3) -> FetchSessions:
+    return FetchSessions(limit, SeededEntropy(1))
+
+
+def begun(all_sessions: FetchSessions, request: FetchRequest) -> FetchContext:
+    context = all_sessions.begin(request, "client")
+    assert isinstance(context, FetchContext), context
+    return context
+
+
+def partitions_of(context: FetchContext) -> list[int]:
+    return [wish.key[2] for wish in context.wishes]
+
+
+def test_a_fetch_without_a_session_keeps_nothing() -> None:
+    every = sessions()
+    context = begun(every, asking(0, -1, 0, 1))
+    assert (context.session_id, context.is_incremental, len(every)) == (0, False, 0)
+    assert context.must_tell(context.wishes[0], PartitionData())
+
+
+def test_an_incremental_fetch_is_of_all_that_was_asked_before() -> None:
+    every = sessions()
+    opened = begun(every, asking(0, 0, 0, 1, 2))
+    assert opened.session_id > 0 and not opened.is_incremental
+    same = begun(every, asking(opened.session_id, 1))
+    assert same.is_incremental and partitions_of(same) == [0, 1, 2]
+    changed = begun(every, asking(opened.session_id, 2, 1, 5, forget=(0,)))
+    assert partitions_of(changed) == [1, 2, 5]
+    assert [wish.fetch_offset for wish in changed.wishes] == [2, 0, 2]
+
+
+def test_only_what_changed_is_told_incrementally() -> None:
+    every = sessions()
+    opened = begun(every, asking(0, 0, 0))
+    data = PartitionData(high_watermark=5, last_stable_offset=5, log_start_offset=0)
+    opened.told(opened.wishes[0], data)
+    again = begun(every, asking(opened.session_id, 1, 0))
+    (wish,) = again.wishes
+    assert not again.must_tell(wish, data)
+    assert again.must_tell(wish, PartitionData(high_watermark=6, last_stable_offset=6, log_start_offset=0))
+    data.records = b"batch"
+    assert again.must_tell(wish, data)
+    failed = PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=5, last_stable_offset=5)
+    again.told(wish, failed)
+    assert again.must_tell(wish, failed), "an error is told each time"
+
+
+def test_a_partition_that_gave_records_is_served_last_next_time() -> None:
+    every = sessions()
+    opened = begun(every, asking(0, 0, 0, 1, 2))
+    opened.told(opened.wishes[0], PartitionData(records=b"batch"))
+    assert partitions_of(begun(every, asking(opened.session_id, 1))) == [1, 2, 0]
+
+
+def test_an_unknown_session_or_epoch_is_refused() -> None:
+    every = sessions()
+    session_id = begun(every, asking(0, 0, 0)).session_id
+    assert every.begin(asking(session_id + 1, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert every.begin(asking(session_id, 2), "c") is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    begun(every, asking(session_id, 1))
+    assert every.begin(asking(session_id, 1), "c") is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def test_a_session_ends_when_its_client_says_so() -> None:
+    every = sessions()
+    session_id = begun(every, asking(0, 0, 0)).session_id
+    assert begun(every, asking(session_id, -1, 0)).session_id == 0
+    assert len(every) == 0
+    session_id = begun(every, asking(0, 0, 0)).session_id
+    assert begun(every, asking(session_id, 0, 0)).session_id not in (0, session_id)
+    assert len(every) == 1
+
+
+def test_the_least_recently_used_session_goes_when_there_are_too_many() -> None:
+    every = sessions(2)
+    first, second = (begun(every, asking(0, 0, 0)).session_id for _ in range(2))
+    begun(every, asking(first, 1))
+    begun(every, asking(0, 0, 0))
+    assert len(every) == 2
+    assert every.begin(asking(second, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    begun(every, asking(first, 2))
+
+
+def test_with_a_limit_of_none_all_fetches_are_full() -> None:
+    assert begun(sessions(0), asking(0, 0, 0)).session_id == 0
+
+
+def test_the_epoch_after_the_last_is_one() -> None:
+    every = sessions()
+    opened = begun(every, asking(0, 0, 0))
+    assert opened.session is not None
+    opened.session.epoch = 2**31 - 1
+    begun(every, asking(opened.session_id, 2**31 - 1))
+    begun(every, asking(opened.session_id, 1))

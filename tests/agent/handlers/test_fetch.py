@@ -1,0 +1,183 @@
+"""Fetch by Kafka's rules: how long it waits, how much it gives, and what it says of what isn't there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from sequencer.api import DeleteTopic, Topic
+from tailrace.record_batch import split
+from tests.agent.handlers.test_produce import produce
+from tests.support.agents import AgentBench, batch, run, settle
+
+
+def request_of(topic: Topic, *parts: tuple[int, int], room: int = 1 << 20, **more: Any) -> FetchRequest:
+    """Of (partition, offset)s."""
+    return FetchRequest(
+        topics=[
+            FetchTopic(
+                topic.name,
+                topic.topic_id,
+                [
+                    FetchPartition(each, fetch_offset=offset, partition_max_bytes=room)
+                    for each, offset in parts
+                ],
+            )
+        ],
+        **more,
+    )
+
+
+async def fetch(bench: AgentBench, request: FetchRequest, version: int = 12) -> Any:
+    return await bench.ask(ApiKey.FETCH, version, request)
+
+
+def rows_of(response: Any) -> list[PartitionData]:
+    return [row for topic in response.responses for row in topic.partitions]
+
+
+def offsets(row: PartitionData) -> list[int]:
+    return [header.base_offset for header, _ in split(memoryview(bytes(row.records or b"")))]  # type: ignore[arg-type]
+
+
+async def filled(bench: AgentBench, batches: int = 3, size: int = 500) -> Topic:
+    topic = await bench.topic()
+    for _ in range(batches):
+        await produce(bench, (0, batch(b"x" * size)))
+    return topic
+
+
+def test_what_is_there_is_given_from_the_offset_on_with_the_bounds() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 1))))
+        assert offsets(row) == [1, 2]
+        assert (row.high_watermark, row.last_stable_offset, row.log_start_offset) == (3, 3, 0)
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0)), version=13))
+        assert offsets(row) == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_a_fetch_waits_for_its_bytes_and_the_feed_wakes_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        asked = asyncio.ensure_future(
+            fetch(bench, request_of(topic, (0, 3), min_bytes=1, max_wait_ms=20_000))
+        )
+        await settle()
+        assert not asked.done()
+        before = bench.clock.monotonic()
+        await produce(bench, (1, batch(b"another partition")))
+        await settle()
+        assert not asked.done()
+        await produce(bench, (0, batch(b"awaited")))
+        (row,) = rows_of(await bench.until(asked))
+        assert offsets(row) == [3]
+        assert bench.clock.monotonic() - before < 1
+
+    run(scenario)
+
+
+def test_too_few_bytes_are_given_when_the_wait_is_over() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        asked = asyncio.ensure_future(
+            fetch(bench, request_of(topic, (0, 2), min_bytes=50_000, max_wait_ms=1_000))
+        )
+        await bench.advance(0.9)
+        assert not asked.done()
+        (row,) = rows_of(await bench.until(asked, 0.3))
+        assert offsets(row) == [2]
+        empty = asyncio.ensure_future(fetch(bench, request_of(topic, (0, 3), min_bytes=1, max_wait_ms=100)))
+        (row,) = rows_of(await bench.until(empty, 0.3))
+        assert (row.error_code, bytes(row.records or b"")) == (0, b"")  # type: ignore[arg-type]
+
+    run(scenario)
+
+
+def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        await produce(bench, (1, batch(b"y" * 500)))
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), room=1_300)))
+        assert offsets(row) == [0, 1]
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0), room=1)))
+        assert offsets(row) == [0]
+        first, second = rows_of(await fetch(bench, request_of(topic, (0, 0), (1, 0), max_bytes=1)))
+        assert (offsets(first), offsets(second)) == ([0], [])
+        first, second = rows_of(await fetch(bench, request_of(topic, (1, 0), (0, 0), max_bytes=1_300)))
+        assert (offsets(first), offsets(second)) == ([0], [0])
+
+    run(scenario)
+
+
+def test_an_offset_outside_of_the_log_is_told_at_once() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        for offset in (4, -1, 1 << 40):
+            (row,) = rows_of(
+                await fetch(bench, request_of(topic, (0, offset), min_bytes=1, max_wait_ms=9_000))
+            )
+            assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(scenario)
+
+
+def test_unknown_topics_and_partitions_have_their_codes() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        nowhere = Topic(UUID(int=3), "nowhere", 1, {}, 0)
+        (row,) = rows_of(await fetch(bench, request_of(nowhere, (0, 0))))
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (row,) = rows_of(await fetch(bench, request_of(nowhere, (0, 0)), version=13))
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        good, bad = rows_of(await fetch(bench, request_of(topic, (0, 0), (5, 0))))
+        assert (good.error_code, bad.error_code) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert offsets(good) == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_a_deleted_topic_is_gone_at_once_even_for_who_waits() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        asked = asyncio.ensure_future(fetch(bench, request_of(topic, (0, 3), min_bytes=1, max_wait_ms=5_000)))
+        await settle()
+        await bench.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (row,) = rows_of(await bench.until(asked))
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
+def test_a_session_is_told_only_what_is_new() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        opened = await fetch(bench, request_of(topic, (0, 3), (1, 0), session_epoch=0))
+        assert opened.session_id and len(rows_of(opened)) == 2
+        quiet = await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=1))
+        assert quiet.session_id == opened.session_id and rows_of(quiet) == []
+        await produce(bench, (0, batch(b"new")))
+        (row,) = rows_of(await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=2)))
+        assert (row.partition_index, offsets(row)) == (0, [3])
+        refused = await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=2))
+        assert refused.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+    run(scenario)
+
+
+def test_a_sequencer_or_store_that_is_away_is_a_retriable_error() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        bench.sequencer.is_away = True
+        (row,) = rows_of(await fetch(bench, request_of(topic, (0, 0))))
+        assert row.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)

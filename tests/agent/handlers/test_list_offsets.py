@@ -1,0 +1,74 @@
+"""ListOffsets: every special time, by every version that knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.agent.handlers.test_produce import produce
+from tests.support.agents import AgentBench, batch, run
+
+T0 = 1_700_000_000_000
+
+
+async def asked(
+    bench: AgentBench, timestamp: int, version: int = 9, name: str = "t", partition: int = 0
+) -> Any:
+    request = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name, [ListOffsetsPartition(partition, timestamp=timestamp)])]
+    )
+    response = await bench.ask(ApiKey.LIST_OFFSETS, version, request)
+    return response.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "at"),
+    [
+        (-1, 5, -1), (-2, 0, -1), (-4, 0, -1), (-3, 4, T0 + 100), (-5, -1, -1),
+        (0, 0, T0), (T0 + 1, 1, T0 + 1), (T0 + 3, 3, T0 + 99), (T0 + 100, 4, T0 + 100), (T0 + 101, -1, -1),
+    ],
+)  # fmt: skip
+def test_each_time_has_its_offset(timestamp: int, offset: int, at: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await produce(bench, (0, batch(b"1", b"2", b"3", at=T0)))
+        await produce(bench, (0, batch(b"4", b"5", at=T0 + 99)))
+        row = await asked(bench, timestamp)
+        assert (row.error_code, row.offset, row.timestamp) == (0, offset, at)
+
+    run(scenario)
+
+
+def test_an_empty_partition_starts_and_ends_at_0() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        assert [(await asked(bench, each)).offset for each in (-1, -2, -3, 0)] == [0, 0, -1, -1]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("timestamp", "first"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11)])
+def test_special_times_are_refused_before_the_version_that_knows_them(timestamp: int, first: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        assert (await asked(bench, timestamp, first - 1)).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert (await asked(bench, timestamp, first)).error_code == 0
+
+    run(scenario)
+
+
+def test_old_versions_and_what_is_unknown_are_answered() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await produce(bench, (0, batch(b"1")))
+        assert (await asked(bench, -1, 1)).offset == 1
+        assert (await asked(bench, -1, name="nowhere")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await asked(bench, -1, partition=2)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        bench.sequencer.is_away = True
+        assert (await asked(bench, -1)).error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)

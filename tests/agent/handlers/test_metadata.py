@@ -1,0 +1,70 @@
+"""Metadata: what is created by asking, and who leads for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.support.agents import AgentBench, run
+
+
+async def metadata(
+    bench: AgentBench, *names: str, version: int = 12, create: bool = True, client_id: str | None = None
+) -> Any:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return await bench.ask(ApiKey.METADATA, version, MetadataRequest(topics, create), client_id)
+
+
+def test_an_unknown_topic_is_created_when_client_and_agent_allow_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        (refused,) = (await metadata(bench, "fresh", create=False)).topics
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (made,) = (await metadata(bench, "fresh")).topics
+        assert (made.error_code, len(made.partitions)) == (0, 3)
+        (illegal,) = (await metadata(bench, "no/slash")).topics
+        assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    run(scenario, default_partitions=3)
+
+
+def test_an_agent_may_be_told_not_to_create() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        (refused,) = (await metadata(bench, "fresh")).topics
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario, auto_create_topics=False)
+
+
+def test_leaders_are_of_the_clients_zone() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=16)
+        zones = {bench.identity.broker_id: "az-a"}
+        for number, zone in ((2, "az-b"), (3, "az-b")):
+            zones[(await bench.join(zone, number)).broker_id] = zone
+        for zone in ("az-a", "az-b"):
+            response = await metadata(bench, "t", client_id=f"x,tailrace_az={zone}")
+            leaders = {row.leader_id for row in response.topics[0].partitions}
+            assert {zones[leader] for leader in leaders} == {zone}
+            assert len(response.brokers) == 3
+        leaders = {row.leader_id for row in (await metadata(bench, "t")).topics[0].partitions}
+        assert leaders == {bench.identity.broker_id}, "a client that says nothing is in the agent's zone"
+
+    run(scenario)
+
+
+def test_topics_are_named_by_id_too_and_no_list_means_all() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        asked = [MetadataRequestTopic(each, None) for each in (topic.topic_id, UUID(int=1))]
+        found, unknown = (await bench.ask(ApiKey.METADATA, 12, MetadataRequest(asked))).topics
+        assert (found.name, found.error_code) == ("t", 0)
+        assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+        for version, topics in ((0, []), (1, None), (13, None)):
+            response = await bench.ask(ApiKey.METADATA, version, MetadataRequest(topics))
+            assert [row.name for row in response.topics] == ["t"]
+        assert (await bench.ask(ApiKey.METADATA, 4, MetadataRequest([]))).topics == []
+
+    run(scenario)

@@ -1,0 +1,251 @@
+"""Produce by Kafka's rules: what is refused with which code, and what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from sequencer.api import CreateTopic, FindPartition, FindRequest
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.object_store.faulty import Operation
+from tailrace.record_batch import crc_of, read_header
+from tailrace.records import NewRecord, encode_batch
+from tests.support.agents import AgentBench, batch, run
+
+HOUR_MS = 3_600_000
+
+
+def request_of(
+    *parts: tuple[int, bytes | None], name: str = "t", topic_id: UUID = NIL_TOPIC_ID, acks: int = -1
+) -> ProduceRequest:
+    data = [
+        PartitionProduceData(index, None if records is None else memoryview(records))
+        for index, records in parts
+    ]
+    return ProduceRequest(acks=acks, topic_data=[TopicProduceData(name, topic_id, data)])
+
+
+async def produce(
+    bench: AgentBench, *parts: tuple[int, bytes | None], version: int = 9, **more: Any
+) -> list[PartitionProduceResponse]:
+    asked = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, version, request_of(*parts, **more)))
+    response = await bench.until(asked)
+    return [row for topic in response.responses for row in topic.partition_responses]
+
+
+def with_bytes(data: bytes, position: int, changed: bytes, *, sum_again: bool) -> bytes:
+    out = bytearray(data)
+    out[position : position + len(changed)] = changed
+    if sum_again:
+        out[17:21] = crc_of(out).to_bytes(4, "big")
+    return bytes(out)
+
+
+def test_each_batch_is_told_its_offset() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        assert [
+            row.base_offset for row in await produce(bench, (0, batch(b"1", b"2")), (1, batch(b"3")))
+        ] == [0, 0]
+        (row,) = await produce(bench, (0, batch(b"4")))
+        assert (row.error_code, row.base_offset, row.log_start_offset, row.log_append_time_ms) == (
+            0,
+            2,
+            0,
+            -1,
+        )
+
+    run(scenario)
+
+
+def test_a_refused_batch_does_not_hinder_the_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        broken = with_bytes(batch(b"hello"), 70, b"\xff", sum_again=False)
+        bad, good, unknown = await produce(bench, (0, broken), (1, batch(b"1")), (9, batch(b"1")))
+        assert (bad.error_code, bad.base_offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
+        assert "CRC" in (bad.error_message or "")
+        assert (good.error_code, good.base_offset) == (0, 0)
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (lambda data: with_bytes(data, 57, b"\0\0\0\7", sum_again=True), ErrorCode.INVALID_RECORD),
+        (lambda data: with_bytes(data, 23, b"\0\0\0\7", sum_again=True), ErrorCode.INVALID_RECORD),
+        (lambda data: with_bytes(data, 16, b"\1", sum_again=True), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (lambda data: with_bytes(data, 21, b"\0\7", sum_again=True), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (lambda data: data[:-3], ErrorCode.CORRUPT_MESSAGE),
+        (lambda data: data[:20], ErrorCode.CORRUPT_MESSAGE),
+        (lambda data: data + data, ErrorCode.INVALID_RECORD),
+        (lambda data: b"", ErrorCode.INVALID_RECORD),
+        (lambda data: None, ErrorCode.INVALID_RECORD),
+    ],
+    ids=["count", "last delta", "magic", "codec", "cut", "cut header", "two batches", "empty", "null"],
+)
+def test_a_batch_that_is_not_sound_is_refused(
+    spoil: Callable[[bytes], bytes | None], code: ErrorCode
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        (row,) = await produce(bench, (0, spoil(batch(b"1", b"2"))))
+        assert (row.error_code, row.base_offset) == (code, -1)
+        assert bool(row.record_errors) == (code is ErrorCode.INVALID_RECORD)
+        assert not bench.sequencer.commits
+
+    run(scenario)
+
+
+def test_a_batch_above_the_topics_limit_is_too_large() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(max_message_bytes="200")
+        large, small = await produce(bench, (0, batch(b"x" * 200)), (1, batch(b"x")))
+        assert (large.error_code, small.error_code) == (ErrorCode.MESSAGE_TOO_LARGE, 0)
+
+    run(scenario)
+
+
+def test_times_outside_of_the_topics_bounds_are_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(
+            message_timestamp_before_max_ms=str(HOUR_MS), message_timestamp_after_max_ms=str(HOUR_MS)
+        )
+        now = bench.clock.wall_ms()
+        early, late = await produce(
+            bench, (0, batch(b"1", at=now - HOUR_MS - 60_000)), (1, batch(b"1", at=now + HOUR_MS + 60_000))
+        )
+        assert early.error_code == late.error_code == ErrorCode.INVALID_TIMESTAMP
+        (row,) = await produce(bench, (0, batch(b"1", at=now - HOUR_MS + 60_000)))
+        assert row.error_code == 0
+
+    run(scenario)
+
+
+def test_a_topic_may_stamp_its_own_time() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(message_timestamp_type="LogAppendTime")
+        (row,) = await produce(bench, (0, batch(b"1", at=1)))
+        assert row.error_code == 0
+        assert row.log_append_time_ms == bench.clock.wall_ms() or row.log_append_time_ms > 1_600_000_000_000
+        found = await bench.sequencer.find_batches(
+            FindRequest([FindPartition(topic.topic_id, 0, 0, 1 << 20)])
+        )
+        (run_,) = found.partitions[0].runs
+        stored = await bench.objects.get_range(run_.key, run_.start, run_.length)
+        assert read_header(stored).max_timestamp == row.log_append_time_ms
+
+    run(scenario)
+
+
+def test_transactional_batches_are_refused_until_they_are_served() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        data = encode_batch(
+            [NewRecord(None, b"v")],
+            timestamps=[bench.clock.wall_ms()],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        (row,) = await produce(bench, (0, data))
+        assert row.error_code == ErrorCode.INVALID_TXN_STATE
+
+    run(scenario)
+
+
+def test_an_unknown_topic_is_refused_by_name_and_by_id() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        (row,) = await produce(bench, (0, batch(b"1")), name="nowhere")
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (row,) = await produce(bench, (0, batch(b"1")), version=13, topic_id=UUID(int=5))
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    run(scenario)
+
+
+def test_version_13_names_topics_by_id() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        response = await bench.until(
+            asyncio.ensure_future(
+                bench.ask(
+                    ApiKey.PRODUCE, 13, request_of((0, batch(b"1")), name="ignored", topic_id=topic.topic_id)
+                )
+            )
+        )
+        (answered,) = response.responses
+        assert answered.topic_id == topic.topic_id
+        assert [row.error_code for row in answered.partition_responses] == [0]
+
+    run(scenario)
+
+
+def test_a_topic_created_elsewhere_is_found_without_waiting() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.sequencer.create_topic(CreateTopic("fresh", 1, {}))
+        (row,) = await produce(bench, (0, batch(b"1")), name="fresh")
+        assert row.error_code == 0
+
+    run(scenario)
+
+
+def test_the_acks_and_versions_that_can_not_be_are_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        (row,) = await produce(bench, (0, batch(b"1")), acks=2)
+        assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+        (row,) = await produce(bench, (0, batch(b"1")), version=2)
+        assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
+        (row,) = await produce(bench, (0, batch(b"1")), acks=1)
+        assert row.error_code == 0
+
+    run(scenario)
+
+
+def test_with_acks_0_nothing_is_answered_and_all_is_stored() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        asked = asyncio.ensure_future(bench.ask(ApiKey.PRODUCE, 9, request_of((0, batch(b"1")), acks=0)))
+        assert await bench.until(asked) is None
+        assert await bench.ask(ApiKey.PRODUCE, 9, request_of((7, batch(b"1")), acks=0)) is None
+        (row,) = await produce(bench, (0, batch(b"2")))
+        assert row.base_offset == 1
+
+    run(scenario)
+
+
+def test_a_store_that_fails_is_a_retriable_error() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        bench.store.outage.begin(Operation.PUT)
+        (row,) = await produce(bench, (0, batch(b"1")))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(scenario)
+
+
+def test_a_sequencer_that_is_away_is_a_retriable_error() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        bench.sequencer.is_away = True
+        (known,) = await produce(bench, (0, batch(b"1")))
+        (unknown,) = await produce(bench, (0, batch(b"1")), name="asked-for")
+        assert known.error_code == unknown.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario, commit_deadline_ms=500)
