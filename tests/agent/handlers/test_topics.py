@@ -1,0 +1,141 @@
+"""Topics: created, grown, cut and deleted, each failing on its own and with its own code."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from agent.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from agent.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from agent.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.agent.handlers.test_produce import produce
+from tests.support.agents import AgentBench, batch, codes, run
+
+
+async def create(bench: AgentBench, *topics: CreatableTopic, validate_only: bool = False) -> list[Any]:
+    request = CreateTopicsRequest(list(topics), validate_only=validate_only)
+    found: list[Any] = (await bench.ask(ApiKey.CREATE_TOPICS, 7, request)).topics
+    return found
+
+
+def configured(name: str, value: str | None) -> CreatableTopic:
+    return CreatableTopic("c", 1, 1, configs=[CreatableTopicConfig(name, value)])
+
+
+def test_a_topic_that_can_not_be_created_does_not_hinder_the_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("there")
+        rows = await create(
+            bench,
+            CreatableTopic("good", 3, 1),
+            CreatableTopic("defaults", -1, -1),
+            CreatableTopic("there", 1, 1),
+            CreatableTopic("a/b", 1, 1),
+            CreatableTopic("..", 1, 1),
+            CreatableTopic("none", 0, 1),
+            CreatableTopic("replicas", 1, 0),
+            CreatableTopic("twice", 1, 1),
+            CreatableTopic("twice", 1, 1),
+            CreatableTopic("holes", -1, -1, [CreatableReplicaAssignment(1, [1])]),
+        )
+        assert codes(rows) == [
+            0, 0, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_PARTITIONS,
+            ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ]  # fmt: skip
+        assert [row.num_partitions for row in rows[:3]] == [3, 1, -1]
+        assert set(bench.services.catalog.snapshot.by_name) == {"there", "good", "defaults"}
+
+    run(scenario)
+
+
+def test_configs_that_can_not_be_are_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for topic in (
+            configured("no.such.config", "1"),
+            configured("retention.ms", "soon"),
+            configured("retention.ms", None),
+        ):
+            (row,) = await create(bench, topic)
+            assert row.error_code == ErrorCode.INVALID_CONFIG and row.error_message
+        (row,) = await create(bench, configured("retention.ms", "1000"))
+        assert {each.name: each.value for each in row.configs}["retention.ms"] == "1000"
+
+    run(scenario)
+
+
+def test_validation_only_creates_nothing() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        (row,) = await create(bench, CreatableTopic("t", 1, 1), validate_only=True)
+        assert row.error_code == 0 and "t" not in bench.services.catalog.snapshot.by_name
+
+    run(scenario)
+
+
+def test_topics_are_deleted_by_name_or_by_id() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first, second = await bench.topic("a"), await bench.topic("b")
+        states = [
+            DeleteTopicState("a"), DeleteTopicState(None, second.topic_id), DeleteTopicState("nowhere"),
+            DeleteTopicState(None, UUID(int=1)), DeleteTopicState("a", first.topic_id),
+        ]  # fmt: skip
+        rows = (await bench.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(states))).responses
+        assert codes(rows) == [
+            0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST
+        ]  # fmt: skip
+        assert rows[1].name == "b"
+        assert not bench.services.catalog.snapshot.by_name
+
+    run(scenario)
+
+
+def test_topics_only_grow() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        asked = [CreatePartitionsTopic(name, count) for name, count in (("t", 2), ("t", 5), ("x", 5))]
+        rows = (await bench.ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(asked))).results
+        assert codes(rows) == [ErrorCode.INVALID_PARTITIONS, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert bench.services.catalog.snapshot.by_name["t"].topic.partitions == 5
+
+    run(scenario)
+
+
+def test_records_are_cut_up_to_an_offset() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await bench.topic("kept", cleanup_policy="compact")
+        await produce(bench, (0, batch(b"1", b"2", b"3")))
+        partitions = [
+            DeleteRecordsPartition(0, 2),
+            DeleteRecordsPartition(1, 9),
+            DeleteRecordsPartition(7, 0),
+        ]
+        request = DeleteRecordsRequest(
+            [
+                DeleteRecordsTopic("t", partitions),
+                DeleteRecordsTopic("kept", [DeleteRecordsPartition(0, 0)]),
+                DeleteRecordsTopic("x", [DeleteRecordsPartition(0, 0)]),
+            ]
+        )
+        topics = (await bench.ask(ApiKey.DELETE_RECORDS, 2, request)).topics
+        assert codes(topics[0].partitions) == [
+            0, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]  # fmt: skip
+        assert topics[0].partitions[0].low_watermark == 2
+        assert codes(topics[1].partitions) == [ErrorCode.POLICY_VIOLATION]
+        assert codes(topics[2].partitions) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+    run(scenario)
