@@ -168,7 +168,7 @@ def _poll(consumers: list[KafkaConsumer], wanted: int) -> list[Any]:
 def _poll_until(consumers: list[KafkaConsumer], fact: Any, what: str) -> None:
     def polled() -> bool:
         for consumer in consumers:
-            consumer.poll(20)
+            consumer.poll(500)  # shorter than a join, it would cut the join short and ask again, for ever
         return bool(fact())
 
     eventually(polled, what)
