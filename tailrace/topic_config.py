@@ -69,7 +69,11 @@ class ConfigDefinition:
             if value.strip().lower() not in ("true", "false"):
                 raise InvalidConfigValue(f"{given}, 'true' or 'false' is needed")
         elif self.choices is not None:
-            parts = [part.strip() for part in value.split(",")] if self.type is ConfigType.LIST else [value.strip()]
+            parts = (
+                [part.strip() for part in value.split(",")]
+                if self.type is ConfigType.LIST
+                else [value.strip()]
+            )
             for part in parts:
                 if part not in self.choices:
                     raise InvalidConfigValue(f"{given}, allowed are {', '.join(self.choices)}")
@@ -167,7 +171,9 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
         return int(effective(name, configs, broker))
 
     return TopicSettings(
-        cleanup_policy=frozenset(part.strip() for part in effective("cleanup.policy", configs, broker).split(",")),
+        cleanup_policy=frozenset(
+            part.strip() for part in effective("cleanup.policy", configs, broker).split(",")
+        ),
         compression_type=effective("compression.type", configs, broker),
         max_message_bytes=number("max.message.bytes"),
         log_append_time=effective("message.timestamp.type", configs, broker) == "LogAppendTime",

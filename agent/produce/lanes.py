@@ -66,6 +66,8 @@ class Session:
     prefix: str
     opened_at: float
     no_put_after: float
+    after: Session | None = None
+    """The session before this one in the lane: its last number is answered before this one's first is asked."""
     next_number: int = 0
     unanswered: set[int] = field(default_factory=set)
 
@@ -239,8 +241,8 @@ class Lane:
 
     async def _flush(self, session: Session, number: int, buffer: ActiveBuffer) -> None:
         started = self._clock.monotonic()
-        sealed, description = self._seal_object(session, number, buffer)
         try:
+            sealed, description = self._seal_object(session, number, buffer)
             failure = await self._upload(session, description.key, sealed)
             if failure is not None:
                 self._telemetry.flush_failures.labels(failure.kind).inc()
@@ -261,7 +263,11 @@ class Lane:
                 buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
                 return
             self._settle(buffer, description, proposals, answer)
-        except BaseException:
+        except Exception:
+            buffer.fail(FlushFailure("storage", "the flush was given up"))
+            await self._commit(session, number, None, [], deadline=None)  # later numbers wait for this one
+            raise
+        except asyncio.CancelledError:
             buffer.fail(FlushFailure("storage", "the flush was given up"))
             raise
         finally:
@@ -335,6 +341,9 @@ class Lane:
 
         At `deadline` the producers are told to retry (`on_late`), and the asking goes on: later numbers need it.
         """
+        while session.after is not None and session.after.unanswered:
+            await self._clock.sleep(0.005)
+        session.after = None
         started = self._clock.monotonic()
         backoff = 0.02
         while True:
@@ -442,7 +451,9 @@ class Lane:
         broker_id, epoch = self._broker_identity()
         asked_at = self._clock.monotonic()
         grant = await self._sequencer.open_session(OpenSession(broker_id, epoch, self._predecessor))
-        self._session = Session(grant.session_id, grant.prefix, asked_at, self._no_put_after(grant, asked_at))
+        self._session = Session(
+            grant.session_id, grant.prefix, asked_at, self._no_put_after(grant, asked_at), after=self._session
+        )
         self._predecessor = grant.session_id
 
     def _no_put_after(self, grant: SessionGrant, asked_at: float) -> float:
@@ -458,7 +469,6 @@ class Lane:
                 if session is None:
                     await self._open_session()
                 elif now - session.opened_at >= self._settings.session_rotation_seconds:
-                    self._forget(session)
                     await self._open_session()
                     self._spawn(self._retire(session))
                 else:

@@ -89,8 +89,15 @@ class PostgresDatabase:
         self._deletes = {kind: _delete(table) for kind, table in self._tables.items()}
         self._clock = clock
         self._pool: Any = None
+        self._starting = asyncio.Lock()
 
     async def start(self, *, migrate: bool) -> None:
+        """Once started, nothing: a standby opens at every try to lead, and its pool is the one it has."""
+        async with self._starting:
+            if self._pool is None:
+                await self._start(migrate)
+
+    async def _start(self, migrate: bool) -> None:
         with self._unavailable():
             await self._migrate(migrate)
             self._pool = await asyncpg.create_pool(
@@ -152,13 +159,14 @@ class PostgresDatabase:
                     await connection.execute(self._upserts[table.codec.kind], *table.codec.encode_rows(rows))
 
     async def stop(self) -> None:
-        if self._pool is None:
+        pool, self._pool = self._pool, None
+        if pool is None:
             return
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._pool.close()
+                await pool.close()
         except (TimeoutError, *_AWAY):
-            self._pool.terminate()
+            pool.terminate()
 
     # -- below: details ------------------------------------------------------------------------------------
 

@@ -39,7 +39,9 @@ def test_leaders_are_in_the_zone_that_a_client_names(cluster: Cluster) -> None:
             leaders = _leader_ports(asked.address, "zoned", f"app,tailrace_az={zone}")
             assert set(leaders.values()) <= ports[zone], (zone, asked.name)
     seen = set(_leader_ports(cluster.live_agents[0].address, "zoned", "app").values())
-    assert any(seen <= of_zone for of_zone in ports.values()), "one zone's, that of whichever agent it asked last"
+    assert any(seen <= of_zone for of_zone in ports.values()), (
+        "one zone's, that of whichever agent it asked last"
+    )
 
 
 def test_nothing_is_lost_or_doubled_when_an_agent_is_killed_and_one_added(cluster: Cluster) -> None:

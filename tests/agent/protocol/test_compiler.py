@@ -124,7 +124,9 @@ def test_null_metadata_topics_are_not_an_empty_list() -> None:
     assert decode_request(ApiKey.METADATA, 1, b"\x00\x00\x00\x00").topics == []
 
 
-def test_bytes_behind_a_request_are_ignored_as_librdkafka_leaves_some_behind_metadata_for_all_topics() -> None:
+def test_bytes_behind_a_request_are_ignored_as_librdkafka_leaves_some_behind_metadata_for_all_topics() -> (
+    None
+):
     whole = encoded(request_codec(ApiKey.METADATA, 13), MetadataRequest(topics=None))
     assert decode_request(ApiKey.METADATA, 13, whole + bytes(3)).topics is None
 
