@@ -54,7 +54,7 @@ class ObstoreStore:
         check_key(key)
         # An upload is one request whatever its size, and its buffers are not joined. One without any
         # buffer would not be recognised as a body, and one of signed bytes (pyarrow's) would be refused.
-        body = [memoryview(part).cast("B") for part in parts if len(part)] or [b""]
+        body = [memoryview(part).cast("B") for part in parts if len(part)] or [memoryview(b"")]
         try:
             if if_absent:
                 # Without retries, or a repeated attempt would find its own object and call it another's.
