@@ -157,6 +157,25 @@ def test_lost_connections_are_at_most_unavailable_and_made_again(postgres: Postg
     postgres.drop_database(url)
 
 
+def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        first = await store.open()
+        count = "select count(*) from pg_stat_activity where datname = current_database()"
+        ((before,),) = await store._database.fetch(count)
+        assert [await store.open() for _ in range(5)] == [first] * 5
+        ((after,),) = await store._database.fetch(count)
+        assert after == before
+        await store.close()
+        assert await store.open() == first
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
 def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
     postgres: PostgresServer,
 ) -> None:
