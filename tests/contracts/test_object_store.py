@@ -6,11 +6,13 @@ import asyncio
 import dataclasses
 import itertools
 import os
+from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tailrace.clock import SeededEntropy, SystemClock
@@ -97,6 +99,19 @@ def test_what_was_put_is_what_is_got(opened: Open) -> None:
         await store.put("a/b/c", [b"one ", bytearray(b"two "), memoryview(b"xthreex")[1:6]])
 
         assert await store.get("a/b/c") == b"one two three"
+
+    run(opened, scenario)
+
+
+def test_buffers_of_other_items_than_bytes_are_put_whole(opened: Open) -> None:
+    numbers = array("i", [1, -2, 3])
+
+    async def scenario(store: ObjectStore) -> None:
+        await store.put("a/arrow", [pa.py_buffer(b"arrow"), memoryview(b" signed").cast("b")])
+        await store.put("a/wide", [memoryview(numbers), memoryview(numbers)[1:]], if_absent=True)
+
+        assert await store.get("a/arrow") == b"arrow signed"
+        assert await store.get("a/wide") == numbers.tobytes() + numbers[1:].tobytes()
 
     run(opened, scenario)
 

@@ -44,8 +44,7 @@ class DemoedCluster:
         parts = (*self.cluster.live_agents, *self.cluster.sequencers)
         return [f"http://{part.http}/metrics" for part in parts if part.is_running]
 
-    @property
-    def store(self) -> ObjectStore:
+    def open_store(self) -> ObjectStore:
         return open_store(self.cluster.store_url, clock=SystemClock())
 
     async def compact(self) -> None:
@@ -55,7 +54,7 @@ class DemoedCluster:
         return asyncio.run(self._copy(keys))
 
     async def _copy(self, keys: list[str]) -> list[str]:
-        store, paths = self.store, []
+        store, paths = self.open_store(), []
         try:
             for key in keys:
                 path = self.copies / key

@@ -46,8 +46,7 @@ class EmbeddedCluster:
     def objects(self) -> Path:
         return self.data / "objects"
 
-    @property
-    def store(self) -> ObjectStore:
+    def open_store(self) -> ObjectStore:
         return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
 
     async def compact(self) -> None:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tailrace.cli.demo import clients, source
 from tailrace.cli.demo.checks import Checks
-from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.api import ObjectInfo, ObjectStore
 
 PARTITIONS = {plan.name: plan.partitions for plan in source.TOPICS}
 COLLECTED_WITHIN_SECONDS = 60.0
@@ -38,8 +38,9 @@ class DemoCluster(Protocol):
     @property
     def metrics_urls(self) -> list[str]: ...
 
-    @property
-    def store(self) -> ObjectStore: ...
+    def open_store(self) -> ObjectStore:
+        """Another view of the store, for one event loop; the caller closes it."""
+        ...
 
     async def compact(self) -> None:
         """Run the Spark compactor until nothing is left to compact."""
@@ -277,11 +278,11 @@ def _expire(cluster: DemoCluster, checks: Checks) -> None:
 
 
 async def _keys(cluster: DemoCluster, *, is_parquet: bool) -> list[str]:
-    return [item.key async for item in cluster.store.list("") if item.key.endswith(".parquet") == is_parquet]
+    return [item.key for item in await _objects(cluster) if item.key.endswith(".parquet") == is_parquet]
 
 
 async def _sizes(cluster: DemoCluster) -> int:
-    return sum([item.size async for item in cluster.store.list("") if item.key.endswith(".parquet")])
+    return sum(item.size for item in await _objects(cluster) if item.key.endswith(".parquet"))
 
 
 def _wait_until_gone(cluster: DemoCluster, keys: set[str]) -> set[str]:
@@ -336,8 +337,16 @@ def _show(cluster: DemoCluster, console: Console, figures: Figures) -> None:
 
 
 async def _stored(cluster: DemoCluster) -> tuple[int, int]:
-    sizes = [item.size async for item in cluster.store.list("")]
-    return len(sizes), sum(sizes)
+    objects = await _objects(cluster)
+    return len(objects), sum(item.size for item in objects)
+
+
+async def _objects(cluster: DemoCluster) -> list[ObjectInfo]:
+    store = cluster.open_store()
+    try:
+        return [item async for item in store.list("")]
+    finally:
+        await store.close()
 
 
 def _metrics(cluster: DemoCluster) -> str:
