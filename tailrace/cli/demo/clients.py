@@ -204,9 +204,11 @@ def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_u
     }
     log: Log = {(topic, index): [] for index in range(partitions)}
     open_partitions = {index for index, end in ends.items() if end > 0}
+    polls_without = 0
     while open_partitions:
-        messages = consumer.consume(BATCH, 30)
-        if not messages:
+        messages = consumer.consume(BATCH, 0.5)  # returns when BATCH came or the time is over
+        polls_without = 0 if messages else polls_without + 1
+        if polls_without > 60:
             raise RuntimeError(
                 f"nothing came for 30 s; partitions {sorted(open_partitions)} of {topic} are unfinished"
             )
