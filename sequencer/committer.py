@@ -768,6 +768,7 @@ def _expire_leases(draft: Draft) -> None:
 def _fail(change: _Change, error: BaseException) -> None:
     if not change.answer.done():
         change.answer.set_exception(error)
+        change.answer.exception()  # seen: whoever asked may be gone, and then nobody would look
 
 
 def _description(row: ObjectRow) -> ObjectDescription:

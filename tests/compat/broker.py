@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from tailrace.cli.demo.ports import free_port
+
 START_SECONDS = 60
 STOP_SECONDS = 20
 
@@ -44,7 +46,7 @@ def running_broker() -> Iterator[Broker]:
     """Start a broker on a fresh folder, and end it on the way out."""
     with tempfile.TemporaryDirectory(prefix="tailrace-compat-") as folder:
         log = Path(folder) / "log"
-        port, http = _free_port(), _free_port()
+        port, http = free_port(), free_port()
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [
@@ -87,9 +89,3 @@ def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Pat
         except OSError:
             time.sleep(0.05)
     raise RuntimeError(f"the broker did not come up:\n{log.read_text(errors='replace')[-3000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.cli.demo.ports import free_port
+
 COMMAND = [sys.executable, "-m", "tailrace.cli.app"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

@@ -20,12 +20,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tailrace.cli.demo.ports import free_port
 from tests.support.servers import (
     PostgresServer,
     S3Server,
     end_process,
     end_with_parent,
-    free_port,
     minio_server,
     moto_server,
     postgres_server,

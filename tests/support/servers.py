@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from urllib.parse import urlencode
 
 import asyncpg
 
+from tailrace.cli.demo.ports import free_port
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_place import S3Credentials, S3Place
 
@@ -300,13 +300,6 @@ def end_with_parent(stop: signal.Signals, parent: int) -> Callable[[], None] | N
             os._exit(1)
 
     return ask
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _http_answers(path: str) -> Callable[[int], bool]:

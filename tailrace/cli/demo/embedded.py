@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tailrace.cli.demo import job
+from tailrace.cli.demo.ports import free_port
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
@@ -89,7 +89,7 @@ def main(data: Path | None = None) -> int:
 @contextmanager
 def serving(data: Path) -> Iterator[EmbeddedCluster]:
     """A `tailrace serve` on free ports, ready; drained at the end."""
-    kafka, http, rpc = (_free_port() for _ in range(3))
+    kafka, http, rpc = (free_port() for _ in range(3))
     command = [
         sys.executable, "-m", "tailrace.cli.app", "serve", "--data", str(data),
         "--listen", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}", "--rpc", f"127.0.0.1:{rpc}",
@@ -121,9 +121,3 @@ def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
     raise RuntimeError("the server was not ready within 30 s")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
