@@ -112,6 +112,38 @@ class LimitReached(SequencerError):
     code = "limit_reached"
 
 
+class ProducerFenced(SequencerError):
+    """A producer with a higher epoch has taken this transactional id; this one must stop."""
+
+    code = "producer_fenced"
+
+
+class InvalidProducerEpoch(SequencerError):
+    """The epoch is not the transactional id's; the producer may ask for a new one (KIP-360)."""
+
+    code = "invalid_producer_epoch"
+
+
+class InvalidProducerIdMapping(SequencerError):
+    """The producer id is not the one that this transactional id has."""
+
+    code = "invalid_producer_id_mapping"
+
+
+class InvalidTransactionState(SequencerError):
+    """The transaction is not in a state in which this may be done; the message says which it is in."""
+
+    code = "invalid_transaction_state"
+
+
+class InvalidTransactionTimeout(SequencerError):
+    code = "invalid_transaction_timeout"
+
+
+class UnknownTransactionalId(SequencerError):
+    code = "unknown_transactional_id"
+
+
 class SwapRefused(SequencerError):
     """The runs are no longer what the compactor read (or its lease is over): plan again."""
 
@@ -123,7 +155,9 @@ ERRORS: dict[str, type[SequencerError]] = {
     for error in (
         SequencerError, SequencerUnavailable, SequencerOverloaded, IncarnationChanged, SessionClosed,
         CommitExpected, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
-        OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, SwapRefused,
+        OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, ProducerFenced,
+        InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState, InvalidTransactionTimeout,
+        UnknownTransactionalId, SwapRefused,
     )
 }  # fmt: skip
 
@@ -157,8 +191,11 @@ class SessionRef(Value, frozen=True):
 
 
 class ObjectKind(enum.IntEnum):
+    """What a run's bytes are in. MARKERS: in no object; a run of transaction markers, which are rows."""
+
     MIXED = 0
     PARQUET = 1
+    MARKERS = 2
 
 
 class ObjectDescription(Value, frozen=True):
@@ -175,13 +212,19 @@ class ObjectDescription(Value, frozen=True):
 
 
 class RunProposal(Value, frozen=True):
-    """Batches of one partition that stand next to each other at [start, start + length) of the object."""
+    """Batches of one partition that stand next to each other at [start, start + length) of the object.
+
+    `transactions`: one per batch, or empty when none is transactional. The number of the producer's
+    transaction that was open when the agent received the batch (`stamp_batches`), or ANY_TRANSACTION: the
+    batch's epoch says which one (transaction version 2: every end bumps it), and the first batch begins it.
+    """
 
     topic_id: UUID
     partition: int
     start: int
     length: int
     batches: list[BatchCoordinates]
+    transactions: list[int] = []
 
 
 class CommitRequest(Value, frozen=True):
@@ -197,6 +240,9 @@ class CommitRequest(Value, frozen=True):
     answered_below: int
     object: ObjectDescription | None
     runs: list[RunProposal]
+
+
+ANY_TRANSACTION = -1
 
 
 class Verdict(enum.IntEnum):
@@ -390,11 +436,23 @@ class RunBatch(Value, frozen=True):
     max_timestamp: int
 
 
+class Marker(Value, frozen=True):
+    """The end of a producer's transaction in one partition: one control record, at `offset`."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    timestamp: int
+
+
 class Run(Value, frozen=True):
     """A committed run: [base_offset, end_offset) of one partition, out of one object.
 
     Of a mixed object: its batches stand at [start, start + length), one after another.
     Of a Parquet object: offsets may have holes, `batches` is empty, and the object's own index tells more.
+    Of markers: one control batch per entry of `markers`, of `length` bytes together, in no object (nil
+    `object_id`, no key); `max_timestamp` is -1, so that no look-up by time finds a marker.
     """
 
     topic_id: UUID
@@ -413,9 +471,12 @@ class Run(Value, frozen=True):
     commit_number: int
     created_ms: int
     batches: list[RunBatch]
+    markers: list[Marker] = []
 
 
 class AbortedTransaction(Value, frozen=True):
+    """Records of the producer at [first_offset, last_offset] were aborted; `last_offset` is the marker's."""
+
     producer_id: int
     first_offset: int
     last_offset: int
@@ -554,10 +615,16 @@ class FeedAnswer(Value, frozen=True):
 
 
 class InitProducer(Value, frozen=True):
-    """For an idempotent producer; transactional ids come with transactions."""
+    """For an idempotent producer, or (with a transactional id) for a transactional one.
+
+    A transactional id that is known gets a higher epoch, its open transaction is aborted. `producer_id` and
+    `producer_epoch`, where given, are what the caller has now (KIP-360): ProducerFenced if it isn't current.
+    """
 
     producer_id: int = -1
     producer_epoch: int = -1
+    transactional_id: str | None = None
+    timeout_ms: int = 0
 
 
 class ProducerGrant(Value, frozen=True):
@@ -575,11 +642,119 @@ class ActiveProducer(Value, frozen=True):
     producer_epoch: int
     last_sequence: int
     last_timestamp: int
+    transaction_start_offset: int = -1
 
 
 class ProducersAnswer(Value, frozen=True):
     error: PartitionError
     producers: list[ActiveProducer]
+
+
+# --- transactions --------------------------------------------------------------------------------------
+
+
+class TransactionRef(Value, frozen=True):
+    """A producer's transaction, as its client names it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class AddToTransaction(Value, frozen=True):
+    """Partitions, or a group, that the transaction will write to; it begins with the first. `verify_only`:
+    change nothing, raise InvalidTransactionState if one is not in it."""
+
+    transaction: TransactionRef
+    partitions: list[tuple[UUID, int]]
+    group_id: str | None = None
+    verify_only: bool = False
+
+
+class StampQuery(Value, frozen=True):
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    producer_epoch: int
+
+
+class StampRequest(Value, frozen=True):
+    """Which transaction is each batch of, received just now from a client of transaction version 0 or 1."""
+
+    batches: list[StampQuery]
+
+
+class Stamp(Value, frozen=True):
+    """`number` -1 with an error: the producer has no open transaction there, or is not the current one."""
+
+    error: BatchError
+    number: int
+
+
+class StampAnswer(Value, frozen=True):
+    """One stamp per batch asked, in order."""
+
+    stamps: list[Stamp]
+
+
+class EndTransaction(Value, frozen=True):
+    """Commit or abort, for all partitions and group offsets at once. Asked again, it gets its first answer.
+
+    `bumps_epoch`: transaction version 2; the answer's producer id and epoch are those to go on with.
+    """
+
+    transaction: TransactionRef
+    is_commit: bool
+    bumps_epoch: bool
+
+
+class TransactionsRequest(Value, frozen=True):
+    """`transactional_ids` None: all."""
+
+    transactional_ids: list[str] | None
+
+
+class TransactionState(enum.StrEnum):
+    """Kafka's names. Prepare states don't occur: an end is one transaction of the database."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+class TransactionDescription(Value, frozen=True):
+    """`number` counts the producer's transactions. `started_ms` is -1 when none is open."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    number: int
+    state: TransactionState
+    timeout_ms: int
+    started_ms: int
+    partitions: list[tuple[UUID, int]]
+    groups: list[str]
+
+
+class TransactionDescriptions(Value, frozen=True):
+    """By transactional id; unknown ones are left out."""
+
+    transactions: list[TransactionDescription]
+
+
+class AbortProducer(Value, frozen=True):
+    """An operator's abort of what a producer has open in these partitions (WriteTxnMarkers)."""
+
+    producer_id: int
+    producer_epoch: int
+    partitions: list[tuple[UUID, int]]
+
+
+class AbortedProducer(Value, frozen=True):
+    """One error per partition; NONE also where nothing was open."""
+
+    errors: list[PartitionError]
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -625,16 +800,24 @@ class SaveGroup(Value, frozen=True):
 
 
 class OffsetPosition(Value, frozen=True):
+    """`has_pending`: an open transaction will, if it commits, change this position (`fetch_offsets` only)."""
+
     topic_id: UUID
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int = -1
+    has_pending: bool = False
 
 
 class CommitOffsets(Value, frozen=True):
-    """`generation` -1 and `member_id` '' is only for an empty group, and needs no owner."""
+    """`generation` -1 and `member_id` '' is only for an empty group, and needs no owner.
+
+    With a `transaction` the positions stay pending until it ends; generation -1 and member '' then mean a
+    client that doesn't tell them (before KIP-447), whatever the group. `joins`: the group is added to the
+    transaction by this (transaction version 2), else it must have been (`add_to_transaction`).
+    """
 
     group_id: str
     broker_id: int
@@ -643,6 +826,8 @@ class CommitOffsets(Value, frozen=True):
     member_id: str
     offsets: list[OffsetPosition]
     retention_ms: int = -1
+    transaction: TransactionRef | None = None
+    joins: bool = False
 
 
 class OffsetErrors(Value, frozen=True):
@@ -881,6 +1066,8 @@ class Statistics(Value, frozen=True):
     groups: int
     commit_number: int
     uncompacted_bytes: int
+    open_transactions: int = 0
+    oldest_transaction_ms: int = 0
 
 
 class Sequencer(Protocol):
@@ -915,6 +1102,13 @@ class Sequencer(Protocol):
     # Producers.
     async def init_producer(self, request: InitProducer) -> ProducerGrant: ...
     async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer: ...
+
+    # Transactions.
+    async def add_to_transaction(self, request: AddToTransaction) -> Empty: ...
+    async def stamp_batches(self, request: StampRequest) -> StampAnswer: ...
+    async def end_transaction(self, request: EndTransaction) -> ProducerGrant: ...
+    async def transactions(self, request: TransactionsRequest) -> TransactionDescriptions: ...
+    async def abort_producer(self, request: AbortProducer) -> AbortedProducer: ...
 
     # Groups.
     async def locate_group(self, request: LocateGroup) -> GroupOwner: ...
