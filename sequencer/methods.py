@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sequencer.api import (
+    AbortedProducer,
+    AbortProducer,
+    AddToTransaction,
     AgentInfo,
     AgentLease,
     AgentRef,
@@ -25,6 +28,7 @@ from sequencer.api import (
     DeleteRecords,
     DeleteTopic,
     Empty,
+    EndTransaction,
     EpochAnswer,
     EpochRequest,
     FeedAnswer,
@@ -68,12 +72,16 @@ from sequencer.api import (
     SessionRef,
     SizesAnswer,
     SizesRequest,
+    StampAnswer,
+    StampRequest,
     Statistics,
     SwapAnswer,
     SwapRequest,
     SweptSession,
     TakeLease,
     Topic,
+    TransactionDescriptions,
+    TransactionsRequest,
     Value,
 )
 
@@ -191,6 +199,23 @@ class AskedSequencer:
 
     async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
         return await self._ask("describe_producers", request, ProducersAnswer)
+
+    # Transactions.
+
+    async def add_to_transaction(self, request: AddToTransaction) -> Empty:
+        return await self._ask("add_to_transaction", request, Empty)
+
+    async def stamp_batches(self, request: StampRequest) -> StampAnswer:
+        return await self._ask("stamp_batches", request, StampAnswer)
+
+    async def end_transaction(self, request: EndTransaction) -> ProducerGrant:
+        return await self._ask("end_transaction", request, ProducerGrant)
+
+    async def transactions(self, request: TransactionsRequest) -> TransactionDescriptions:
+        return await self._ask("transactions", request, TransactionDescriptions)
+
+    async def abort_producer(self, request: AbortProducer) -> AbortedProducer:
+        return await self._ask("abort_producer", request, AbortedProducer)
 
     # Groups.
 
