@@ -1,0 +1,263 @@
+"""What clients saw of a Kafka cluster: the events that a history is made of.
+
+An event is a fact that one client knows for itself; nothing in it is asked of the broker's inside, so a history can be
+taken of any Kafka. Events of one history share one clock (`at`, seconds; equal times count as concurrent) and are in
+no other order than that of `at`. What has an effect is told twice, when it was asked and when it was answered, so that
+a client that dies in between leaves the question behind: its outcome is then unknown.
+
+- `topic` names one incarnation of a topic: `log_name("orders", 2)` is "orders@2", the second log of that name.
+- `record` identifies key and value together (see `identity`); it must be unique in the history, but for the same
+  record sent again by a producer that is not idempotent.
+- `client` names one instance of a producer or consumer: after a crash or a fatal error the next one has a new name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Guarantee: TypeAlias = Literal["plain", "idempotent", "transactional"]
+Isolation: TypeAlias = Literal["uncommitted", "committed"]
+Outcome: TypeAlias = Literal["committed", "aborted", "unknown"]
+Answer: TypeAlias = Literal["done", "refused", "unknown"]
+
+UNKNOWN_OFFSET = -1
+
+
+def log_name(topic: str, incarnation: int = 1) -> str:
+    """One log of a topic that may be deleted and made again; the first has the topic's own name."""
+    return topic if incarnation == 1 else f"{topic}@{incarnation}"
+
+
+def identity(key: bytes | None, value: bytes | None) -> str:
+    """A record's identity: its key and value when they are short text, else a digest of both."""
+    if len(value or b"") + len(key or b"") <= 64 and key is not None and value is not None:
+        try:
+            return f"{key.decode('ascii')}={value.decode('ascii')}"
+        except UnicodeDecodeError:
+            pass
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (key, value):
+        digest.update(b"-" if part is None else len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="event", kw_only=True):
+    """Something a client saw. `at`: seconds on the history's clock."""
+
+    at: float
+
+
+class Sent(Event, frozen=True, gc=False, tag="sent"):
+    """A producer handed a record to the cluster (the time before it could have left)."""
+
+    client: str
+    topic: str
+    partition: int
+    record: str
+    number: int
+    """Orders the client's records of this partition: they are to be stored in this order."""
+    guarantee: Guarantee = "idempotent"
+    transaction: str = ""
+    """Of a transactional producer: the transaction it was sent in."""
+    batch: str = ""
+    """Where the client knows its batches: the records of one are stored side by side or not at all."""
+    times: int = 1
+    """Plain producers: how often it may have left the client by itself (1 + its retries). Sent again: another event."""
+    source: str = ""
+    """Of a consume-transform-produce loop: the record that this one was made of."""
+    key: str = ""
+    """Compacted topics only: a later record of the same key may replace this one."""
+
+
+class Acked(Event, frozen=True, gc=False, tag="acked"):
+    """The cluster said that the record is stored."""
+
+    client: str
+    record: str
+    offset: int = UNKNOWN_OFFSET
+
+
+class Failed(Event, frozen=True, gc=False, tag="failed"):
+    """The cluster said that the record is not stored, and will not be."""
+
+    client: str
+    record: str
+    error: str = ""
+
+
+class Unanswered(Event, frozen=True, gc=False, tag="unanswered"):
+    """The producer gave up on the record: it may be stored, now or later, or not."""
+
+    client: str
+    record: str
+    error: str = ""
+
+
+class Begun(Event, frozen=True, gc=False, tag="begun"):
+    """A transaction was begun. `transaction` is unique in the history (not the transactional id)."""
+
+    client: str
+    transaction: str
+    transactional_id: str = ""
+
+
+class CommitAsked(Event, frozen=True, gc=False, tag="commit_asked"):
+    """The client asks to commit: from now on it may be committed, and then with all that was sent in it."""
+
+    client: str
+    transaction: str
+
+
+class AbortAsked(Event, frozen=True, gc=False, tag="abort_asked"):
+    """The client asks to abort. A transaction that nobody asked to commit is never committed, with or without this."""
+
+    client: str
+    transaction: str
+
+
+class Ended(Event, frozen=True, gc=False, tag="ended"):
+    """What the client was told of the end. Without this event, too, the outcome is unknown."""
+
+    client: str
+    transaction: str
+    outcome: Outcome
+    error: str = ""
+
+
+class OffsetsAdded(Event, frozen=True, gc=False, tag="offsets_added"):
+    """A position that becomes the group's when the transaction is committed (TxnOffsetCommit was answered)."""
+
+    client: str
+    transaction: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class OffsetCommitAsked(Event, frozen=True, gc=False, tag="offset_commit_asked"):
+    """A client asks to make `offset` the group's position. `commit` is unique in the history."""
+
+    client: str
+    commit: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class OffsetCommitEnded(Event, frozen=True, gc=False, tag="offset_commit_ended"):
+    """The answer to an OffsetCommitAsked. Without this event its outcome is unknown."""
+
+    client: str
+    commit: str
+    answer: Answer = "done"
+    error: str = ""
+
+
+class OffsetFetched(Event, frozen=True, gc=False, tag="offset_fetched"):
+    """A client was told the group's position: asked at `asked`, answered at `at`. -1: the group has none."""
+
+    client: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    asked: float
+    is_stable: bool = True
+    """Asked with require_stable (or with no transaction pending): positions of open transactions are waited for."""
+
+
+class Positioned(Event, frozen=True, gc=False, tag="positioned"):
+    """Where a reader stands in a partition: everything before, from where it began, has been handed to it.
+
+    `is_seek`: it begins here anew (assigned, sought, reset); what it saw before is another pass.
+    """
+
+    client: str
+    topic: str
+    partition: int
+    offset: int
+    isolation: Isolation = "uncommitted"
+    is_seek: bool = False
+
+
+class Read(Event, frozen=True, gc=False, tag="read"):
+    """A reader was handed a record. Its partition was Positioned (is_seek) before; offsets between two are empty."""
+
+    client: str
+    topic: str
+    partition: int
+    offset: int
+    record: str
+    isolation: Isolation = "uncommitted"
+
+
+class BoundsSeen(Event, frozen=True, gc=False, tag="bounds_seen"):
+    """Offsets of a partition that a client was told together or apart, asked at `asked`. -1: not told."""
+
+    client: str
+    topic: str
+    partition: int
+    asked: float
+    log_start: int = UNKNOWN_OFFSET
+    high_watermark: int = UNKNOWN_OFFSET
+    last_stable: int = UNKNOWN_OFFSET
+
+
+class LogStartMoved(Event, frozen=True, gc=False, tag="log_start_moved"):
+    """Records below `offset` may go from now on (retention, DeleteRecords asked); `is_done`: they are gone."""
+
+    topic: str
+    partition: int
+    offset: int
+    is_done: bool = False
+
+
+class TopicMade(Event, frozen=True, gc=False, tag="topic_made"):
+    """A log began. Optional, but for logs where records may go without a LogStartMoved."""
+
+    topic: str
+    may_expire: bool = False
+    """Retention may move the log's start at any time."""
+    is_compacted: bool = False
+    """A record may go once a later one has its key."""
+
+
+class TopicDropped(Event, frozen=True, gc=False, tag="topic_dropped"):
+    """The log was asked to end: nothing is promised of it any more. `is_done`: it has."""
+
+    topic: str
+    is_done: bool = False
+
+
+class GroupDropped(Event, frozen=True, gc=False, tag="group_dropped"):
+    """A group's positions were asked to go (deleted, expired); from now on it may have none."""
+
+    group: str
+
+
+AnyEvent: TypeAlias = (
+    Sent
+    | Acked
+    | Failed
+    | Unanswered
+    | Begun
+    | CommitAsked
+    | AbortAsked
+    | Ended
+    | OffsetsAdded
+    | OffsetCommitAsked
+    | OffsetCommitEnded
+    | OffsetFetched
+    | Positioned
+    | Read
+    | BoundsSeen
+    | LogStartMoved
+    | TopicMade
+    | TopicDropped
+    | GroupDropped
+)
