@@ -2,20 +2,26 @@
 
 The same seed gives the same order, whatever the machine, the load or PYTHONHASHSEED. Nothing here waits: where all
 tasks sleep, the clock moves to the first that wakes; where nothing will ever wake, `Deadlock` tells who waits where.
+
+What runs may belong to a `SimulatedProcess` (by its context, which tasks and timers inherit): a process that is
+stopped runs nothing, whatever is due, until it goes on; one that has crashed never does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import heapq
 import io
 import random
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 START_WALL_MS = 1_700_000_000_000
+MAX_CLEAN_UPS = 5
 
 
 class Deadlock(Exception):
@@ -24,6 +30,62 @@ class Deadlock(Exception):
 
 class Overtime(Exception):
     """The simulated time that a run may take is over; the message holds the stack of every task."""
+
+
+class SimulatedProcess:
+    """A process on a machine of its own: its clocks, and whether it runs at all.
+
+    `wall_offset_ms` is how wrong its wall clock is now. A process that is stopped (SIGSTOP, a long pause of its
+    virtual machine) goes on where it was, its clocks moved on; one that is dead stays where it is.
+    """
+
+    def __init__(self, name: str, loop: SimulatedLoop, wall_offset_ms: int = 0) -> None:
+        self.name = name
+        self.loop = loop
+        self.wall_offset_ms = wall_offset_ms
+        self.is_stopped = False
+        self.is_dead = False
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+        self._held: list[asyncio.Handle] = []
+        loop.processes.append(self)
+
+    def __repr__(self) -> str:
+        return f"<process {self.name}>"
+
+    def hold(self, handle: asyncio.Handle) -> None:
+        """Keep what is due while the process does not run."""
+        self._held.append(handle)
+
+    def stop(self) -> None:
+        """Run nothing from now on."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """Run again, what is overdue first."""
+        self.is_stopped = False
+        if not self.is_dead:
+            self._release()
+
+    def crash(self) -> None:
+        """Never run again. What it sent is on its way."""
+        self.is_stopped = self.is_dead = True
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        self.loop.take_up(held)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """A task of this process."""
+        return self.loop.create_task(coroutine, name=name, context=self.context.copy())
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a coroutine that runs in this process."""
+        return await self.spawn(coroutine)
+
+
+PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("PROCESS", default=None)
+"""The process to which the running code belongs; None for the world outside."""
 
 
 class NumberedTask(asyncio.Task[T]):
@@ -60,28 +122,58 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._end = end_seconds
         self._births = 0
         self._clock_resolution = 1e-9
-        self._selector = self
+        self._is_ending = False
+        self.turns = 0
         self.set_task_factory(_numbered_task)
         self.set_exception_handler(self._remember)
         self.unhandled: list[str] = []
+        self.processes: list[SimulatedProcess] = []
 
-    # --- what BaseEventLoop asks of its selector and its subclass
+    # --- what BaseEventLoop asks of its subclass
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """Move the time to the next timer, and draw the order of what is ready."""
-        if timeout is None:
-            raise Deadlock(f"at {self._now:.3f} s nothing is ready and nothing is scheduled\n{self.stacks()}")
-        self._now += timeout
-        if self._now > self._end:
-            self._end = float("inf")  # once: the clean-up after it must be able to run
-            raise Overtime(f"not done after {self._now:.3f} s\n{self.stacks()}")
+    def _run_once(self) -> None:
+        """One turn: move the time where nothing is ready, then run what is ready in a drawn order."""
         ready: Any = self._ready  # type: ignore[attr-defined]
-        if len(ready) > 1:
-            handles = list(ready)
+        scheduled: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not scheduled:
+                raise Deadlock(
+                    f"at {self._now:.3f} s nothing is ready and nothing is scheduled\n{self.stacks()}"
+                )
+            self._now = max(self._now, scheduled[0]._when)
+            if self._now > self._end:
+                self._end = float("inf")  # once: the clean-up after it must be able to run
+                raise Overtime(f"not done after {self._now:.3f} s\n{self.stacks()}")
+        while scheduled and scheduled[0]._when <= self._now:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+        handles = list(ready)
+        ready.clear()
+        if len(handles) > 1:
             self._random.shuffle(handles)
-            ready.clear()
-            ready.extend(handles)
-        return []
+        for handle in handles:
+            if handle._cancelled:
+                continue
+            process = handle._context.get(PROCESS)
+            if process is not None and process.is_stopped and not self._is_ending:
+                process.hold(handle)
+            else:
+                self.turns += 1
+                handle._run()
+
+    def take_up(self, handles: list[asyncio.Handle]) -> None:
+        """Run what a stopped process was kept from."""
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def end_world(self, processes: list[SimulatedProcess]) -> None:
+        """For the clean-up: everything runs again, and nobody looks at what goes wrong."""
+        self._is_ending = True
+        self.set_exception_handler(lambda loop, context: None)
+        for process in processes:
+            process._release()
 
     def time(self) -> float:
         return self._now
@@ -142,13 +234,15 @@ def _numbered_task(
 
 
 class SimulatedClock:
-    """The loop's time as the product's Clock."""
+    """The loop's time as the product's Clock; a process's wall clock may be wrong and may jump."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop, process: SimulatedProcess | None = None) -> None:
         self._loop = loop
+        self._process = process
 
     def wall_ms(self) -> int:
-        return START_WALL_MS + int(self._loop.time() * 1000)
+        wrong = 0 if self._process is None else self._process.wall_offset_ms
+        return START_WALL_MS + wrong + int(self._loop.time() * 1000)
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -166,11 +260,14 @@ def run_simulated(
     try:
         return loop.run_until_complete(main(loop))
     finally:
-        leftover = sorted(asyncio.all_tasks(loop), key=hash)
-        for task in leftover:
-            task.cancel()
-        if leftover:
-            loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
+        loop.end_world(loop.processes)
+        for _ in range(MAX_CLEAN_UPS):
+            leftover = sorted(asyncio.all_tasks(loop), key=hash)
+            if not leftover:
+                break
+            for task in leftover:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(leftover, timeout=60.0))
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()

@@ -1,9 +1,13 @@
-"""A link whose frames are lost, late and repeated as a seed says; codecs and retries run unchanged on it."""
+"""A link whose frames are lost, late and repeated as a seed says; codecs and retries run unchanged on it.
+
+What arrives is handled in the context of the side that it arrives at, so that a simulation can tell whose turn it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 
 from tailrace.clock import Clock, Entropy
@@ -25,7 +29,7 @@ class Weather:
 
 
 class SimulatedLink:
-    """A way to an RpcServer in the same loop."""
+    """A way to an RpcServer in the same loop. `far`: the context that the server runs in (the caller's own, if None)."""
 
     def __init__(
         self,
@@ -35,7 +39,9 @@ class SimulatedLink:
         entropy: Entropy,
         weather: Weather | None = None,
         address: str = "simulated:1",
+        far: Context | None = None,
     ) -> None:
+        self._far = far
         self.weather = weather or Weather()
         self._server = server
         self._clock = clock
@@ -51,10 +57,11 @@ class SimulatedLink:
         await self._clock.sleep(0)
         if self.weather.is_down:
             raise NotConnected(f"{self._address}: connection refused")
-        near, far = _End(self), _End(self)
+        here = copy_context()
+        near, far = _End(self, here), _End(self, self._far or here)
         near.other, far.other = far, near
         near.receiver = receiver
-        far.receiver = self._server.accept(far)
+        far.receiver = far.context.copy().run(self._server.accept, far)
         self._pipes.append(near)
         return near
 
@@ -68,7 +75,8 @@ class SimulatedLink:
 class _End:
     """One end of a connection. What it sends arrives at the other end's receiver."""
 
-    def __init__(self, link: SimulatedLink) -> None:
+    def __init__(self, link: SimulatedLink, context: Context) -> None:
+        self.context = context
         self.other: _End
         self.receiver: Receiver
         self.is_over = False
@@ -85,7 +93,7 @@ class _End:
         copies += copies and entropy.fraction() < weather.repetition
         for _ in range(copies):
             delay = weather.min_delay_s + entropy.fraction() * (weather.max_delay_s - weather.min_delay_s)
-            task = asyncio.create_task(self._travel(whole, delay))
+            task = asyncio.create_task(self._travel(whole, delay), context=self.other.context.copy())
             self._travelling.add(task)
             task.add_done_callback(self._travelling.discard)
 
@@ -97,7 +105,7 @@ class _End:
             self.is_over = True
             task = asyncio.create_task(self._end_after(set(self._travelling)))
             self._closing = task
-            asyncio.get_running_loop().call_soon(self.receiver.lost, "closed by this side")
+            self._tell("closed by this side")
 
     def abort(self) -> None:
         self._end("reset by the peer")
@@ -120,4 +128,7 @@ class _End:
         for end in (self, self.other):
             if not end.is_over:
                 end.is_over = True
-                asyncio.get_running_loop().call_soon(end.receiver.lost, reason)
+                end._tell(reason)
+
+    def _tell(self, reason: str) -> None:
+        asyncio.get_running_loop().call_soon(self.receiver.lost, reason, context=self.context.copy())
