@@ -9,11 +9,16 @@ from sequencer.api import (
     GroupNotEmpty,
     IncarnationChanged,
     InvalidConfig,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidRequest,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
     LeaseLost,
     LimitReached,
     OffsetOutOfRange,
     PartitionError,
+    ProducerFenced,
     SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
@@ -22,6 +27,7 @@ from sequencer.api import (
     UnknownGroup,
     UnknownPartition,
     UnknownTopic,
+    UnknownTransactionalId,
 )
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import (
@@ -49,6 +55,12 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnknownGroup, ErrorCode.GROUP_ID_NOT_FOUND),
     (GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
     (StaleGroup, ErrorCode.ILLEGAL_GENERATION),
+    (ProducerFenced, ErrorCode.PRODUCER_FENCED),
+    (InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (InvalidProducerIdMapping, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
+    (InvalidTransactionTimeout, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    (UnknownTransactionalId, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
     (LimitReached, ErrorCode.POLICY_VIOLATION),
     (LeaseLost, ErrorCode.NOT_COORDINATOR),
     (IncarnationChanged, ErrorCode.BROKER_NOT_AVAILABLE),
@@ -87,3 +99,37 @@ BATCH_CODES: dict[BatchError, ErrorCode] = {
     BatchError.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     BatchError.TRANSACTION_CLOSED: ErrorCode.INVALID_TXN_STATE,
 }
+
+FIRST_ABORTABLE_PRODUCE_VERSION = 11
+"""From this Produce version on clients know TRANSACTION_ABORTABLE (KIP-890, part 1)."""
+
+_RETRIED = (SequencerUnavailable, SequencerOverloaded, LeaseLost, StaleGroup)
+
+
+def produce_code(error: BatchError, version: int, *, is_transactional: bool) -> ErrorCode:
+    """The code of one batch's outcome in a Produce response."""
+    if (
+        error is BatchError.TRANSACTION_CLOSED
+        and is_transactional
+        and version >= FIRST_ABORTABLE_PRODUCE_VERSION
+    ):
+        return ErrorCode.TRANSACTION_ABORTABLE
+    return BATCH_CODES[error]
+
+
+def transaction_code(error: Exception, *, knows_fenced: bool) -> ErrorCode:
+    """The code for a request about a transaction.
+
+    An absent sequencer is COORDINATOR_NOT_AVAILABLE: the one that every client takes, in every such request, as
+    "look for the coordinator and ask again". An id that nobody knows is a wrong mapping, as Kafka says.
+
+    Args:
+        knows_fenced: whether the request's version is one that has PRODUCER_FENCED (KIP-588).
+    """
+    if isinstance(error, _RETRIED):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if isinstance(error, UnknownTransactionalId):
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if isinstance(error, ProducerFenced) and not knows_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code_of(error)

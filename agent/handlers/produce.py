@@ -2,6 +2,10 @@
 
 The admission (all that is done before the handler returns) keeps the order of a connection's requests; the answer is
 deferred until the last batch of the request has its outcome.
+
+A transactional batch is bound to its transaction on receipt. Clients of transaction version 2 (Produce 12 and above) end
+every transaction with a new epoch, so the batch's epoch names it. For others the sequencer is asked for the number of
+the one that is open now: a batch that comes late is then refused, not taken into the next transaction.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from agent.errors import BATCH_CODES, code_of
+from agent.errors import EXPECTED, code_of, produce_code
 from agent.metadata import KnownTopic
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.protocol.error_codes import ErrorCode
@@ -23,13 +27,15 @@ from agent.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from agent.services import Deferred, RequestContext, Services
-from sequencer.api import SequencerError
+from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery, StampRequest
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates
 from tailrace.object_store.api import Buffer
 from tailrace.record_batch import InvalidBatch, read_header, validate_produced, with_log_append_time
 
 FIRST_TOPIC_ID_VERSION = 13
+FIRST_VERSION_OF_TRANSACTIONS_2 = 12
+"""From this version on the first batch begins the transaction, and every end of one bumps the epoch (KIP-890)."""
 
 
 @dataclass(slots=True)
@@ -42,6 +48,7 @@ class _Accepted:
     data: Buffer
     row: PartitionProduceResponse
     log_append_ms: int
+    transaction: int = 0
 
 
 async def handle(
@@ -68,16 +75,19 @@ async def handle(
                 _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
                 continue
             _admit(services, topic, partition_data, row, accepted)
+    if any(each.coordinates.is_transactional for each in accepted):
+        accepted = await _bound_to_transactions(services, request, version, accepted)
     if not accepted:
         return None if request.acks == 0 else response
     submission = Submission(len(accepted))
-    services.lanes.submit(
-        [
-            (each.partition, each.topic_name, BufferedBatch(each.coordinates, each.data, submission, index))
-            for index, each in enumerate(accepted)
-        ]
-    )
-    return Deferred(_answer(services, request, response, accepted, submission))
+    batches = []
+    for index, each in enumerate(accepted):
+        services.telemetry.produced_bytes.inc(each.coordinates.length)
+        services.telemetry.produced_records.inc(each.coordinates.record_count)
+        batch = BufferedBatch(each.coordinates, each.data, submission, index, each.transaction)
+        batches.append((each.partition, each.topic_name, batch))
+    services.lanes.submit(batches)
+    return Deferred(_answer(services, request, version, response, accepted, submission))
 
 
 def _refusal_of(request: ProduceRequest, version: int) -> ErrorCode | None:
@@ -85,9 +95,50 @@ def _refusal_of(request: ProduceRequest, version: int) -> ErrorCode | None:
         return ErrorCode.INVALID_REQUIRED_ACKS
     if version < 3:
         return ErrorCode.UNSUPPORTED_VERSION
-    if request.transactional_id is not None:
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return None
+
+
+async def _bound_to_transactions(
+    services: Services, request: ProduceRequest, version: int, accepted: list[_Accepted]
+) -> list[_Accepted]:
+    """The batches that may be stored, each transactional one with its transaction; the others' rows are filled."""
+    ours = [each for each in accepted if each.coordinates.is_transactional]
+    producers = {(each.coordinates.producer_id, each.coordinates.producer_epoch) for each in ours}
+    code = None
+    if request.transactional_id is None:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not request.transactional_id or len(producers) > 1:
+        code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if code is not None:
+        for each in accepted:  # as Kafka: the request as a whole
+            _refuse(services, each.row, code, "")
+        return []
+    if version >= FIRST_VERSION_OF_TRANSACTIONS_2:
+        for each in ours:
+            each.transaction = ANY_TRANSACTION
+        return accepted
+    asked = [
+        StampQuery(
+            each.partition.topic_id,
+            each.partition.partition,
+            each.coordinates.producer_id,
+            each.coordinates.producer_epoch,
+        )
+        for each in ours
+    ]
+    try:
+        stamps = (await services.sequencer.stamp_batches(StampRequest(asked))).stamps
+    except EXPECTED as error:
+        for each in ours:
+            _refuse(services, each.row, code_of(error), str(error))
+        return [each for each in accepted if not each.coordinates.is_transactional]
+    refused: set[int] = set()
+    for each, stamp in zip(ours, stamps, strict=True):
+        each.transaction = stamp.number
+        if stamp.error is not BatchError.NONE:
+            refused.add(id(each))
+            _refuse(services, each.row, produce_code(stamp.error, version, is_transactional=True), "")
+    return [each for each in accepted if id(each) not in refused]
 
 
 async def _topic_of(
@@ -127,15 +178,10 @@ def _admit(
         return
     partition = TopicPartition(topic.topic.topic_id, data.index)
     for header, view in batches:
-        if header.is_transactional:
-            _refuse(services, row, ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
-            return
         stamped: Buffer = view
         if settings.log_append_time:
             stamped = with_log_append_time(view, now)
             header = read_header(stamped)
-        services.telemetry.produced_bytes.inc(header.length)
-        services.telemetry.produced_records.inc(header.record_count)
         accepted.append(
             _Accepted(
                 partition,
@@ -151,6 +197,7 @@ def _admit(
 async def _answer(
     services: Services,
     request: ProduceRequest,
+    version: int,
     response: ProduceResponse,
     accepted: list[_Accepted],
     submission: Submission,
@@ -158,11 +205,11 @@ async def _answer(
     await asyncio.shield(submission.done)
     for each, result in zip(accepted, submission.results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
-        _fill(services, each, result)
+        _fill(services, version, each, result)
     return None if request.acks == 0 else response
 
 
-def _fill(services: Services, accepted: _Accepted, result: BatchResult) -> None:
+def _fill(services: Services, version: int, accepted: _Accepted, result: BatchResult) -> None:
     row = accepted.row
     if result.failure is not None:
         code = (
@@ -170,7 +217,7 @@ def _fill(services: Services, accepted: _Accepted, result: BatchResult) -> None:
         )
         _refuse(services, row, code, result.failure.message)
         return
-    code = BATCH_CODES[result.error]
+    code = produce_code(result.error, version, is_transactional=accepted.coordinates.is_transactional)
     if code is not ErrorCode.NONE:
         _refuse(services, row, code, "")
         return

@@ -7,7 +7,7 @@ outcome to whoever waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sequencer.api import BatchError
@@ -56,15 +56,27 @@ class Submission:
 
 @dataclass(slots=True)
 class BufferedBatch:
-    """One batch on its way, and the place in its request where the result belongs."""
+    """One batch on its way, and the place in its request where the result belongs.
+
+    `transaction`: of a transactional batch, the number of the producer's transaction that was open when the batch was
+    received, or ANY_TRANSACTION.
+    """
 
     coordinates: BatchCoordinates
     data: Buffer
     submission: Submission
     index: int
+    transaction: int = 0
 
     def settle(self, result: BatchResult) -> None:
         self.submission.settle(self.index, result)
+
+
+def transactions_of(batches: Sequence[BufferedBatch]) -> list[int]:
+    """The transaction of each batch, as a RunProposal wants it: empty when none is transactional."""
+    if not any(batch.coordinates.is_transactional for batch in batches):
+        return []
+    return [batch.transaction for batch in batches]
 
 
 @dataclass(slots=True)

@@ -20,7 +20,14 @@ from uuid import UUID
 
 import structlog
 
-from agent.produce.active_buffer import ActiveBuffer, BatchResult, BufferedBatch, FlushFailure, Submission
+from agent.produce.active_buffer import (
+    ActiveBuffer,
+    BatchResult,
+    BufferedBatch,
+    FlushFailure,
+    Submission,
+    transactions_of,
+)
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
@@ -252,7 +259,14 @@ class Lane:
                 return
             self._telemetry.flush_bytes.observe(sealed.size)
             proposals = [
-                RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches)
+                RunProposal(
+                    run.topic_id,
+                    run.partition,
+                    run.start,
+                    run.length,
+                    run.batches,
+                    transactions_of(buffer.batches[TopicPartition(run.topic_id, run.partition)]),
+                )
                 for run in sealed.footer.runs
             ]
             deadline = started + self._settings.commit_deadline_ms / 1000
@@ -429,6 +443,7 @@ class Lane:
                     gap.start,
                     gap.batch.coordinates.length,
                     [gap.batch.coordinates],
+                    transactions_of([gap.batch]),
                 )
                 for gap in asked
             ]
