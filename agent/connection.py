@@ -1,8 +1,11 @@
 """One client connection: bytes to frames, frames to the dispatcher, responses out in request order.
 
 Frames are read straight into a buffer of their own size (records are views into it and are not copied before the
-upload); only a small staging buffer is shared by the heads. Requests of a connection are taken one after another, as
-Kafka does; a produce request is *admitted* in order and its answer comes later, so that several can be in flight.
+upload); the heads go through one small staging buffer, which all connections of a loop share: a loop asks for a
+buffer, fills it and tells so in one go. Requests of a connection are taken one after another, as Kafka does; a
+produce request is *admitted* in order and its answer comes later, so that several can be in flight.
+
+What a client does not read costs little: its next request waits until most of what was answered has left.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ STAGING_BYTES = 16 * 1024
 UNBUDGETED_BYTES = 64 * 1024
 """Frames up to this size are allocated without asking the budget; they are accounted all the same."""
 MAX_QUEUED_FRAMES = 16
+WRITE_BUFFER_BYTES = 256 * 1024
+"""Above this, what was written and is not yet taken by the socket counts as unsent."""
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+"""Above this, no further request of the connection is handled."""
 
 log = structlog.get_logger("agent.connection")
 
@@ -31,11 +38,12 @@ log = structlog.get_logger("agent.connection")
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a dispatcher made of a frame: buffers to send (none for acks=0), now or later; `close` ends the
-    connection after it."""
+    connection after it. `on_sent` is called once, when `parts` were sent or never will be."""
 
     parts: Sequence[Buffer] | None = None
     later: asyncio.Future[Sequence[Buffer] | None] | None = None
     close: bool = False
+    on_sent: Callable[[], None] | None = None
 
 
 class Dispatch(Protocol):
@@ -49,6 +57,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     Reading stops while MAX_QUEUED_FRAMES wait, while the memory budget has no room for the next frame, or while
     `max_inflight` answers are outstanding; writing waits for the socket's high-water mark.
+
+    Args:
+        staging: where heads are read; shared by the connections of one loop.
     """
 
     def __init__(
@@ -60,6 +71,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         max_inflight: int,
         on_close: Callable[[KafkaConnection], None],
         monotonic: Callable[[], float],
+        staging: bytearray | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._budget = budget
@@ -67,8 +79,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._max_inflight = max_inflight
         self._on_close = on_close
         self._monotonic = monotonic
-        self._staging = bytearray(STAGING_BYTES)
-        self._staged = 0
+        self._staging = bytearray(STAGING_BYTES) if staging is None else staging
+        self._rest = b""
         self._frame: bytearray | None = None
         self._filled = 0
         self._frames: deque[bytearray] = deque()
@@ -76,6 +88,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._replies: asyncio.Queue[Reply | None] = asyncio.Queue(max_inflight)
+        self._unsent_bytes = 0
+        self._has_sent = asyncio.Event()
+        self._held: deque[Callable[[], None]] = deque()
+        self._is_handling = False
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._waits_for_budget: asyncio.Task[None] | None = None
@@ -83,6 +99,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._closing = False
         self._draining = False
         self.last_active = monotonic()
+        self._write_progress = (0, self.last_active)
         self.peer_host = "?"
         self.client_software = ""
         self.principal: Any = None
@@ -94,7 +111,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
-        transport.set_write_buffer_limits(high=4 * 1024 * 1024)  # type: ignore[attr-defined]
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}"),
@@ -104,7 +121,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
             return memoryview(self._frame)[self._filled :]
-        return memoryview(self._staging)[self._staged :]
+        rest = len(self._rest)
+        self._staging[:rest] = self._rest
+        return memoryview(self._staging)[rest:]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._monotonic()
@@ -113,8 +132,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._filled == len(self._frame):
                 self._frame_is_whole()
             return
-        self._staged += nbytes
-        self._take_from_staging()
+        self._take_frames(memoryview(self._staging)[: len(self._rest) + nbytes])
 
     def eof_received(self) -> bool:
         self._wake.set()
@@ -132,6 +150,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._frame = None
         while self._frames:
             self._budget.give(len(self._frames.popleft()))
+        while self._held:
+            self._held.popleft()()
         self._on_close(self)
 
     def pause_writing(self) -> None:
@@ -142,10 +162,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # --- bytes to frames ------------------------------------------------------------------------------
 
-    def _take_from_staging(self) -> None:
+    def _take_frames(self, data: memoryview) -> None:
+        """Take the frames out of received bytes; what can't be taken yet is kept in `_rest`."""
         position = 0
-        while self._staged - position >= 4:
-            size = int.from_bytes(self._staging[position : position + 4], "big", signed=True)
+        while len(data) - position >= 4:
+            size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if not 0 < size <= self._max_frame_bytes:
                 self._refuse_size(size)
                 return
@@ -153,17 +174,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 break
             position += 4
             assert self._frame is not None
-            taken = min(size, self._staged - position)
-            self._frame[:taken] = memoryview(self._staging)[position : position + taken]
+            taken = min(size, len(data) - position)
+            self._frame[:taken] = data[position : position + taken]
             self._filled = taken
             position += taken
             if taken < size:
                 break
-            self._frame_is_whole(parse_on=False)
-        rest = self._staged - position
-        if position and rest:
-            self._staging[:rest] = self._staging[position : self._staged]
-        self._staged = rest
+            self._frame_is_whole()
+        self._rest = bytes(data[position:])
 
     def _allocate(self, size: int) -> bool:
         """Give the next frame its buffer; False if that must wait (then reading is paused)."""
@@ -183,10 +201,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._budget.give(size)
         self._waits_for_budget = None
         if not self._closing:
-            self._take_from_staging()
+            self._take_frames(memoryview(self._rest))
             self._maybe_resume()
 
-    def _frame_is_whole(self, parse_on: bool = True) -> None:
+    def _frame_is_whole(self) -> None:
         assert self._frame is not None
         self._frames.append(self._frame)
         self._frame = None
@@ -194,8 +212,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._wake.set()
         if len(self._frames) >= MAX_QUEUED_FRAMES:
             self._pause()
-        if parse_on and self._staged:
-            self._take_from_staging()
 
     def _refuse_size(self, size: int) -> None:
         log.warning(
@@ -231,13 +247,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            if self._unsent_bytes > MAX_UNSENT_BYTES:
+                self._has_sent.clear()
+                await self._has_sent.wait()
+                continue
             frame = self._frames.popleft()
             size = len(frame)
+            self._is_handling = True
             try:
                 reply = await self._dispatch(memoryview(frame), self)
             except BaseException:
                 self._budget.give(size)
                 raise
+            self._is_handling = False
+            if reply.on_sent is not None:
+                self._held.append(reply.on_sent)
+            if reply.parts:
+                self._unsent_bytes += sum(map(len, reply.parts))
             if reply.later is None:
                 self._budget.give(size)
             else:  # its bytes stay in the active buffer, whatever becomes of the connection
@@ -263,6 +289,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if not self._writable.is_set():
                     await self._writable.wait()
             self.last_active = self._monotonic()
+            if reply.parts:
+                self._unsent_bytes -= sum(map(len, reply.parts))
+                self._has_sent.set()
+            if reply.on_sent is not None:
+                self._held.popleft()()
             if reply.close:
                 break
         self.close()
@@ -296,7 +327,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request is being read or answered."""
-        return not self._frames and self._frame is None and self._replies.empty()
+        return not self._frames and self._frame is None and self._replies.empty() and not self._is_handling
+
+    def staleness(self, idle_seconds: float, stalled_seconds: float) -> str | None:
+        """Why this connection should be closed now, if it should: it is idle for too long, or its client neither
+        ends the frame that it began nor takes what it was answered. Asked every few seconds."""
+        now = self._monotonic()
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if not unsent or unsent != self._write_progress[0]:
+            self._write_progress = (unsent, now)
+        elif now - self._write_progress[1] >= stalled_seconds:
+            return "answers are not taken"
+        quiet = now - self.last_active
+        if self._frame is not None and not self._paused and quiet >= stalled_seconds:
+            return "a request does not end"
+        if quiet >= idle_seconds and self.is_idle:
+            return "idle"
+        return None
 
     @property
     def tls(self) -> ssl.SSLObject | None:

@@ -32,7 +32,7 @@ from agent.protocol.api_keys import API_VERSIONS, ApiSpec
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from agent.protocol.schema import fields_of
-from agent.services import Deferred, RequestContext, Services
+from agent.services import Deferred, Holding, RequestContext, Services
 from agent.zones import zone_of_client
 from tailrace.object_store.api import Buffer
 
@@ -77,10 +77,19 @@ class Dispatcher:
             if isinstance(response, Deferred):
                 later = self._later(header, connection.peer_host, response, started)
                 return Reply(later=asyncio.ensure_future(later))
+            if isinstance(response, Holding):
+                return self._held(header, response, started)
             return Reply(self._encoded(header, response, started))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(header, connection.peer_host, error)
             return Reply(close=True)
+
+    def _held(self, header: RequestHeader, holding: Holding, started: float) -> Reply:
+        try:
+            return Reply(self._encoded(header, holding.response, started), on_sent=holding.release)
+        except BaseException:
+            holding.release()
+            raise
 
     def _not_served(self, header: RequestHeader, peer: str) -> Reply:
         """UNSUPPORTED_VERSION, if the API is declared and its response can say so; raises UnsupportedVersion."""

@@ -15,8 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import structlog
 
-from agent.connection import KafkaConnection
+from agent.connection import STAGING_BYTES, KafkaConnection
 from agent.dispatch import Dispatcher
+from agent.fetch.memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
@@ -119,15 +120,19 @@ class Agent:
         self._instance = entropy.uuid()
         self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
+        self._staging = bytearray(STAGING_BYTES)
+        self._fetch_memory = FetchMemory(settings.fetch_memory_bytes)
         self._connections: set[KafkaConnection] = set()
         self._listener: asyncio.Server | None = None
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
         self._draining = False
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
         self.telemetry.connections.set_function(lambda: len(self._connections))
         self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
+        self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
         self.catalog = Catalog(sequencer)
         cache_settings = cache_settings or CacheSettings(memory_bytes=settings.chunk_cache_bytes)
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
@@ -224,11 +229,13 @@ class Agent:
             reader=self._reader,
             tail=Tail(self._sequencer, self._clock),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
+            fetch_memory=self._fetch_memory,
             groups=groups,
             telemetry=self.telemetry,
         )
         self._dispatcher = Dispatcher(self._services)
         self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
+        self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
         await lanes.start()
         await groups.start()
         self._services.tail.start()
@@ -320,12 +327,26 @@ class Agent:
             max_inflight=self._settings.max_inflight_requests,
             on_close=self._connections.discard,
             monotonic=self._clock.monotonic,
+            staging=self._staging,
         )
         self._connections.add(connection)
         if len(self._connections) > self._settings.max_connections:
             log.warning("refused a connection", max_connections=self._settings.max_connections)
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection
+
+    async def _sweep_connections(self) -> None:
+        """Close what is idle or stuck for too long."""
+        idle = self._settings.idle_connection_ms / 1000
+        stalled = self._settings.stalled_connection_ms / 1000
+        while True:
+            await self._clock.sleep(min(idle, stalled) / 4)
+            for connection in list(self._connections):
+                reason = connection.staleness(idle, stalled)
+                if reason is not None:
+                    self.telemetry.connections_closed.labels(reason).inc()
+                    log.info("closed a connection", peer=connection.peer_host, reason=reason)
+                    connection.abort()
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -362,9 +383,10 @@ class Agent:
         log.info("drained", broker_id=identity.broker_id)
 
     async def _stop(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        for task in (self._keeper, self._sweeper):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._services is not None:
             await self._services.tail.close()
         for connection in list(self._connections):

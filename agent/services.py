@@ -11,6 +11,7 @@ from sequencer.api import AgentInfo, Sequencer
 from tailrace.clock import Clock, Entropy
 
 if TYPE_CHECKING:
+    from agent.fetch.memory import FetchMemory
     from agent.fetch.sessions import FetchSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
@@ -48,6 +49,7 @@ class Services:
     reader: BatchReader
     tail: Tail
     sessions: FetchSessions
+    fetch_memory: FetchMemory
     groups: GroupCoordinator
     telemetry: AgentTelemetry
 
@@ -62,8 +64,17 @@ class RequestContext:
     zone: str
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A handler's answer that holds memory until it was sent, or never will be: then `release` is called."""
+
+    response: Any
+    release: Callable[[], None]
+
+
 Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
-"""Takes a decoded request; returns the response message, or (Produce only) an awaitable of it, wrapped in Deferred."""
+"""Takes a decoded request; returns the response message, an awaitable of it (Deferred, Produce only), or one that holds
+memory (Holding, Fetch only)."""
 
 
 @dataclass(frozen=True, slots=True)

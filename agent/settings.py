@@ -56,6 +56,16 @@ class AgentSettings(BaseModel):
     idle_connection_ms: int = Field(
         600_000, ge=1_000, description="Idle connections are closed after this time."
     )
+    stalled_connection_ms: int = Field(
+        60_000,
+        ge=1_000,
+        description="A connection whose client neither ends a request nor takes its answers is closed after this time.",
+    )
+    fetch_memory_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="Budget of records on their way to consumers; above it fetches give less at a time.",
+    )
     fetch_max_bytes: int = Field(64 * MIB, ge=1024, description="Bound of one fetch response's records.")
     fetch_max_wait_ms: int = Field(
         30_000, ge=0, description="Bound of a fetch's wait, whatever the client asks."

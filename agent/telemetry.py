@@ -23,6 +23,9 @@ class AgentTelemetry:
         )
         self.refused_batches = self._counter("refused_batches", "Batches refused, by Kafka error.", "error")
         self.bad_requests = self._counter("bad_requests", "Frames that could not be read, by kind.", "kind")
+        self.connections_closed = self._counter(
+            "connections_closed", "Connections closed by the agent, by reason.", "reason"
+        )
         self.request_failures = self._counter(
             "request_failures", "Requests no handler foresaw, by API.", "api"
         )
@@ -41,6 +44,9 @@ class AgentTelemetry:
         self.connections = Gauge("tailrace_connections", "Open client connections.", registry=self.registry)
         self.buffered_bytes = Gauge(
             "tailrace_buffered_bytes", "Bytes received and not flushed.", registry=self.registry
+        )
+        self.unsent_bytes = Gauge(
+            "tailrace_unsent_bytes", "Bytes of records on their way to consumers.", registry=self.registry
         )
         self.consumer_lag_records = Gauge(
             "tailrace_consumer_lag_records", "Records between a group's committed offset and the end.",

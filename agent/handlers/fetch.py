@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.fetch.memory import Grant
 from agent.fetch.sessions import FetchContext, FetchWish
 from agent.metadata import KnownTopic
 from agent.protocol.error_codes import ErrorCode
@@ -22,12 +23,13 @@ from agent.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from agent.services import RequestContext, Services
+from agent.services import Holding, RequestContext, Services
 from sequencer.api import (
     FindAnswer,
     FindPartition,
     FindRequest,
     FoundPartition,
+    ObjectKind,
     PartitionError,
     Run,
     SequencerError,
@@ -51,20 +53,24 @@ class _Wanted:
     topic: KnownTopic | None
     data: PartitionData
     found: FoundPartition | None = None
+    read_bytes: int = 0
 
     @property
     def is_failed(self) -> bool:
         return self.data.error_code != ErrorCode.NONE
 
 
-async def handle(services: Services, context: RequestContext, request: FetchRequest) -> FetchResponse:
+async def handle(
+    services: Services, context: RequestContext, request: FetchRequest
+) -> FetchResponse | Holding:
     """Serve one fetch; see the module."""
     fetch = services.sessions.begin(request, context.client_id)
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
+    grant: Grant | None = None
     try:
         wanted = await _wanted(services, context, fetch)
-        await _fill(services, request, wanted)
+        grant = await _fill(services, request, wanted)
     except SequencerError as error:
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
@@ -74,7 +80,8 @@ async def handle(services: Services, context: RequestContext, request: FetchRequ
             )
             for wish in fetch.wishes
         ]
-    return _response(fetch, wanted)
+    response = _response(fetch, wanted)
+    return response if grant is None else Holding(response, grant.release)
 
 
 async def _wanted(services: Services, context: RequestContext, fetch: FetchContext) -> list[_Wanted]:
@@ -99,8 +106,11 @@ async def _wanted(services: Services, context: RequestContext, fetch: FetchConte
     return wanted
 
 
-async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> None:
-    """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile."""
+async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> Grant | None:
+    """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile.
+
+    Returns what was taken of the budget for it, if anything was.
+    """
     settings = services.settings
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
     deadline = services.clock.monotonic() + max_wait
@@ -110,15 +120,22 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
     while True:
         live = [each for each in wanted if not each.is_failed]
         if not live:
-            return
+            return None
         answer = await _find(services, live, max_bytes)
         failed = any(each.is_failed for each in wanted)
         there = sum(_bytes_ready(each, read_committed) for each in live if not each.is_failed)
         left = deadline - services.clock.monotonic()
         if there >= request.min_bytes or failed or left <= 0:
             plans += 1
-            if await _read(services, live, max_bytes, read_committed, is_last_plan=plans >= MAX_PLANS):
-                return
+            grant = services.fetch_memory.grant(min(max_bytes, _bytes_expected(live, there)))
+            try:
+                if await _read(services, live, grant.bytes, read_committed, is_last_plan=plans >= MAX_PLANS):
+                    grant.resize(sum(each.read_bytes for each in live))
+                    return grant
+            except BaseException:
+                grant.release()
+                raise
+            grant.release()
             continue
         assert all(each.topic is not None for each in live)
         await services.tail.wait(
@@ -161,6 +178,16 @@ def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
     end = found.last_stable_offset if read_committed else found.high_watermark
     ready = sum(_run_bytes(run, wanted.wish.fetch_offset, end) for run in found.runs)
     return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
+
+
+def _bytes_expected(live: list[_Wanted], there: int) -> int:
+    """Bytes that a read may give: what is there, but for Parquet runs, whose batches are made anew."""
+    made = [
+        each.wish.max_bytes
+        for each in live
+        if each.found is not None and any(run.kind is ObjectKind.PARQUET for run in each.found.runs)
+    ]
+    return there + sum(made)
 
 
 def _run_bytes(run: Run, offset: int, end: int) -> int:
@@ -219,6 +246,7 @@ async def _read_partition(
         found.runs, wanted.wish.fetch_offset, room, found.leader_epoch, minimum_one=minimum_one, end_limit=end
     )
     wanted.data.records = read.parts
+    wanted.read_bytes = read.bytes
     services.telemetry.fetched_bytes.inc(read.bytes)
     services.telemetry.fetched_records.inc(read.record_count)
     if read_committed:

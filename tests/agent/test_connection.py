@@ -22,6 +22,7 @@ class Transport(asyncio.Transport):
         self.sent: list[bytes] = []
         self.is_paused = False
         self.closed = False
+        self.unsent = 0
         self.connection: KafkaConnection | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -33,6 +34,9 @@ class Transport(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         assert not self.closed
         self.sent.append(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def pause_reading(self) -> None:
         self.is_paused = True
@@ -62,6 +66,8 @@ class Line:
         self.hold = asyncio.Event()
         self.hold.set()
         self.lost: list[KafkaConnection] = []
+        self.now = 0.0
+        self.released: list[bytes] = []
         self.transport = Transport()
         self.connection = KafkaConnection(
             self.dispatch,
@@ -69,7 +75,7 @@ class Line:
             max_frame_bytes=max_frame,
             max_inflight=max_inflight,
             on_close=self.lost.append,
-            monotonic=lambda: 0.0,
+            monotonic=lambda: self.now,
         )
         self.transport.connection = self.connection
         self.connection.connection_made(self.transport)
@@ -85,6 +91,8 @@ class Line:
             return Reply([b"bye"], close=True)
         if said.startswith(b"silent"):
             return Reply(None)
+        if said.startswith(b"large"):
+            return Reply([b"L" * 3_000_000], on_sent=lambda: self.released.append(said))
         return Reply([b"<", said[:8], b">"])
 
     def feed(self, data: bytes, at_once: int = 1 << 30) -> None:
@@ -290,6 +298,60 @@ def test_a_drained_connection_answers_what_was_read_and_closes() -> None:
         await settle()
         assert line.transport.sent == [b"1", b"<two>"]
         assert line.transport.closed
+
+    run(scenario)
+
+
+def test_a_client_that_takes_no_answers_gets_no_more_handled_and_gives_back_what_it_held() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.connection.pause_writing()
+        line.feed(framed(b"large 1", b"large 2", b"large 3", b"large 4"))
+        await settle()
+        assert line.seen == [b"large 1", b"large 2"]
+        assert line.released == []
+        line.connection.resume_writing()
+        await settle()
+        assert line.seen == [b"large 1", b"large 2", b"large 3", b"large 4"]
+        assert line.released == line.seen
+        line.connection.pause_writing()
+        line.feed(framed(b"large 5", b"large 6"))
+        await settle()
+        line.connection.abort()
+        await settle()
+        assert line.released[-2:] == [b"large 5", b"large 6"]
+
+    run(scenario)
+
+
+def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
+    async def scenario() -> None:
+        def staleness(line: Line, seconds: float) -> str | None:
+            line.now = seconds
+            return line.connection.staleness(idle_seconds=600, stalled_seconds=60)
+
+        idle = Line()
+        assert [staleness(idle, at) for at in (0, 599, 600)] == [None, None, "idle"]
+
+        waiting = Line()
+        waiting.hold.clear()
+        waiting.feed(framed(b"a long poll"))
+        await settle()
+        assert staleness(waiting, 700) is None
+
+        half = Line()
+        half.feed(framed(b"x" * 1000)[:500])
+        assert [staleness(half, at) for at in (59, 60)] == [None, "a request does not end"]
+
+        deaf = Line()
+        deaf.transport.unsent = 100
+        assert [staleness(deaf, at) for at in (0, 59)] == [None, None]
+        deaf.transport.unsent = 90
+        assert [staleness(deaf, at) for at in (60, 119, 120)] == [None, None, "answers are not taken"]
+
+        waiting.hold.set()
+        for line in (idle, waiting, half, deaf):
+            line.connection.abort()
 
     run(scenario)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
+from agent.fetch.memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
@@ -126,6 +127,7 @@ class AgentBench:
             lanes=Lanes([self.lane]),
             reader=BatchReader(self.cache, clock, self._pool),
             tail=Tail(sequencer, clock),
+            fetch_memory=FetchMemory(256 << 20),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             groups=GroupCoordinator(
                 sequencer,
