@@ -1,12 +1,18 @@
 """Drive the embedded broker with librdkafka: produce and fetch rates, server CPU, latencies, memory.
 
-    python -m bench.broker [--seconds 8] [--json FILE]
+    python -m bench.broker [--seconds 8] [--rounds 3] [--json FILE]
 
-Per record size (1 KiB, 100 B) it produces twice, with librdkafka's default settings and with large batches,
-then fetches what was produced (from the agent's cache). The server is `tailrace serve` in a process of its own;
-its CPU is user + system time of that process while the load ran. The producer is Python over librdkafka; both
-clients share the machine's cores with the server: where it is the slower of the two, MiB per server CPU-second
-is the figure to compare.
+For records of 1 KiB and of 100 B, and librdkafka once with its default settings, once with large batches:
+
+    produce       as fast as librdkafka takes the records; acks=all. A second producer with default settings sends a
+                  record every 10 ms to the same broker: the latencies are its
+    fetch cached  what was just produced, read again and again out of the agent's cache, by librdkafka
+    fetch raw     the same by a client that only reads batch headers: the broker's own limit
+    fetch cold    all that was produced, much more than the cache holds, by librdkafka
+
+The server is `tailrace serve` in a process of its own. Its CPU is user + system time of that process while the load
+ran: on a shared machine MiB per server CPU-second is the figure to compare; `others` says how many cores other
+processes kept busy meanwhile. Loads are repeated: memory must not grow with them.
 """
 
 from __future__ import annotations
@@ -16,19 +22,29 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.librdkafka import CountingConsumer
+from bench.librdkafka import BATCH, BatchProducer, CountingConsumer
+from bench.raw_fetch import RawFetcher
 from tailrace.cli.demo.embedded import serving
 
 MIB = 2**20
 PARTITIONS = 16
+CACHE_BYTES = 1024 * MIB
+HOT_BYTES = 160 * MIB
+"""Much less than the cache's share for fresh objects, which is a quarter."""
+RECORD_BYTES = (1024, 100)
 PROFILES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "large batches": {
@@ -39,152 +55,272 @@ PROFILES: dict[str, dict[str, Any]] = {
         "queue.buffering.max.messages": 2_000_000,
     },
 }
+CONSUMER: dict[str, object] = {
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "fetch.message.max.bytes": 8 * MIB,
+    "queued.max.messages.kbytes": 256 * 1024,
+    "fetch.queue.backoff.ms": 10,
+    "check.crcs": False,
+}
 
 
 def main() -> None:
-    """Run all loads and print a table line for each, then the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0, help="length of each produce load")
+    """Run all loads and print a line for each, then the JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each load (default 8)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each load runs (default 3)")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
+    os.environ["TAILRACE_CACHE__MEMORY_BYTES"] = str(CACHE_BYTES)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder, serving(Path(folder)) as server:
-        for size in (1024, 100):
-            for name, settings in PROFILES.items():
-                topic = f"bench-{size}-{name.replace(' ', '-')}"
-                admin = AdminClient({"bootstrap.servers": server.bootstrap})
-                admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-                rows.append(
-                    _measured(server.pid, produce, server.bootstrap, topic, size, settings, options.seconds)
-                )
-                rows[-1].update(load="produce", profile=name, record_bytes=size)
-                _show(rows[-1])
-                rows.append(_measured(server.pid, fetch, server.bootstrap, topic, rows[-1]["records"], size))
-                rows[-1].update(load="fetch", profile=name, record_bytes=size)
-                _show(rows[-1])
-    result = {"machine": machine(), "rows": rows}
+        bench = Bench(server.bootstrap, server.pid, options.seconds, rows)
+        for size in RECORD_BYTES:
+            for profile in PROFILES:
+                for _ in range(options.rounds):
+                    bench.round(profile, size)
+        memory = memory_of(rows, server.pid)
+    print(f"memory: {memory['first_mib']:.0f} MiB after the first round of 1 KiB records, "
+          f"{memory['last_mib']:.0f} MiB after the last, peak {memory['peak_mib']:.0f} MiB")  # fmt: skip
+    result = {"machine": machine(), "settings": settings(options), "memory": memory, "rows": rows}
     text = json.dumps(result, indent=1)
     if options.json is not None:
         options.json.write_text(text + "\n")
     print(text)
 
 
-def produce(
-    bootstrap: str, topic: str, size: int, settings: dict[str, Any], seconds: float
-) -> dict[str, Any]:
-    """Send random-looking records as fast as librdkafka takes them; acks=all."""
+class Bench:
+    """One server and the loads on it; each appends a row."""
+
+    def __init__(self, bootstrap: str, pid: int, seconds: float, rows: list[dict[str, Any]]) -> None:
+        self.bootstrap = bootstrap
+        self.seconds = seconds
+        self._server = ServerProcess(pid)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._rows = rows
+        self._created = 0
+
+    def round(self, profile: str, size: int) -> None:
+        """Produce to a new topic, and fetch from it; then the topic is deleted."""
+        topic = f"bench-{self._created}"
+        self._created += 1
+        self._admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        settings = PROFILES[profile]
+        self._measure("produce", profile, size, lambda: self._produce(topic, size, settings))
+        ends = self._ends(topic)
+        hot = _last_bytes(ends, size)
+        whole = dict.fromkeys(ends, 0)
+        self._measure("fetch cached", profile, size, lambda: self._fetch(topic, hot, ends, size, again=True))
+        self._measure("fetch raw", profile, size, lambda: self._fetch_raw(topic, hot, ends, size))
+        self._measure("fetch cold", profile, size, lambda: self._fetch(topic, whole, ends, size, again=False))
+        self._admin.delete_topics([topic])[topic].result(30)
+
+    def _measure(self, load: str, profile: str, size: int, run: Callable[[], dict[str, Any]]) -> None:
+        with self._server.measured() as cost:
+            figures = run()
+        row = {"load": load, "profile": profile, "record_bytes": size, **figures, **cost}
+        row["mib_per_second"] = row["mib"] / row["seconds"]
+        row["mib_per_server_cpu_second"] = row["mib"] / max(row["server_cpu_seconds"], 0.01)
+        row["server_cpu_seconds_per_gib"] = 1024 * row["server_cpu_seconds"] / row["mib"]
+        self._rows.append(row)
+        _show(row)
+
+    def _produce(self, topic: str, size: int, settings: dict[str, Any]) -> dict[str, Any]:
+        """Send one value as fast as librdkafka takes it; that all arrived is seen by the end offsets."""
+        producer = BatchProducer(
+            {"bootstrap.servers": self.bootstrap, "acks": "all", **settings}, topic, os.urandom(size)
+        )
+        sent, started = 0, time.monotonic()
+        with latency_probe(self.bootstrap, topic) as latencies:
+            while time.monotonic() - started < self.seconds:
+                taken = producer.produce(BATCH)
+                sent += taken
+                producer.wait(0 if taken == BATCH else 2)
+            left = producer.flush(60_000)
+            elapsed = time.monotonic() - started
+        producer.close()
+        stored = sum(self._ends(topic).values())
+        if left or stored < sent:
+            raise RuntimeError(f"{sent} records were sent, {stored} stored, {left} not answered within 60 s")
+        return {
+            "records": sent,
+            "mib": sent * size / MIB,
+            "seconds": elapsed,
+            "latency_p50_ms": 1000 * statistics.median(latencies),
+            "latency_p99_ms": 1000 * statistics.quantiles(latencies, n=100)[98],
+        }
+
+    def _fetch(
+        self, topic: str, starts: dict[int, int], ends: dict[int, int], size: int, *, again: bool
+    ) -> dict[str, Any]:
+        consumer = CountingConsumer({"bootstrap.servers": self.bootstrap, **CONSUMER}, topic, starts)
+        wanted = sum(ends.values()) - sum(starts.values())
+        seen, started = 0, time.monotonic()
+        while True:
+            of_pass = 0
+            while of_pass < wanted:
+                came = consumer.consume(wanted - of_pass, 30_000)
+                if not came:
+                    raise RuntimeError(f"nothing came for 30 s after {of_pass} of {wanted} records")
+                of_pass += came
+            seen += of_pass
+            if not again or time.monotonic() - started >= self.seconds:
+                break
+            consumer.seek(starts)
+        elapsed = time.monotonic() - started
+        consumer.close()
+        return {"records": seen, "mib": seen * size / MIB, "seconds": elapsed}
+
+    def _fetch_raw(
+        self, topic: str, starts: dict[int, int], ends: dict[int, int], size: int
+    ) -> dict[str, Any]:
+        fetcher = RawFetcher(self.bootstrap, topic, max_bytes=50 * MIB, partition_max_bytes=MIB)
+        seen, started = 0, time.monotonic()
+        while time.monotonic() - started < self.seconds:
+            seen += fetcher.read(starts, ends)[1]
+        elapsed = time.monotonic() - started
+        fetcher.close()
+        return {"records": seen, "mib": seen * size / MIB, "seconds": elapsed}
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "bench"})
+        try:
+            return {
+                partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)[1]
+                for partition in range(PARTITIONS)
+            }
+        finally:
+            consumer.close()
+
+
+def _last_bytes(ends: dict[int, int], size: int) -> dict[int, int]:
+    """Offsets from which on HOT_BYTES of records are left, spread as the records are."""
+    total = sum(ends.values())
+    share = min(1.0, HOT_BYTES / size / max(total, 1))
+    return {partition: int(end * (1 - share)) for partition, end in ends.items()}
+
+
+@contextmanager
+def latency_probe(bootstrap: str, topic: str) -> Iterator[list[float]]:
+    """Seconds from `produce` to the acknowledgement of a record sent every 10 ms, by a producer of default settings."""
     latencies: list[float] = []
-    failures = 0
+    ended = threading.Event()
 
     def on_delivery(error: object, message: Any) -> None:
-        nonlocal failures
-        if error is not None:
-            failures += 1
-        elif len(latencies) < 1_000_000:
+        if error is None:
             latencies.append(message.latency())
 
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", **settings})
-    value = os.urandom(size)
-    sent = 0
-    started = time.monotonic()
-    end = started + seconds
-    while time.monotonic() < end:
-        for _ in range(500):
-            try:
-                # A callback per record would measure Python: one in 64 is asked for its latency.
-                if sent % 64:
-                    producer.produce(topic, value)
-                else:
-                    producer.produce(topic, value, on_delivery=on_delivery)
-                sent += 1
-            except BufferError:
-                producer.poll(0.005)
-        producer.poll(0)
-    left = producer.flush(60)
-    elapsed = time.monotonic() - started
-    if left or failures:
-        raise RuntimeError(f"{left} records were not acknowledged within 60 s, {failures} failed")
-    return {
-        "records": sent,
-        "seconds": elapsed,
-        "mib_per_second": sent * size / MIB / elapsed,
-        "mib": sent * size / MIB,
-        "latency_p50_ms": 1000 * statistics.median(latencies),
-        "latency_p99_ms": 1000 * statistics.quantiles(latencies, n=100)[98],
-    }
+    def probe() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        while not ended.wait(0.01):
+            producer.produce(topic, b"x" * 100, on_delivery=on_delivery)
+            producer.poll(0)
+        producer.flush(60)
+
+    thread = threading.Thread(target=probe, name="latency probe")
+    thread.start()
+    try:
+        yield latencies
+    finally:
+        ended.set()
+        thread.join()
 
 
-def fetch(bootstrap: str, topic: str, records: int, size: int) -> dict[str, Any]:
-    """Read the topic from its start, all partitions by one consumer, out of the agent's cache."""
-    consumer = CountingConsumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "fetch.message.max.bytes": 8 * MIB,
-            "queued.max.messages.kbytes": 256 * 1024,
-            "fetch.queue.backoff.ms": 10,
-            "check.crcs": False,
-        },
-        topic,
-        PARTITIONS,
+class ServerProcess:
+    """What a process used, as /proc tells."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    @contextmanager
+    def measured(self) -> Iterator[dict[str, Any]]:
+        """Filled at the end with what the server used meanwhile, and what processes other than it and us did."""
+        cost: dict[str, Any] = {}
+        started, server, own, busy = time.monotonic(), self._cpu_seconds(), _own_cpu(), _busy_seconds()
+        yield cost
+        elapsed = time.monotonic() - started
+        cost["server_cpu_seconds"] = self._cpu_seconds() - server
+        cost["client_cpu_seconds"] = _own_cpu() - own
+        others = _busy_seconds() - busy - cost["server_cpu_seconds"] - cost["client_cpu_seconds"]
+        cost["cores_used_by_others"] = max(0.0, others / elapsed)
+        cost["server_rss_mib"] = self.rss_mib()
+
+    def _cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mib(self) -> float:
+        """Resident memory now."""
+        return int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+def _own_cpu() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def _busy_seconds() -> float:
+    """CPU seconds of the whole machine that were not idle."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_of(rows: list[dict[str, Any]], pid: int) -> dict[str, Any]:
+    """The server's resident memory after each load of 1 KiB records, and its peak."""
+    after = [row["server_rss_mib"] for row in rows if row["record_bytes"] == RECORD_BYTES[0]]
+    peak = next(
+        int(line.split()[1]) / 1024
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
     )
-    seen = 0
-    started = time.monotonic()
-    while seen < records:
-        came = consumer.consume(records - seen, 30_000)
-        if not came:
-            raise RuntimeError(f"nothing came for 30 s after {seen} of {records} records")
-        seen += came
-    elapsed = time.monotonic() - started
-    consumer.close()
-    return {
-        "records": seen,
-        "seconds": elapsed,
-        "mib_per_second": seen * size / MIB / elapsed,
-        "mib": seen * size / MIB,
-    }
-
-
-def _measured(pid: int, load: Any, *arguments: Any) -> dict[str, Any]:
-    before = _cpu_seconds(pid)
-    figures: dict[str, Any] = load(*arguments)
-    figures["server_cpu_seconds"] = _cpu_seconds(pid) - before
-    figures["mib_per_server_cpu_second"] = figures["mib"] / max(figures["server_cpu_seconds"], 0.01)
-    figures["server_rss_mib"] = _rss_mib(pid)
-    return figures
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _rss_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
+    return {"first_mib": after[3], "last_mib": after[-1], "peak_mib": peak, "after_each_load_mib": after}
 
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
+    model = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")), platform.processor()
+    )  # fmt: skip
     return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip(),
+        "cpu": model,
         "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        "system": f"{platform.system()} {platform.release()}",
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "load_average_1m": os.getloadavg()[0],
     }
 
 
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What else than defaults was set."""
+    return {
+        "server": {"cache.memory_bytes": CACHE_BYTES, "store": "folder", "database": "sqlite", "agents": 1},
+        "partitions": PARTITIONS,
+        "producers": PROFILES,
+        "consumer": CONSUMER,
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+    }
+
+
 def _show(row: dict[str, Any]) -> None:
     latency = (
-        f"p50 {row['latency_p50_ms']:.0f} ms  p99 {row['latency_p99_ms']:.0f} ms"
+        f"  p50 {row['latency_p50_ms']:.0f} ms  p99 {row['latency_p99_ms']:.0f} ms"
         if "latency_p50_ms" in row
         else ""
     )
     print(
-        f"{row['load']:8} {row['profile']:14} {row['record_bytes']:5} B  {row['mib_per_second']:7.1f} MiB/s  "
-        f"{row['mib_per_server_cpu_second']:7.1f} MiB/CPU-s  rss {row['server_rss_mib']:5.0f} MiB  {latency}",
+        f"{row['load']:12} {row['profile']:13} {row['record_bytes']:5} B {row['mib_per_second']:7.1f} MiB/s "
+        f"{row['mib_per_server_cpu_second']:7.1f} MiB/CPU-s {row['server_cpu_seconds_per_gib']:5.2f} CPU-s/GiB  "
+        f"rss {row['server_rss_mib']:5.0f} MiB  others {row['cores_used_by_others']:.1f} cores{latency}",
         flush=True,
     )
 

@@ -1,0 +1,100 @@
+"""A fetch client that does nothing but read: what the broker can hand out when its client is not the limit.
+
+One connection, one request at a time in flight for all partitions, as a Kafka consumer has per broker. Batch headers
+are walked, to know where to go on and to count; records stay shut.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from agent.protocol import ApiKey, decode_response, encode_request
+from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.record_batch import read_header
+
+FETCH_VERSION = 16
+METADATA_VERSION = 12
+MIB = 2**20
+
+
+class RawFetcher:
+    """Reads the partitions of one topic over one socket."""
+
+    def __init__(self, bootstrap: str, topic: str, *, max_bytes: int, partition_max_bytes: int) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._max_bytes, self._partition_max_bytes = max_bytes, partition_max_bytes
+        self._buffer = bytearray(max_bytes + 64 * MIB)
+        self._topic_id = self._find(topic)
+
+    def read(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> tuple[int, int]:
+        """Read from `positions` up to `ends` (offsets by partition); bytes and records that came."""
+        at = {partition: offset for partition, offset in positions.items() if offset < ends[partition]}
+        total = records = 0
+        while at:
+            for partition, data in self._fetch(at):
+                place = 0
+                while place < len(data):
+                    header = read_header(data, place)
+                    if place + header.length > len(data):
+                        break
+                    at[partition] = header.end_offset
+                    records += header.record_count
+                    place += header.length
+                total += place
+                if at[partition] >= ends[partition]:
+                    del at[partition]
+                else:  # as clients do: who was served goes to the end of the queue
+                    at[partition] = at.pop(partition)
+        return total, records
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _fetch(self, positions: Mapping[int, int]) -> list[tuple[int, memoryview]]:
+        wishes = [
+            FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self._partition_max_bytes)
+            for partition, offset in positions.items()
+        ]  # fmt: skip
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            topics=[FetchTopic(topic_id=self._topic_id, partitions=wishes)],
+        )
+        response = self._ask(ApiKey.FETCH, FETCH_VERSION, request)
+        found: list[tuple[int, memoryview]] = []
+        for topic in response.responses:
+            for partition in topic.partitions:
+                if partition.error_code:
+                    raise RuntimeError(f"fetch of {partition.partition_index}: error {partition.error_code}")
+                if len(partition.records):
+                    found.append((partition.partition_index, memoryview(partition.records)))
+        return found
+
+    def _find(self, topic: str) -> UUID:
+        wish = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        found: UUID = self._ask(ApiKey.METADATA, METADATA_VERSION, wish).topics[0].topic_id
+        return found
+
+    def _ask(self, api: ApiKey, version: int, request: object) -> Any:
+        self._socket.sendall(b"".join(encode_request(1, api, version, request, "bench")))
+        size = int.from_bytes(self._receive(4), "big")
+        return decode_response(api, version, self._receive(size))[1]
+
+    def _receive(self, size: int) -> memoryview:
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        whole = memoryview(self._buffer)[:size]
+        filled = 0
+        while filled < size:
+            came = self._socket.recv_into(whole[filled:])
+            if not came:
+                raise ConnectionError("the broker hung up")
+            filled += came
+        return whole
