@@ -105,7 +105,7 @@ def _choices(annotation: Any) -> str:
 def _field_notes(section: type) -> dict[str, str]:
     """The strings that stand under the fields of a dataclass."""
     assert dataclasses.is_dataclass(section), section
-    found = re.findall(r'^    (\w+): .*\n    """(.+?)"""', inspect.getsource(section), flags=re.M | re.S)
+    found = re.findall(r'^    (\w+): [^\n]*\n    """(.+?)"""', inspect.getsource(section), flags=re.M | re.S)
     return {name: " ".join(text.split()) for name, text in found}
 
 
