@@ -54,10 +54,13 @@ simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
 bench: setup ## Load the embedded broker with librdkafka; prints JSON.
 	$(BIN)/python -m bench.broker
 
+overload: setup ## Twice the capacity, and bad neighbours, against the embedded broker.
+	$(BIN)/python -m bench.overload
+
 lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 pyproject.toml -o requirements/broker.txt
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration compat simulate bench lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration compat simulate bench overload lock

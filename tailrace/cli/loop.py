@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import resource
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -33,3 +34,9 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 256 * _MIB)
     libc.mallopt(_M_TRIM_THRESHOLD, 512 * _MIB)
+
+
+def allow_open_files() -> None:
+    """Raise the soft limit of open files to the hard one: the usual 1,024 is fewer than a broker's connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

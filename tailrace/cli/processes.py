@@ -199,9 +199,10 @@ def _settings(config: Path | None, **flags: Any) -> Any:
 
 
 def _run(process: Coroutine[Any, Any, None]) -> None:
-    from tailrace.cli.loop import keep_freed_memory, run
+    from tailrace.cli.loop import allow_open_files, keep_freed_memory, run
 
     keep_freed_memory()
+    allow_open_files()
     try:
         run(process)
     except asyncio.CancelledError:

@@ -1,0 +1,19 @@
+"""What another process has used so far, out of /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+MIB = 2**20
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
