@@ -1,0 +1,73 @@
+"""What can be wrong with a history, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Kinds of faults; each is a promise of Kafka's that did not hold."""
+
+    LOST = "lost"
+    """An acknowledged or once readable record is not where it was, though nothing allowed it to go."""
+    DUPLICATED = "duplicated"
+    """A record stands at more offsets than its producer may have sent it (idempotent: one)."""
+    REORDERED = "reordered"
+    """Records of one producer, or one acknowledged before the other was sent, stand in the wrong order."""
+    PHANTOM = "phantom"
+    """A reader got what nobody had sent: made up, torn inside, or from nowhere."""
+    MISPLACED = "misplaced"
+    """A record came out of another topic, incarnation or partition than it was sent to."""
+    FAILED_SEEN = "failed-seen"
+    """A record whose producer was told that it is not stored was read."""
+    TORN = "torn"
+    """A batch is there in part, or not side by side."""
+    HOLE = "hole"
+    """An offset without a record in a log that has no transactions and is not compacted."""
+    OFFSET_REUSED = "offset-reused"
+    """One offset, two records."""
+    OFFSET_MOVED = "offset-moved"
+    """A record is at another offset than was told or read before."""
+    NON_MONOTONIC_READ = "non-monotonic-read"
+    """A reader's offsets did not grow, though it sought nothing."""
+    ABORTED_SEEN = "aborted-seen"
+    """read_committed gave a record of an aborted transaction."""
+    OPEN_SEEN = "open-seen"
+    """read_committed gave a record of a transaction that nobody had asked to commit."""
+    PARTIAL_TRANSACTION = "partial-transaction"
+    """A transaction is committed in part."""
+    COMMITTED_OFFSET_MOVED_BACK = "committed-offset-moved-back"
+    """A group's position is older than one that was acknowledged before it was asked for."""
+    COMMITTED_OFFSET_WRONG = "committed-offset-wrong"
+    """A group's position is one that nobody committed, or that was aborted."""
+    PROCESSED_TWICE = "processed-twice"
+    """Two committed outputs of one input in a consume-transform-produce loop."""
+    NOT_PROCESSED = "not-processed"
+    """The group's position has passed an input that has no committed output."""
+    BOUNDS_MOVED_BACK = "bounds-moved-back"
+    """Log start, high watermark or last stable offset fell, or contradicts what was acknowledged or read before."""
+    UNASKED_DELETION = "unasked-deletion"
+    """The log's start is beyond what anybody asked or allowed to be deleted."""
+    DELETED_SEEN = "deleted-seen"
+    """A record below a log start that had moved was read by one who began after that."""
+    BAD_HISTORY = "bad-history"
+    """The recorder contradicts itself: an answer without its question, one identity for two records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One fault: what was promised and what was seen. `at`: seconds on the history's clock."""
+
+    kind: Kind
+    message: str
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    record: str = ""
+    at: float = 0.0
+
+    def __str__(self) -> str:
+        place = f" {self.topic}-{self.partition}" if self.topic else ""
+        place += f"@{self.offset}" if self.offset >= 0 else ""
+        return f"{self.kind}{place}: {self.message}"
