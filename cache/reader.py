@@ -2,7 +2,11 @@
 
 Runs come from the sequencer, bytes through the chunk cache, and what goes out is a gather list: 16 patched
 bytes of each batch (base offset, length, leader epoch: all outside its CRC) and a view on the rest. Batches
-of mixed objects are the producers' own bytes; those of Parquet objects are encoded again (`parquet_reader`).
+of mixed objects are the producers' own bytes; those of Parquet objects are encoded again (`parquet_reader`);
+transaction markers, which are in no object, are made from their rows.
+
+A client's position is where the last batch that it got ends. So where an answer ends with offsets that
+compaction has left empty, a batch without data (`hole_batch`) takes it past them; else it would ask for ever.
 
 No byte of a batch that did not come from this agent's own upload leaves without its CRC checked.
 """
@@ -22,7 +26,15 @@ from cache.selection import Placed, select_batches
 from sequencer.api import ObjectKind, Run, Verdict
 from tailrace.clock import Clock
 from tailrace.object_store.api import Buffer, StoreError
-from tailrace.record_batch import InvalidBatch, check_crc, framed
+from tailrace.record_batch import (
+    MARKER_BYTES,
+    InvalidBatch,
+    MarkerKind,
+    check_crc,
+    control_batch,
+    framed,
+    hole_batch,
+)
 from tailrace.records import Record, decode_records
 
 
@@ -33,6 +45,7 @@ class ReadBatches:
     `first_offset`: where the first batch begins, perhaps before the offset asked for; -1 for none.
     `end_offset`: the offset to go on from, past compaction's holes; the one asked for if nothing was read.
     `is_complete`: all that the runs hold (below the limit) is in it.
+    `record_count`: what producers wrote; markers are batches, not records.
     """
 
     parts: list[Buffer] = field(default_factory=list)
@@ -42,6 +55,8 @@ class ReadBatches:
     batch_count: int = 0
     record_count: int = 0
     is_complete: bool = True
+    client_offset: int = 0
+    """Where a client will ask next: the end of the last batch. Behind `end_offset` where a hole follows."""
 
     def add(self, batch: memoryview, base_offset: int, end_offset: int, records: int, epoch: int) -> None:
         """Append one batch, patched."""
@@ -51,7 +66,7 @@ class ReadBatches:
         self.bytes += len(batch)
         self.batch_count += 1
         self.record_count += records
-        self.end_offset = end_offset
+        self.end_offset = self.client_offset = end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +118,7 @@ class BatchReader:
         Raises ObjectMissing (plan again), StoreUnavailable, StoreRefused, ObjectRotten; none of them when
         there is something sound before the place that fails: then that is given, and the next read raises.
         """
-        out = ReadBatches(end_offset=offset)
+        out = ReadBatches(end_offset=offset, client_offset=offset)
         at = 0
         while at < len(runs) and out.is_complete:
             if runs[at].kind == ObjectKind.PARQUET:
@@ -111,18 +126,21 @@ class BatchReader:
                 at += 1
                 continue
             upto = at + 1
-            while upto < len(runs) and runs[upto].kind == ObjectKind.MIXED:
+            while upto < len(runs) and runs[upto].kind != ObjectKind.PARQUET:
                 upto += 1
             await self._read_mixed(runs[at:upto], max_bytes, leader_epoch, minimum_one, end_limit, out)
             at = upto
+        _close_hole(out, max_bytes, leader_epoch, minimum_one)
         self._read_ahead(runs, out.end_offset)
         return out
 
     async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> FoundRecord | None:
         """The first record of the run, from `from_offset` on, at or after `timestamp`; None for none.
 
-        Raises as `read`.
+        A marker is no record: it is never found. Raises as `read`.
         """
+        if run.kind == ObjectKind.MARKERS:
+            return None
         if run.kind == ObjectKind.PARQUET:
             found = await self._parquet.find_timestamp(run, timestamp, from_offset)
             return None if found is None else FoundRecord(*found)
@@ -151,6 +169,7 @@ class BatchReader:
         end_limit: int | None,
         out: ReadBatches,
     ) -> None:
+        """Mixed runs, and those of markers between them."""
         selection = select_batches(
             runs,
             out.end_offset,
@@ -171,7 +190,7 @@ class BatchReader:
                 batch,
                 placed.batch.base_offset,
                 placed.end_offset,
-                placed.batch.record_count,
+                0 if placed.run.kind == ObjectKind.MARKERS else placed.batch.record_count,
                 leader_epoch,
             )
         out.end_offset = selection.end_offset
@@ -207,7 +226,8 @@ class BatchReader:
                 out.is_complete = False
                 return
             raise
-        out.end_offset = max(out.end_offset, run.end_offset)
+        upto = run.end_offset if end_limit is None else min(run.end_offset, end_limit)
+        out.end_offset = max(out.end_offset, upto)
 
     def _is_catch_up(self, run: Run) -> bool:
         age_ms = self._clock.wall_ms() - run.created_ms
@@ -222,6 +242,8 @@ class BatchReader:
         chunks: _Chunks = {}
         missing: list[tuple[ChunkRef, bool]] = []
         for placed in batches:
+            if placed.run.kind == ObjectKind.MARKERS:
+                continue
             is_catch_up = self._is_catch_up(placed.run)
             for chunk in self._chunks_of(placed.run, placed.start, placed.batch.length):
                 if chunk.id in chunks:
@@ -242,6 +264,8 @@ class BatchReader:
 
     async def _sound_batch(self, placed: Placed, chunks: _Chunks) -> memoryview:
         """The batch's bytes, CRC checked; read again from the store itself where it is wrong."""
+        if placed.run.kind == ObjectKind.MARKERS:
+            return _marker_batch(placed)
         refs = self._chunks_of(placed.run, placed.start, placed.batch.length)
         found = [_present(chunks[chunk.id]) for chunk in refs]
         batch = _bytes_of(placed, refs, found)
@@ -283,6 +307,33 @@ class BatchReader:
                     ahead.update((chunk.id, chunk) for chunk in self._chunks_of(run, start, batch.length))
                 start += batch.length
         self._cache.read_ahead(list(ahead.values())[:most])
+
+
+def _close_hole(out: ReadBatches, max_bytes: int, leader_epoch: int, minimum_one: bool) -> None:
+    """Where what was read ends with a hole, take the client past it, within the budget as any batch."""
+    if out.client_offset >= out.end_offset:
+        return
+    batch = memoryview(hole_batch(out.end_offset))
+    if out.bytes + len(batch) > max_bytes and (out.batch_count or not minimum_one):
+        out.is_complete = False
+        return
+    out.add(batch, out.end_offset - 1, out.end_offset, 0, leader_epoch)
+
+
+def _marker_batch(placed: Placed) -> memoryview:
+    run, batch = placed.run, placed.batch
+    marker = run.markers[batch.base_offset - run.base_offset]
+    assert marker.offset == batch.base_offset and batch.length == MARKER_BYTES, (
+        f"a marker at {marker.offset} where one of {batch.length} bytes at {batch.base_offset} is listed"
+    )
+    return memoryview(
+        control_batch(
+            MarkerKind.COMMIT if marker.is_commit else MarkerKind.ABORT,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp_ms=marker.timestamp,
+        )
+    )
 
 
 def _present(chunk: ChunkBytes | BaseException) -> ChunkBytes:

@@ -1,4 +1,4 @@
-"""Which batches of mixed objects a read takes, and where their bytes stand.
+"""Which batches of mixed objects, and markers among them, a read takes, and where their bytes stand.
 
 Invariants:
 - only batches that were stored are taken, each once, in the order of their offsets;
@@ -19,7 +19,7 @@ from sequencer.api import Run, RunBatch, Verdict
 
 
 class Placed(NamedTuple):
-    """A batch of a run, and the byte of the object at which it begins."""
+    """A batch of a run, and the byte of the object at which it begins (meaningless for a marker)."""
 
     run: Run
     batch: RunBatch

@@ -47,13 +47,18 @@ class CompactionSettings:
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What a job did. `refused`: objects left as orphans; `failures`: items whose input or store was bad."""
+    """What a job did. `refused`: objects left as orphans; `failures`: items whose input or store was bad.
+
+    `aborted_records` and `markers` were dropped: their offsets stay empty.
+    """
 
     rounds: int = 0
     objects: int = 0
     runs_replaced: int = 0
     partitions: int = 0
     records: int = 0
+    aborted_records: int = 0
+    markers: int = 0
     source_bytes: int = 0
     written_bytes: int = 0
     refused: list[str] = field(default_factory=list)
@@ -138,7 +143,7 @@ async def run_cycle(
                 break
             summary.rounds += 1
             swapped = 0
-            for result in await runner.run(items, assignment):
+            for result in in_offset_order(await runner.run(items, assignment)):
                 if isinstance(result, RewriteFailure):
                     summary.failures.append(result)
                     left_out.update((result.topic_name, partition) for partition in result.partitions)
@@ -158,10 +163,26 @@ async def run_cycle(
     return summary
 
 
+def in_offset_order(
+    outcomes: Sequence[RewriteResult | RewriteFailure],
+) -> list[RewriteResult | RewriteFailure]:
+    """Failures first, then results so that those of one partition come with rising offsets.
+
+    A transaction may lie in several items of its partition: its records must be gone before its marker goes,
+    and the sequencer refuses a swap that comes too early. A partition that comes in several items is alone in
+    each (see `plan`), so an item's first run says enough.
+    """
+    failures = [each for each in outcomes if isinstance(each, RewriteFailure)]
+    results = [each for each in outcomes if isinstance(each, RewriteResult)]
+    return [*failures, *sorted(results, key=lambda result: result.runs[0].base_offset)]
+
+
 def _count(summary: CompactionSummary, result: RewriteResult) -> None:
     summary.objects += 1
     summary.runs_replaced += sum(len(run.replaced) for run in result.runs)
     summary.records += result.row_count
+    summary.aborted_records += result.aborted_count
+    summary.markers += result.marker_count
     summary.source_bytes += result.source_bytes
     summary.written_bytes += result.object.size
     summary.keys.append(result.object.key)

@@ -1,8 +1,10 @@
 """Which runs become which Parquet files: work items out of the sequencer's candidates.
 
 Invariants:
-- an item's runs of a partition are contiguous and end at or below its last stable offset;
-- no run is split or planned twice; a partition comes at most once in an item;
+- an item's runs of a partition are contiguous and end at or below its last stable offset: every transaction in
+  them has ended, its aborted records may go, and so may markers;
+- no run is split or planned twice; a partition comes at most once in an item, and a partition that comes in
+  several items is alone in each;
 - one topic per item.
 
 Pure.
@@ -38,7 +40,10 @@ class PlanSettings(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Contiguous runs of one partition, in order."""
+    """Contiguous runs of one partition, in order, of mixed objects and of markers.
+
+    `aborted`: the aborted transactions that overlap them, each perhaps only in part.
+    """
 
     partition: int
     runs: list[Run]
@@ -56,8 +61,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all runs, as they are stored."""
-        return sum(run.length for run in self.runs)
+        """Bytes of all runs, as they are stored; markers are in no object."""
+        return sum(run.length for run in self.runs if run.kind is ObjectKind.MIXED)
 
 
 class WorkItem(msgspec.Struct, frozen=True, array_like=True):
@@ -107,10 +112,10 @@ def _plan_topic(candidates: Sequence[CompactionCandidate], settings: PlanSetting
 
 
 def compactable(candidate: CompactionCandidate) -> list[Run]:
-    """The candidate's first contiguous mixed runs below its last stable offset."""
+    """The candidate's first contiguous runs of mixed objects and markers below its last stable offset."""
     runs: list[Run] = []
     for run in candidate.runs:
-        if run.kind is not ObjectKind.MIXED or run.end_offset > candidate.last_stable_offset:
+        if run.kind is ObjectKind.PARQUET or run.end_offset > candidate.last_stable_offset:
             break
         if runs and run.base_offset != runs[-1].end_offset:
             break

@@ -3,13 +3,17 @@
 A task may run twice (a retry, a lost executor). Each attempt writes to a key of its own under the session that
 the driver opened; what no swap takes is an orphan there, and the sweep of ended sessions deletes it.
 
-Nothing here knows of Spark. Log compaction (`cleanup.policy=compact`) is not done: all records are kept.
+What a consumer with read_committed never sees is left out: records of aborted transactions and markers. Their
+offsets stay empty. Where nothing is left at all, the object has no rows and still stands for its offsets.
+
+Nothing here knows of Spark. Log compaction (`cleanup.policy=compact`) is not done: all other records are kept.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import bisect
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,7 +26,7 @@ from tailrace.object_store.api import Buffer, ObjectStore, StoreError
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
-from tailrace.record_batch import BatchHeader, InvalidBatch, read_header
+from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, read_header
 from tailrace.records import InvalidRecords
 
 MAX_GAP_BYTES = 1 << 20
@@ -46,6 +50,8 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
     row_count: int
     batch_count: int
     source_bytes: int
+    aborted_count: int = 0
+    marker_count: int = 0
 
 
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +75,10 @@ def ranges_to_read(
 ) -> list[ByteRange]:
     """Few ranges that hold all runs: neighbours are read together. A run is never cut."""
     wanted = sorted(
-        ByteRange(run.key, run.start, run.start + run.length) for piece in pieces for run in piece.runs
+        ByteRange(run.key, run.start, run.start + run.length)
+        for piece in pieces
+        for run in piece.runs
+        if run.kind is ObjectKind.MIXED
     )
     ranges: list[ByteRange] = []
     for each in wanted:
@@ -105,22 +114,25 @@ async def rewrite(
     created_ms = clock.wall_ms()
     key = f"{prefix}{item.topic_name}/{object_id}.parquet"
     try:
-        written = write_parquet(
-            _source_runs(item, data), object_id=object_id, cluster_id=cluster_id, created_ms=created_ms
-        )
+        kept = [keep(piece, data) for piece in item.pieces]
+        runs = [_source_run(item, piece, held) for piece, held in zip(item.pieces, kept, strict=True)]
+        written = write_parquet(runs, object_id=object_id, cluster_id=cluster_id, created_ms=created_ms)
     except (InvalidBatch, InvalidRecords, ValueError) as error:
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
     assert written.data is not None, "without a path the file is in memory"
     await store.put(key, [written.data], if_absent=True)
     # What is in the store counts, not what was sent.
-    problems = verify(await store.get(key), _source_runs(item, data), size=written.size, crc=written.crc)
+    problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
     if problems:
         raise RewriteFailed(f"{item.topic_name}: {key} is not what was written: {'; '.join(problems[:5])}")
     held = {(run.topic_id, run.partition): run for run in written.runs}
     replacements: list[ReplacementRun] = []
-    for piece in item.pieces:
+    for piece, of_piece in zip(item.pieces, kept, strict=True):
         run = held.get((piece.runs[0].topic_id, piece.partition))
         assert run is not None, "a run with a range is always written"
+        assert run.row_count == of_piece.record_count, (
+            f"{run.row_count} rows of {of_piece.record_count} records"
+        )
         assert (run.base_offset, run.end_offset) == (piece.base_offset, piece.end_offset)
         replacements.append(_replacement(piece, run.max_timestamp))
     _share_length(
@@ -134,6 +146,8 @@ async def rewrite(
         written.row_count,
         sum(run.batch_count for run in written.runs),
         item.stored_bytes,
+        sum(of_piece.aborted_count for of_piece in kept),
+        sum(of_piece.marker_count for of_piece in kept),
     )
 
 
@@ -190,22 +204,32 @@ async def _read(pieces: Sequence[Piece], store: ObjectStore) -> _Input:
     return _Input(ranges, await asyncio.gather(*(read(each) for each in ranges)))
 
 
-def _source_runs(item: WorkItem, data: _Input) -> list[SourceRun]:
-    return [
-        SourceRun(
-            TopicPartition(piece.runs[0].topic_id, piece.partition),
-            item.topic_name,
-            stored_batches(piece, data),
-            piece.base_offset,
-            piece.end_offset,
-        )
-        for piece in item.pieces
-    ]
+def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
+    partition = TopicPartition(piece.runs[0].topic_id, piece.partition)
+    return SourceRun(partition, item.topic_name, kept.batches, piece.base_offset, piece.end_offset)
 
 
-def stored_batches(piece: Piece, data: _Input) -> Iterator[SourceBatch]:
-    """The batches that consumers see: stored ones, without those of aborted transactions."""
+class Kept(NamedTuple):
+    """What is left of a piece, and how many of its offsets were what."""
+
+    batches: list[SourceBatch]
+    record_count: int
+    aborted_count: int
+    marker_count: int
+
+
+def keep(piece: Piece, data: _Input) -> Kept:
+    """The batches that a consumer with read_committed sees, and the account of all others.
+
+    Raises InvalidBatch where the bytes are not what was committed, or an offset is in no account.
+    """
+    aborted = AbortedRanges(piece.aborted)
+    batches: list[SourceBatch] = []
+    records = dropped = markers = 0
     for run in piece.runs:
+        if run.kind is ObjectKind.MARKERS:
+            markers += len(run.markers)
+            continue
         position = run.start
         for batch in run.batches:
             start, position = position, position + batch.length
@@ -218,20 +242,56 @@ def stored_batches(piece: Piece, data: _Input) -> Iterator[SourceBatch]:
                     f"{run.key} at byte {start}: a batch of {header.length} bytes and {header.record_count}"
                     f" records; committed were {batch.length} and {batch.record_count}"
                 )
-            if not is_aborted(header, batch.base_offset, piece.aborted):
-                yield SourceBatch(view, batch.base_offset, LEADER_EPOCH)
-
-
-def is_aborted(header: BatchHeader, base_offset: int, aborted: Sequence[AbortedTransaction]) -> bool:
-    """Whether the batch's records belong to a transaction that was aborted. Markers stay."""
-    return (
-        header.is_transactional
-        and not header.is_control
-        and any(
-            each.producer_id == header.producer_id and each.first_offset <= base_offset <= each.last_offset
-            for each in aborted
+            if header.is_control:
+                raise InvalidBatch(f"{run.key} at byte {start}: a control batch; markers are in no object")
+            if aborted.holds(header, batch.base_offset):
+                # Its CRC counts too: a flipped flag or producer id must not drop a committed record.
+                check_crc(view)
+                dropped += batch.record_count
+            else:
+                batches.append(SourceBatch(view, batch.base_offset, LEADER_EPOCH))
+                records += batch.record_count
+    offsets = piece.end_offset - piece.base_offset
+    if records + dropped + markers != offsets:
+        raise InvalidBatch(
+            f"partition {piece.partition}, offsets {piece.base_offset} to {piece.end_offset}: {records} records,"
+            f" {dropped} aborted and {markers} markers; {offsets} are expected"
         )
-    )
+    _check_markers(piece)
+    return Kept(batches, records, dropped, markers)
+
+
+def _check_markers(piece: Piece) -> None:
+    """Each aborted range that ends in the piece must end with its abort marker: else the two don't belong together."""
+    aborts = {
+        (marker.offset, marker.producer_id)
+        for run in piece.runs
+        for marker in run.markers
+        if not marker.is_commit
+    }
+    for each in piece.aborted:
+        if each.last_offset < piece.end_offset and (each.last_offset, each.producer_id) not in aborts:
+            raise InvalidBatch(
+                f"partition {piece.partition}: producer {each.producer_id} aborted offsets {each.first_offset} to"
+                f" {each.last_offset}, but no marker of it stands there"
+            )
+
+
+class AbortedRanges:
+    """The aborted transactions of one partition, by producer; those of one producer never overlap."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._of: dict[int, list[AbortedTransaction]] = {}
+        for each in sorted(aborted, key=lambda each: each.first_offset):
+            self._of.setdefault(each.producer_id, []).append(each)
+
+    def holds(self, header: BatchHeader, base_offset: int) -> bool:
+        """Whether the batch belongs to one of them: it does so wholly or not at all."""
+        if not header.is_transactional or header.is_control:
+            return False
+        mine = self._of.get(header.producer_id, [])
+        place = bisect.bisect_right(mine, base_offset, key=lambda each: each.first_offset) - 1
+        return place >= 0 and base_offset <= mine[place].last_offset
 
 
 def _replacement(piece: Piece, max_timestamp: int) -> ReplacementRun:

@@ -457,3 +457,23 @@ def control_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
+
+
+MARKER_BYTES = HEADER_BYTES + _MARKER.size
+"""The length of every control batch that Tailrace makes."""
+
+
+def hole_batch(end_offset: int) -> bytes:
+    """A batch without data at the last offset of a hole, so that a reader's position gets past it.
+
+    It is a commit marker of no producer, which clients skip whatever their isolation. A batch of no records
+    (what Kafka's cleaner leaves there) would do for most; but librdkafka takes an answer with neither records
+    nor control batches for one that was cut off, doubles its fetch size and in the end reports an error.
+    """
+    return control_batch(
+        MarkerKind.COMMIT,
+        producer_id=-1,
+        producer_epoch=-1,
+        timestamp_ms=NO_TIMESTAMP,
+        base_offset=end_offset - 1,
+    )

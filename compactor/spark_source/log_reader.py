@@ -1,8 +1,8 @@
 """A topic's log as columns: hot tail and Parquet as one table, a range of offsets at a time.
 
 What a consumer with read_committed would see: at or above log start, below the last stable offset, each record
-once. A range is read by asking the sequencer for its runs when it is read, so that a swap or a collection between
-planning and reading changes nothing.
+once, none of an aborted transaction and no marker. A range is read by asking the sequencer for its runs when it is
+read, so that a swap or a collection between planning and reading changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compactor.rewrite import is_aborted
+from compactor.rewrite import AbortedRanges
 from sequencer.api import (
     AbortedTransaction,
     FindAnswer,
@@ -239,6 +239,9 @@ class LogReader:
                 if group.first_offset < end:
                     yield await self._row_group(run, index, group, start, end)
             return
+        if run.kind is ObjectKind.MARKERS:
+            return
+        ended_badly = AbortedRanges(aborted)
         data = await self._store.get_range(run.key, run.start, run.length)
         pending: list[UnpackedBatch] = []
         size = 0
@@ -247,9 +250,9 @@ class LogReader:
                 batch.base_offset < end and start < batch.base_offset + batch.record_count
             ):
                 continue
-            if header.is_control or is_aborted(header, batch.base_offset, aborted):
-                continue
             check_crc(view)
+            if ended_badly.holds(header, batch.base_offset):
+                continue
             pending.append(unpack(msgspec.structs.replace(header, base_offset=batch.base_offset), view))
             size += len(pending[-1].records)
             if size >= DECODE_BYTES:

@@ -16,13 +16,14 @@ from cache.chunk_cache import ChunkCache
 from cache.reader import BatchReader, FoundRecord, ReadBatches
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import ObjectKind, Ring, Run, RunBatch, Verdict
+from sequencer.api import Marker, ObjectKind, Ring, Run, RunBatch, Verdict
 from tailrace.clock import ManualClock
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import Compression, check_crc, read_header, split
+from tailrace.record_batch import MARKER_BYTES, Compression, check_crc, read_header, split
 from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.support.consumer import is_abort
 
 TOPIC = UUID(int=5)
 SETTINGS = CacheSettings(chunk_bytes=128, memory_bytes=1 << 20)
@@ -309,6 +310,10 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
             found = await reader.read([run], offset, 700, EPOCH)
             seen += batches_in(found)
             offset = found.end_offset
+        # The run ends with offsets that hold nothing: a batch without data takes the client past them.
+        last, hole = seen.pop()
+        assert last == run.end_offset - 1 and read_header(hole).is_control
+        assert (found.client_offset, found.record_count) == (run.end_offset, 4 * (found.batch_count - 1))
         assert [base for base, _ in seen] == [base for base, _ in source]
         for (_, got), (base, old) in zip(seen, source, strict=True):
             values = [(each.timestamp, each.key, each.value) for each in decode_records(got)]
@@ -320,6 +325,110 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
         limited = await reader.read([run], 100, 1 << 20, EPOCH, end_limit=108)
         assert [base for base, _ in batches_in(limited)] == [100, 104]
         await reader.close()
+
+    asyncio.run(whole())
+
+
+def test_a_hole_that_has_no_room_in_the_answer_waits_for_the_next(
+    parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
+) -> None:
+    run, body, source = parquet
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [body])
+        reader = reader_over(store, clock)
+        last = source[-1][0]
+        exact = (await reader.read([run], last, 1, EPOCH)).bytes
+        full = await reader.read([run], last, exact, EPOCH)
+        assert (full.batch_count, full.client_offset, full.is_complete) == (1, last + 4, False)
+        nothing = await reader.read([run], last + 4, 10, EPOCH, minimum_one=False)
+        assert (nothing.bytes, nothing.client_offset, nothing.is_complete) == (0, last + 4, False)
+        passed = await reader.read([run], last + 4, 10, EPOCH)
+        assert (passed.client_offset, passed.first_offset) == (run.end_offset, run.end_offset - 1)
+        assert (passed.record_count, passed.is_complete) == (0, True)
+        await reader.close()
+
+    asyncio.run(whole())
+
+
+def markers_run(base_offset: int, *ends: tuple[int, bool]) -> Run:
+    """Markers of (producer, is commit), in no object."""
+    markers = [
+        Marker(base_offset + at, *end, T0 + 7)
+        for at, end in enumerate((by, 4, is_commit) for by, is_commit in ends)
+    ]
+    table = [RunBatch(MARKER_BYTES, 1, Verdict.STORED, marker.offset, -1) for marker in markers]
+    return Run(
+        TOPIC, 0, base_offset, base_offset + len(ends), UUID(int=0), ObjectKind.MARKERS, "", 0, 0, 0,
+        MARKER_BYTES * len(ends), -1, T0, 1, T0, table, markers,
+    )  # fmt: skip
+
+
+def test_markers_are_control_batches_between_the_others_and_need_no_object() -> None:
+    first, body, before = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED)])
+    markers = markers_run(13, (5, True), (6, False))
+    second, more, after = mixed_run("m/2", 15, [(batch_of(2), Verdict.STORED)])
+    runs = [first, markers, second]
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        await store.put("m/2", [more])
+        reader = reader_over(store, clock)
+        found = await reader.read(runs, 10, 10_000, EPOCH)
+        got = batches_in(found)
+        assert [base for base, _ in got] == [10, 13, 14, 15]
+        assert [data[16:] for _, data in (got[0], got[3])] == [before[0][2][16:], after[0][2][16:]]
+        assert (found.record_count, found.end_offset, found.is_complete) == (5, 17, True)
+        for (_, data), producer, is_commit in zip(got[1:3], (5, 6), (True, False), strict=True):
+            header = read_header(data)
+            assert header.is_control and header.is_transactional and len(data) == MARKER_BYTES
+            assert (header.producer_id, header.producer_epoch, header.max_timestamp) == (producer, 4, T0 + 7)
+            assert is_abort(data) is not is_commit
+        assert [base for base, _ in batches_in(await reader.read(runs, 14, 10_000, EPOCH))] == [14, 15]
+        one = await reader.read(runs, 13, 10, EPOCH)
+        assert (one.batch_count, one.end_offset, one.is_complete) == (1, 14, False)
+        none = await reader.read(runs, 13, 10, EPOCH, minimum_one=False)
+        assert (none.batch_count, none.end_offset) == (0, 13)
+        limited = await reader.read(runs, 10, 10_000, EPOCH, end_limit=14)
+        assert (limited.batch_count, limited.end_offset, limited.is_complete) == (2, 14, False)
+        alone = await reader.read([markers], 13, 10_000, EPOCH)
+        assert (alone.batch_count, alone.record_count, alone.is_complete) == (2, 0, True)
+
+    asyncio.run(whole())
+
+
+def test_a_time_is_never_found_on_a_marker() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        reader = reader_over(MemoryStore(clock), clock)
+        assert await reader.find_timestamp(markers_run(13, (5, True)), T0, 0) is None
+        assert await reader.find_timestamp(markers_run(13, (5, True)), -1, 0) is None
+
+    asyncio.run(whole())
+
+
+def test_old_runs_beyond_markers_are_read_ahead() -> None:
+    first, body, _ = mixed_run("m/1", 0, [(batch_of(3, 300), Verdict.STORED) for _ in range(2)], created_ms=0)
+    second, more, _ = mixed_run("m/2", 7, [(batch_of(3, 300), Verdict.STORED)], created_ms=0)
+
+    async def whole() -> None:
+        clock = ManualClock(T0)
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        await store.put("m/2", [more])
+        alone = ZoneRing(Ring(1, []), "a", 1)
+        cache = ChunkCache(store, replace(SETTINGS, chunk_bytes=1024), lambda: alone)
+        reader = BatchReader(cache, clock, POOL)
+        await reader.read([first, markers_run(6, (5, True)), second], 0, 1000, EPOCH)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert cache.bytes_held > 2048
+        await reader.close()
+        await cache.close()
 
     asyncio.run(whole())
 
@@ -368,7 +477,7 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
         store = MemoryStore(clock)
         await store.put("p/1", [body])
         sound = batches_in(await reader_over(store, clock).read([run], 100, 1 << 20, EPOCH))
-        assert len(sound) == len(source)
+        assert len(sound) == len(source) + 1
         named = [await read_with_rot_at(place, sound) for place in range(4, len(body), 97)]
         assert any(named)
 

@@ -1,0 +1,50 @@
+"""A consumer as Java's is: from fetched bytes and the list of aborted transactions to records and a position.
+
+After Kafka's CompletedFetch: a producer counts as aborted from the first offset that the list gives for it until
+its abort marker; control batches are skipped; the next position is where the last batch ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sequencer.api import AbortedTransaction
+from tailrace.object_store.api import Buffer
+from tailrace.record_batch import MarkerKind, check_crc, split
+from tailrace.records import Record, decode_records
+
+
+@dataclass(slots=True)
+class JavaLikeConsumer:
+    """`records`: what the application got, in order. `position`: what it fetches next."""
+
+    position: int
+    is_read_committed: bool = True
+    records: list[Record] = field(default_factory=list)
+
+    def take(self, data: Buffer, aborted: Iterable[AbortedTransaction]) -> None:
+        """One fetch's answer."""
+        waiting = sorted(aborted, key=lambda each: each.first_offset)
+        now_aborted: set[int] = set()
+        for header, batch in split(memoryview(data)):
+            check_crc(batch)
+            if self.is_read_committed and header.has_producer_id:
+                while waiting and waiting[0].first_offset < header.end_offset:
+                    now_aborted.add(waiting.pop(0).producer_id)
+                if header.is_control:
+                    if is_abort(batch):
+                        now_aborted.discard(header.producer_id)
+                elif header.is_transactional and header.producer_id in now_aborted:
+                    self.position = header.end_offset
+                    continue
+            if not header.is_control:
+                self.records += [each for each in decode_records(batch) if each.offset >= self.position]
+            self.position = max(self.position, header.end_offset)
+
+
+def is_abort(control: Buffer) -> bool:
+    """Whether a control batch's first record says that its transaction was aborted."""
+    [record] = decode_records(control)
+    assert record.key is not None
+    return int.from_bytes(record.key[2:4], "big") == MarkerKind.ABORT
