@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 100
+MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
 help: ## List the tasks.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -45,6 +46,9 @@ test: setup ## All tests.
 integration: setup ## The integration tests alone.
 	$(BIN)/python -m pytest -q tests/integration
 
+minio: ## Compile MinIO with Go into ~/go/bin (minutes): the S3 tests then run on it, too.
+	GOBIN=$(HOME)/go/bin go install github.com/minio/minio@$(MINIO)
+
 compat: setup ## Produce, consume, groups, admin with every Kafka client that can be had; prints a table.
 	$(BIN)/python -m tests.compat.run
 
@@ -63,4 +67,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration compat simulate bench overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate bench overload lock

@@ -24,7 +24,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_obstore import ObstoreStore
-from tests.support.servers import S3Server, find_minio, minio_server
+from tests.support.servers import NO_MINIO, S3Server, minio_server
 
 Open = Callable[[], ObjectStore]
 Scenario = Callable[[ObjectStore], Awaitable[None]]
@@ -32,7 +32,7 @@ Scenario = Callable[[ObjectStore], Awaitable[None]]
 
 CLOCK = SystemClock()
 IN_MEMORY = ("memory", "faulty", "metered", "hedged")
-SERVERS = ("moto", "minio") if find_minio() else ("moto",)
+SERVERS = ("moto", "minio")
 KINDS = (
     *IN_MEMORY,
     "folder",
@@ -44,8 +44,10 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def minio() -> Iterator[S3Server | None]:
+def minio() -> Iterator[S3Server]:
     with minio_server() as server:
+        if server is None:
+            pytest.skip(NO_MINIO)
         yield server
 
 

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.cluster import Cluster, Part, running_cluster
+from tests.support.servers import NO_MINIO, find_minio
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -22,9 +23,11 @@ KEYS = 50
 RECORDS = 20_000
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as started:
+@pytest.fixture(scope="module", params=["moto", "minio"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    if request.param == "minio" and find_minio() is None:
+        pytest.skip(NO_MINIO)
+    with running_cluster(is_minio_wanted=request.param == "minio") as started:
         yield started
 
 

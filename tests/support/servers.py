@@ -31,6 +31,7 @@ from tailrace.cli.demo.ports import free_port
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_place import S3Credentials, S3Place
 
+NO_MINIO = "MinIO is not at hand: `make minio` compiles it where there is Go"
 START_SECONDS = 60
 STOP_SECONDS = 10
 _PORT_ATTEMPTS = 3
