@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Literal
 from uuid import UUID
 
-from sequencer.api import LeaseLost, Run, SequencerUnavailable
+from sequencer.api import LeaseLost, ObjectKind, Run, SequencerUnavailable
 from sequencer.batch_table import join_run
 from sequencer.rows import (
     HOT,
@@ -25,7 +25,7 @@ from sequencer.rows import (
 )
 from tailrace.clock import Clock
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
 _running_max = attrgetter("running_max_timestamp")
@@ -73,6 +73,16 @@ class MemoryRowStore:
 
     async def open(self) -> Identity:
         return self._identity
+
+    async def identity(self) -> Identity:
+        return self._identity
+
+    async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
+        if committer_epoch != self._epoch:
+            raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")
+        self._identity = Identity(
+            cluster_id=cluster_id, incarnation=incarnation, schema_version=SCHEMA_VERSION
+        )
 
     async def now_ms(self) -> int:
         return self._clock.wall_ms()
@@ -124,7 +134,7 @@ class MemoryRowStore:
                 assert row is None or (type(row) is kind and key_of(row) == key), f"{row} under {key}"
         objects = changes.by_kind.get(ObjectRow, {})
         for row in changes.by_kind.get(RunRow, {}).values():
-            if isinstance(row, RunRow):
+            if isinstance(row, RunRow) and row.kind is not ObjectKind.MARKERS:
                 named = (row.object_id,)
                 stored = objects[named] if named in objects else self._objects.get(row.object_id)
                 assert stored is not None, f"run {key_of(row)} names object {row.object_id}, which has no row"
@@ -160,7 +170,7 @@ class MemoryRowStore:
     # --- cold rows
 
     def _joined(self, row: RunRow) -> Run:
-        return join_run(row, self._objects[row.object_id])
+        return join_run(row, None if row.kind is ObjectKind.MARKERS else self._objects[row.object_id])
 
     def _index_at(self, runs: list[RunRow], offset: int) -> int:
         return bisect_right(runs, offset, key=_end_offset)
@@ -210,7 +220,7 @@ class MemoryRowStore:
         for (topic_id, partition), runs in sorted(self._runs.items()):
             if wanted is not None and topic_id not in wanted:
                 continue
-            mixed = [row for row in runs if not row.is_parquet]
+            mixed = [row for row in runs if row.kind is ObjectKind.MIXED]
             found.append(
                 PartitionBytes(
                     topic_id=topic_id,
@@ -233,6 +243,18 @@ class MemoryRowStore:
             for row in runs
             if row.object_id == object_id
         ]
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        found: list[RunRow] = []
+        for place in sorted(self._runs):
+            if key is not None and place < key[:2]:
+                continue
+            runs = self._runs[place]
+            start = 0 if key is None or place != key[:2] else bisect_right(runs, key[2], key=_base_offset)
+            found += runs[start : start + limit - len(found)]
+            if len(found) >= limit:
+                break
+        return found
 
     async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
         after = sorted((row for row in self._objects.values() if row.key > key), key=attrgetter("key"))
@@ -261,7 +283,7 @@ class MemoryRowStore:
             retired_objects=len(retired),
             retired_bytes=retired_bytes,
             live_bytes=sum(row.size for row in objects) - retired_bytes,
-            uncompacted_bytes=sum(row.length for row in runs if not row.is_parquet),
+            uncompacted_bytes=sum(row.length for row in runs if row.kind is ObjectKind.MIXED),
         )
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import ObjectKind, Run
+from sequencer.api import ObjectKind, Run, TransactionState
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -123,6 +123,69 @@ class GroupOffsetRow(Row, frozen=True):
     expires_ms: int | None
 
 
+class TransactionRow(Row, frozen=True):
+    """A transactional id: who its producer is now, and its transaction.
+
+    `number` counts the producer's transactions: that of the open one, or of the last. `partitions` and `groups`
+    are the open one's; `started_ms` is -1 when none is open.
+    `previous_*`: the producer id and epoch that the current ones followed, while asking for new ones again
+    under these gets the current ones again; -1 for none.
+    `ended_*`: the last end that was asked for, by producer id, epoch and number; `answered_*` its answer.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    number: int
+    state: TransactionState
+    timeout_ms: int
+    started_ms: int
+    partitions: list[tuple[UUID, int]]
+    groups: list[str]
+    previous_id: int
+    previous_epoch: int
+    ended_id: int
+    ended_epoch: int
+    ended_number: int
+    ended_is_commit: bool
+    answered_id: int
+    answered_epoch: int
+    updated_ms: int
+
+
+class OpenRangeRow(Row, frozen=True):
+    """Where a producer's open transaction begins in a partition: at the first batch that was stored."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    first_offset: int
+
+
+class AbortedRow(Row, frozen=True):
+    """An aborted transaction in a partition; `last_offset` is its marker's, and no other row's of the partition."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class PendingOffsetRow(Row, frozen=True):
+    """A position that becomes the group's when the producer's open transaction commits."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expires_ms: int | None
+
+
 class BrokerConfigRow(Row, frozen=True):
     """`name`: broker id as text, '' for the cluster-wide default."""
 
@@ -162,7 +225,8 @@ class ObjectRow(Row, frozen=True):
 
 
 class RunRow(Row, frozen=True):
-    """Key: (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]."""
+    """Key: (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]. `markers`: encoded list[Marker],
+    b"" unless the kind is MARKERS; then `object_id` is nil."""
 
     topic_id: UUID
     partition: int
@@ -175,13 +239,15 @@ class RunRow(Row, frozen=True):
     running_max_timestamp: int
     commit_number: int
     created_ms: int
-    is_parquet: bool
+    kind: ObjectKind
     batches: bytes
+    markers: bytes = b""
 
 
 AnyRow = (
     CounterRow | TopicRow | PartitionRow | SessionRow | CommitRow | AgentRow | ProducerRow | GroupRow
-    | GroupOffsetRow | BrokerConfigRow | LeaseRow | SwapRow | ObjectRow | RunRow
+    | GroupOffsetRow | TransactionRow | OpenRangeRow | AbortedRow | PendingOffsetRow | BrokerConfigRow
+    | LeaseRow | SwapRow | ObjectRow | RunRow
 )  # fmt: skip
 
 KEYS: dict[type[Row], tuple[str, ...]] = {
@@ -194,6 +260,10 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     ProducerRow: ("topic_id", "partition", "producer_id"),
     GroupRow: ("group_id",),
     GroupOffsetRow: ("group_id", "topic_id", "partition"),
+    TransactionRow: ("transactional_id",),
+    OpenRangeRow: ("topic_id", "partition", "producer_id"),
+    AbortedRow: ("topic_id", "partition", "producer_id", "first_offset"),
+    PendingOffsetRow: ("group_id", "topic_id", "partition", "producer_id"),
     BrokerConfigRow: ("name",),
     LeaseRow: ("name",),
     SwapRow: ("swap_id",),
@@ -266,6 +336,15 @@ class RowStore(Protocol):
         """Connect, migrate if this is allowed, and say which database it is (made anew when empty)."""
         ...
 
+    async def identity(self) -> Identity:
+        """Which database this is now: another one may have taken its place since `open`."""
+        ...
+
+    async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
+        """Make this (empty) database a recovered one, while its committer's lease is held. Incarnation 0: it is
+        being filled, and no committer may start. Raises LeaseLost."""
+        ...
+
     async def now_ms(self) -> int:
         """The database's clock."""
         ...
@@ -321,6 +400,10 @@ class RowStore(Protocol):
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]: ...
 
     async def runs_of_object(self, object_id: UUID) -> list[Run]: ...
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        """Run rows of all partitions in the order of their key, after this one (None: from the first)."""
+        ...
 
     async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
         """In key order."""

@@ -15,6 +15,9 @@ MAKE_CLUSTER = f"""
     values (1, $1, 1, {SCHEMA_VERSION}, '', '', 0, 0)
     on conflict (id) do nothing
 """
+ADOPT = """
+    update cluster set cluster_id = $1, incarnation = $2 where id = 1 and committer_epoch = $3 returning id
+"""
 IDENTITY = "select cluster_id, incarnation, schema_version from cluster where id = 1"
 
 # Who holds it keeps its epoch, also late, as long as nobody else took it.
@@ -123,3 +126,11 @@ STATISTICS = """
         (select cast(coalesce(sum(length), 0) as bigint) from runs where not is_parquet)
     from objects
 """
+
+
+def run_rows_after(columns: str) -> str:
+    """Run rows in the order of their key, after ($1, $2, $3)."""
+    return (
+        f"select {columns} from runs where (topic_id, partition, base_offset) > ($1, $2, $3) "
+        "order by topic_id, partition, base_offset limit $4"
+    )

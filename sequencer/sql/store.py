@@ -9,7 +9,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from sequencer.api import Run
+from sequencer.api import LeaseLost, Run, SequencerUnavailable
 from sequencer.rows import (
     HOT,
     Changes,
@@ -17,6 +17,7 @@ from sequencer.rows import (
     ObjectRow,
     PartitionBytes,
     Row,
+    RunRow,
     StoreStatistics,
 )
 from sequencer.sql import statements
@@ -103,8 +104,18 @@ class SqlRowStore:
     async def open(self) -> Identity:
         await self._database.start(migrate=self._auto_migrate)
         await self._database.execute(statements.MAKE_CLUSTER, str(self._entropy.uuid()))
-        ((cluster_id, incarnation, schema_version),) = await self._database.fetch(statements.IDENTITY)
+        return await self.identity()
+
+    async def identity(self) -> Identity:
+        found = await self._database.fetch(statements.IDENTITY)
+        if not found:
+            raise SequencerUnavailable("the database says of no cluster: it was emptied since it was opened")
+        cluster_id, incarnation, schema_version = found[0]
         return Identity(cluster_id, incarnation, schema_version)
+
+    async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
+        if not await self._database.execute(statements.ADOPT, cluster_id, incarnation, committer_epoch):
+            raise LeaseLost(f"committer epoch {committer_epoch} is over: another has taken the lease")
 
     async def now_ms(self) -> int:
         ((now,),) = await self._database.fetch(statements.NOW)
@@ -193,6 +204,14 @@ class SqlRowStore:
 
     async def runs_of_object(self, object_id: UUID) -> list[Run]:
         return self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        topic_id, partition, base_offset = key or (UUID(int=0), -1, -1)
+        table = self._tables[RunRow]
+        found = await self._database.fetch(
+            statements.run_rows_after(table.columns), self._uuid(topic_id), partition, base_offset, limit
+        )
+        return [table.codec.decode_row(values) for values in found]
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         if topic_ids is None:
