@@ -40,6 +40,7 @@ from sequencer.api import (
     Sequencer,
     SequencerError,
     StaleGroup,
+    TransactionRef,
 )
 from tailrace.clock import Clock, Entropy
 
@@ -155,8 +156,13 @@ class GroupCoordinator:
         generation: int,
         offsets: list[OffsetPosition],
         retention_ms: int = -1,
+        *,
+        transaction: TransactionRef | None = None,
+        joins: bool = False,
     ) -> OffsetErrors:
         """OffsetCommit: by a member of this generation, or (generation -1, no member) for an empty group.
+
+        TxnOffsetCommit, where `transaction` is given; generation -1 and no member are then a client that doesn't tell.
 
         Raises:
             GroupRefusal: for all partitions alike.
@@ -164,29 +170,41 @@ class GroupCoordinator:
         """
         identity = self._identity()
         request = CommitOffsets(
-            group_id, identity.broker_id, identity.lease_epoch, generation, member_id, offsets, retention_ms
+            group_id,
+            identity.broker_id,
+            identity.lease_epoch,
+            generation,
+            member_id,
+            offsets,
+            retention_ms,
+            transaction,
+            joins,
         )
+        is_transactional = transaction is not None
         if generation < 0 and not member_id and instance_id is None:
             try:
                 return await self._sequencer.commit_offsets(request)
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
-        await self._may_commit(group_id, member_id, instance_id, generation)
+        await self._may_commit(group_id, member_id, instance_id, generation, is_transactional)
         try:
             return await self._sequencer.commit_offsets(request)
         except StaleGroup as error:
             # The group went on meanwhile, which memory knows; or it is another agent's now.
-            await self._may_commit(group_id, member_id, instance_id, generation)
+            await self._may_commit(group_id, member_id, instance_id, generation, is_transactional)
             held = self._held.get(group_id)
             if held is not None:
                 self._forget(held)
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR) from error
 
     async def _may_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, is_transactional: bool
     ) -> None:
         code = await self._step(
-            group_id, lambda group, now: group.commit(now, member_id, instance_id, generation)
+            group_id,
+            lambda group, now: group.commit(
+                now, member_id, instance_id, generation, is_transactional=is_transactional
+            ),
         )
         if code is not ErrorCode.NONE:
             raise GroupRefusal(code)

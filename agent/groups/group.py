@@ -456,12 +456,23 @@ class Group:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return code
 
-    def commit(self, now: float, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Whether this member may commit offsets now. Between generations it still may: it still owns them."""
+    def commit(
+        self,
+        now: float,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether this member may commit offsets now. Between generations it still may: it still owns them.
+
+        A transaction's offsets are taken also while the assignment is made, as Kafka does: they stay pending.
+        """
         code = self._validate_generation(member_id, instance_id, generation)
         if code is ErrorCode.NONE:
             self._restart_session(now, self.members[member_id])
-            if self.phase is GroupPhase.COMPLETING_REBALANCE:
+            if self.phase is GroupPhase.COMPLETING_REBALANCE and not is_transactional:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return code
 

@@ -15,6 +15,8 @@ from agent.handlers import (
     produce,
     producers,
     topics,
+    transaction_admin,
+    transactions,
 )
 from agent.protocol import ApiKey
 from agent.services import Handler
@@ -39,6 +41,11 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_RECORDS: topics.delete_records,
     ApiKey.INIT_PRODUCER_ID: producers.init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+    ApiKey.END_TXN: transactions.end,
+    ApiKey.WRITE_TXN_MARKERS: transaction_admin.write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.txn_offset_commit,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: topics.describe_log_dirs,
@@ -48,5 +55,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSET_DELETE: group_offsets.offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: producers.describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transaction_admin.list_transactions,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
 }

@@ -1,10 +1,27 @@
-"""ApiVersions: the APIs that have a handler, with the versions that are declared for them."""
+"""ApiVersions: the APIs that have a handler, with the versions that are declared for them; and the cluster's features.
+
+Kafka's feature levels are what clients decide on. `transaction.version` 2 (KIP-890) makes them use Produce 12 and
+EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction.
+"""
 
 from __future__ import annotations
 
 from agent.protocol.api_keys import supported_versions
-from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from agent.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from agent.services import RequestContext, Services
+
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_LEVELS = (0, 2)
+FEATURES_EPOCH = 1
+"""Rises when finalized levels change; clients take those of the highest epoch they have seen."""
+FIRST_WITH_LEVEL_0 = 4
+"""Clients of older versions fail at a supported range that begins at 0 (KAFKA-17011)."""
 
 
 async def handle(
@@ -13,6 +30,11 @@ async def handle(
     """List what is served."""
     from agent.handlers import HANDLERS
 
+    lowest, highest = TRANSACTION_LEVELS
+    supported = [SupportedFeatureKey(TRANSACTION_VERSION, lowest, highest)]
     return ApiVersionsResponse(
-        api_keys=[ApiVersion(key, first, last) for key, first, last in supported_versions(HANDLERS)]
+        api_keys=[ApiVersion(key, first, last) for key, first, last in supported_versions(HANDLERS)],
+        supported_features=supported if context.api_version >= FIRST_WITH_LEVEL_0 else [],
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[FinalizedFeatureKey(TRANSACTION_VERSION, highest, highest)],
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from operator import attrgetter
 
 import structlog
 
@@ -116,6 +117,8 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
     deadline = services.clock.monotonic() + max_wait
     max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
     read_committed = request.isolation_level == READ_COMMITTED
+    for each in wanted:
+        each.data.aborted_transactions = [] if read_committed else None
     plans = 0
     while True:
         live = [each for each in wanted if not each.is_failed]
@@ -252,7 +255,7 @@ async def _read_partition(
     if read_committed:
         wanted.data.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-            for aborted in found.aborted
+            for aborted in sorted(found.aborted, key=attrgetter("first_offset", "last_offset"))
             if aborted.first_offset < read.end_offset and aborted.last_offset >= wanted.wish.fetch_offset
         ]
 

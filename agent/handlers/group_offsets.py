@@ -103,14 +103,16 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """Stored positions of one group, or (from version 8 on) of several; -1 where there is none."""
     if context.api_version >= MANY_GROUPS:
-        return OffsetFetchResponse(groups=[await _fetch(services, context, each) for each in request.groups])
+        return OffsetFetchResponse(
+            groups=[await _fetch(services, context, each, request.require_stable) for each in request.groups]
+        )
     topics = request.topics
     if topics is not None:
         named = [
             OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in topics
         ]
     group = OffsetFetchRequestGroup(request.group_id, topics=None if topics is None else named)
-    found = await _fetch(services, context, group)
+    found = await _fetch(services, context, group, request.require_stable)
     response = OffsetFetchResponse(error_code=found.error_code)
     if found.error_code and context.api_version < 2 and topics is not None:
         # Version 1 has no place for the group's error but each partition's.
@@ -145,7 +147,7 @@ async def offset_fetch(
 
 
 async def _fetch(
-    services: Services, context: RequestContext, request: OffsetFetchRequestGroup
+    services: Services, context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     response = OffsetFetchResponseGroup(group_id=request.group_id)
     if not request.group_id:
@@ -153,16 +155,22 @@ async def _fetch(
         return response
     try:
         if request.topics is None:
-            response.topics = await _all_positions(services, request.group_id)
+            response.topics = await _all_positions(services, request.group_id, require_stable)
         else:
-            response.topics = await _asked_positions(services, context, request.group_id, request.topics)
+            response.topics = await _asked_positions(
+                services, context, request.group_id, request.topics, require_stable
+            )
     except REFUSALS as error:
         response.error_code = group_code(error)
     return response
 
 
 async def _asked_positions(
-    services: Services, context: RequestContext, group_id: str, topics: list[OffsetFetchRequestTopics]
+    services: Services,
+    context: RequestContext,
+    group_id: str,
+    topics: list[OffsetFetchRequestTopics],
+    require_stable: bool,
 ) -> list[OffsetFetchResponseTopics]:
     answers: list[OffsetFetchResponseTopics] = []
     asked: list[tuple[UUID, int]] = []
@@ -183,11 +191,13 @@ async def _asked_positions(
     if asked:
         found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, asked))
         for row, position in zip(rows, found.positions, strict=True):
-            _fill(row, position)
+            _fill(row, position, require_stable)
     return answers
 
 
-async def _all_positions(services: Services, group_id: str) -> list[OffsetFetchResponseTopics]:
+async def _all_positions(
+    services: Services, group_id: str, require_stable: bool
+) -> list[OffsetFetchResponseTopics]:
     found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, None))
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
     for position in sorted(found.positions, key=lambda each: (each.topic_id.bytes, each.partition)):
@@ -198,12 +208,16 @@ async def _all_positions(services: Services, group_id: str) -> list[OffsetFetchR
             position.topic_id, OffsetFetchResponseTopics(known.topic.name, position.topic_id)
         )
         row = OffsetFetchResponsePartitions(position.partition)
-        _fill(row, position)
+        _fill(row, position, require_stable)
         answer.partitions.append(row)
     return list(answers.values())
 
 
-def _fill(row: OffsetFetchResponsePartitions, position: OffsetPosition) -> None:
+def _fill(row: OffsetFetchResponsePartitions, position: OffsetPosition, require_stable: bool) -> None:
+    if require_stable and position.has_pending:
+        # An open transaction may still change it (KIP-447): the client asks again until that has ended.
+        row.committed_offset, row.error_code = -1, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return
     row.committed_offset = position.offset
     row.committed_leader_epoch = position.leader_epoch
     row.metadata = position.metadata

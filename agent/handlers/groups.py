@@ -17,7 +17,7 @@ from agent.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupRes
 from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
-from sequencer.api import SequencerOverloaded, SequencerUnavailable, StaleGroup
+from sequencer.api import Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
 
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types; share groups (2) are not served."""
@@ -47,7 +47,7 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are."""
     keys = request.coordinator_keys if context.api_version >= BATCHED else [request.key]
-    found = [await _coordinator(services, key, request.key_type) for key in keys]
+    found = [await _coordinator(services, context.zone, key, request.key_type) for key in keys]
     if context.api_version >= BATCHED:
         return FindCoordinatorResponse(coordinators=found)
     first = found[0]
@@ -60,13 +60,17 @@ async def find_coordinator(
     )
 
 
-async def _coordinator(services: Services, key: str, key_type: int) -> Coordinator:
+async def _coordinator(services: Services, zone: str, key: str, key_type: int) -> Coordinator:
     if key_type not in (GROUP, TRANSACTION):
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
     if key_type == TRANSACTION:
-        ring = (await services.catalog.refresh()).ring if not services.catalog.snapshot.ring.members else None
-        ring = ring or services.catalog.snapshot.ring
-        chosen = next(iter(group_candidates(ring, key)), None)
+        try:
+            ring = (await services.catalog.refresh()).ring
+        except EXPECTED as error:
+            return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        # Any agent serves any transactional id; one of the client's zone costs it no traffic between zones.
+        near = [each for each in ring.members if each.info.zone == zone and not each.draining]
+        chosen = next(iter(group_candidates(Ring(ring.generation, near or ring.members), key)), None)
         member = next((each for each in ring.members if each.broker_id == chosen), None)
         if member is None:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")

@@ -1,5 +1,9 @@
 """ListOffsets: earliest, latest, by time, of the largest timestamp; and OffsetForLeaderEpoch. Always asked of the
-sequencer, never of a cache, so that they are right the moment after an acknowledgement."""
+sequencer, never of a cache, so that they are right the moment after an acknowledgement.
+
+Read committed, nothing at or above the last stable offset is found: a run may have records on both sides of it, so the
+record that is found by time is compared with it again.
+"""
 
 from __future__ import annotations
 
@@ -78,17 +82,34 @@ async def handle(
                 )
                 rows.append(row)
     if queries:
+        ends = _stable_ends(queries)
         try:
-            found = await services.sequencer.list_offsets(OffsetsRequest(queries))
+            found = await services.sequencer.list_offsets(OffsetsRequest([*queries, *ends]))
         except EXPECTED as error:
             for row in rows:
                 row.error_code = code_of(error)
             return response
-        for query, row, result in zip(queries, rows, found.results, strict=True):
-            await _fill(services, query, row, result)
+        stable = {
+            (query.topic_id, query.partition): result.offset
+            for query, result in zip(ends, found.results[len(queries) :], strict=True)
+        }
+        for query, row, result in zip(queries, rows, found.results[: len(queries)], strict=True):
+            await _fill(services, query, row, result, stable.get((query.topic_id, query.partition)))
             if context.api_version < FIRST_EPOCH_VERSION:
                 row.leader_epoch = -1
     return response
+
+
+def _stable_ends(queries: list[OffsetQuery]) -> list[OffsetQuery]:
+    """Of each partition that is asked for a time read committed: where does what is stable end."""
+    asked = {
+        (query.topic_id, query.partition)
+        for query in queries
+        if query.read_committed and query.timestamp not in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    }
+    return [
+        OffsetQuery(topic_id, partition, OffsetSpec.LATEST, True) for topic_id, partition in sorted(asked)
+    ]
 
 
 def _is_local(partition: ListOffsetsPartition) -> bool:
@@ -96,7 +117,11 @@ def _is_local(partition: ListOffsetsPartition) -> bool:
 
 
 async def _fill(
-    services: Services, query: OffsetQuery, row: ListOffsetsPartitionResponse, result: OffsetResult
+    services: Services,
+    query: OffsetQuery,
+    row: ListOffsetsPartitionResponse,
+    result: OffsetResult,
+    stable_end: int | None,
 ) -> None:
     row.error_code = PARTITION_CODES[result.error]
     if result.error is not PartitionError.NONE:
@@ -113,7 +138,7 @@ async def _fill(
     except EXPECTED as error:
         row.error_code = code_of(error)
         return
-    if record is not None:
+    if record is not None and (stable_end is None or record.offset < stable_end):
         row.offset, row.timestamp = record.offset, record.timestamp
 
 

@@ -3,9 +3,9 @@
 The admission (all that is done before the handler returns) keeps the order of a connection's requests; the answer is
 deferred until the last batch of the request has its outcome.
 
-A transactional batch is bound to its transaction on receipt. Clients of transaction version 2 (Produce 12 and above) end
-every transaction with a new epoch, so the batch's epoch names it. For others the sequencer is asked for the number of
-the one that is open now: a batch that comes late is then refused, not taken into the next transaction.
+A transactional batch is bound to its transaction on receipt. Clients of transaction version 2 (Produce 12 and above)
+end every transaction with a new epoch, so the batch's epoch names it. For others the sequencer is asked for the number
+of the one that is open now: a batch that comes late is then refused, not taken into the next transaction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""InitProducerId (idempotent producers) and DescribeProducers."""
+"""InitProducerId and DescribeProducers."""
 
 from __future__ import annotations
 
-from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -15,24 +15,30 @@ from agent.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from agent.services import RequestContext, Services
 from sequencer.api import InitProducer, ProducerQuery
 
+FIRST_FENCED_VERSION = 4
+
 
 async def init_producer_id(
     services: Services, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """A producer id and epoch for an idempotent producer. Transactional ids are not served yet."""
-    if request.transactional_id is not None:
-        code = (
-            ErrorCode.INVALID_REQUEST
-            if not request.transactional_id
-            else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        )
-        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+    """A producer id and epoch; for a transactional id, who had it before is fenced and its transaction aborted."""
+    is_transactional = request.transactional_id is not None
+    has_id, has_epoch = request.producer_id >= 0, request.producer_epoch >= 0
+    if request.transactional_id == "" or has_id is not has_epoch:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     try:
         grant = await services.sequencer.init_producer(
-            InitProducer(request.producer_id, request.producer_epoch)
+            InitProducer(
+                request.producer_id,
+                request.producer_epoch,
+                request.transactional_id,
+                request.transaction_timeout_ms,
+            )
         )
     except EXPECTED as error:
-        return InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)
+        knows_fenced = context.api_version >= FIRST_FENCED_VERSION
+        code = transaction_code(error, knows_fenced=knows_fenced) if is_transactional else code_of(error)
+        return InitProducerIdResponse(error_code=code, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
 
 
@@ -60,7 +66,13 @@ async def describe_producers(
                 continue
             row.error_code = PARTITION_CODES[found.error]
             row.active_producers = [
-                ProducerState(each.producer_id, each.producer_epoch, each.last_sequence, each.last_timestamp)
+                ProducerState(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    current_txn_start_offset=each.transaction_start_offset,
+                )
                 for each in found.producers
             ]
     return response

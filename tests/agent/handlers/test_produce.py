@@ -152,7 +152,7 @@ def test_a_topic_may_stamp_its_own_time() -> None:
     run(scenario)
 
 
-def test_transactional_batches_are_refused_until_they_are_served() -> None:
+def test_a_transactional_batch_needs_a_transactional_id() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic()
         data = encode_batch(
@@ -163,8 +163,8 @@ def test_transactional_batches_are_refused_until_they_are_served() -> None:
             base_sequence=0,
             is_transactional=True,
         )
-        (row,) = await produce(bench, (0, data))
-        assert row.error_code == ErrorCode.INVALID_TXN_STATE
+        ours, other = await produce(bench, (0, data), (1, batch(b"1")))
+        assert ours.error_code == other.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     run(scenario)
 

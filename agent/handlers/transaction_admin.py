@@ -1,0 +1,206 @@
+"""DescribeTransactions, ListTransactions, WriteTxnMarkers: what tools ask about transactions, and how they end one."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
+from agent.metadata import Snapshot
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages import describe_transactions as described
+from agent.protocol.messages import list_transactions as listed
+from agent.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from agent.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from agent.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from agent.services import RequestContext, Services
+from cache.ring import group_candidates
+from sequencer.api import AbortProducer, TransactionDescription, TransactionsRequest
+
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+"""Kafka's names of states, which a filter may ask for; those of preparing and Dead don't occur here."""
+
+
+async def describe_transactions(
+    services: Services, context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    """Each transactional id's state and, while its transaction is open, its partitions."""
+    wanted = [each for each in dict.fromkeys(request.transactional_ids) if each]
+    try:
+        found = await services.sequencer.transactions(TransactionsRequest(wanted))
+        snapshot = await _with_topics_of(services, found.transactions)
+    except EXPECTED as error:
+        code = transaction_code(error, knows_fenced=True)
+        rows = [described.TransactionState(code, each) for each in request.transactional_ids]
+        return DescribeTransactionsResponse(transaction_states=rows)
+    by_id = {each.transactional_id: each for each in found.transactions}
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            _description(snapshot, each, by_id.get(each)) for each in request.transactional_ids
+        ]
+    )
+
+
+async def _with_topics_of(services: Services, transactions: list[TransactionDescription]) -> Snapshot:
+    snapshot = services.catalog.snapshot
+    if all(topic_id in snapshot.by_id for each in transactions for topic_id, _ in each.partitions):
+        return snapshot
+    return await services.catalog.refresh()
+
+
+def _description(
+    snapshot: Snapshot, transactional_id: str, found: TransactionDescription | None
+) -> described.TransactionState:
+    if not transactional_id:
+        return described.TransactionState(ErrorCode.INVALID_REQUEST, transactional_id)
+    if found is None:
+        return described.TransactionState(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
+    topics: dict[str, described.TopicData] = {}
+    for topic_id, partition in sorted(found.partitions):
+        known = snapshot.by_id.get(topic_id)
+        if known is not None:
+            name = known.topic.name
+            topics.setdefault(name, described.TopicData(name)).partitions.append(partition)
+    return described.TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=list(topics.values()),
+    )
+
+
+async def list_transactions(
+    services: Services, context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """The transactional ids that the ring places on this agent: tools ask every agent and join the answers."""
+    response = ListTransactionsResponse(
+        unknown_state_filters=[each for each in request.state_filters if each not in STATES]
+    )
+    try:
+        snapshot = await services.catalog.refresh()
+        found = (await services.sequencer.transactions(TransactionsRequest(None))).transactions
+    except EXPECTED:
+        response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
+        return response
+    me, now = services.identity.broker_id, services.clock.wall_ms()
+    chosen = [
+        each
+        for each in found
+        if _passes(request, each, now) and group_candidates(snapshot.ring, each.transactional_id)[:1] == [me]
+    ]
+    if request.transactional_id_pattern and chosen:
+        try:
+            names = await asyncio.get_running_loop().run_in_executor(
+                None, _matching, request.transactional_id_pattern, [each.transactional_id for each in chosen]
+            )
+        except ImportError:
+            response.error_code = ErrorCode.UNSUPPORTED_VERSION
+            return response
+        except ValueError:
+            response.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
+            return response
+        chosen = [each for each in chosen if each.transactional_id in names]
+    response.transaction_states = [
+        listed.TransactionState(each.transactional_id, each.producer_id, each.state) for each in chosen
+    ]
+    return response
+
+
+def _passes(request: ListTransactionsRequest, each: TransactionDescription, now: int) -> bool:
+    if request.state_filters and each.state not in request.state_filters:
+        return False
+    if request.producer_id_filters and each.producer_id not in request.producer_id_filters:
+        return False
+    if request.duration_filter < 0:
+        return True
+    return each.started_ms >= 0 and now - each.started_ms > request.duration_filter
+
+
+def _matching(pattern: str, names: list[str]) -> set[str]:
+    """The names that match as a whole. By RE2, as Kafka does (its RE2J), because a client's pattern must not take
+    exponential time; Arrow brings it, which a broker that reads Parquet has.
+
+    Raises:
+        ValueError: the pattern is none.
+        ImportError: there is no Arrow here.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    matches = pc.match_substring_regex(pa.array(names, pa.string()), pattern=rf"\A(?:{pattern})\z")
+    return {name for name, is_match in zip(names, matches.to_pylist(), strict=True) if is_match}
+
+
+async def write_txn_markers(
+    services: Services, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """End what a producer has open in partitions, as an operator asks (kafka-transactions abort): aborts only."""
+    response = WriteTxnMarkersResponse()
+    for marker in request.markers:
+        response.markers.append(await _aborted(services, marker))
+    return response
+
+
+async def _aborted(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+    result = WritableTxnMarkerResult(marker.producer_id)
+    asked: list[tuple[UUID, int]] = []
+    rows: list[WritableTxnMarkerPartitionResult] = []
+    for topic in marker.topics:
+        answer = WritableTxnMarkerTopicResult(topic.name)
+        result.topics.append(answer)
+        known = services.catalog.snapshot.by_name.get(topic.name)
+        if known is None:
+            try:
+                known = await services.catalog.topic_by_name(topic.name)
+            except EXPECTED as error:
+                answer.partitions = [
+                    WritableTxnMarkerPartitionResult(index, code_of(error))
+                    for index in topic.partition_indexes
+                ]
+                continue
+        for index in topic.partition_indexes:
+            row = WritableTxnMarkerPartitionResult(index)
+            answer.partitions.append(row)
+            if known is None or not 0 <= index < known.topic.partitions:
+                row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif marker.transaction_result:
+                # Only EndTxn commits: a commit in some partitions only would break its transaction in two.
+                row.error_code = ErrorCode.INVALID_REQUEST
+            else:
+                asked.append((known.topic.topic_id, index))
+                rows.append(row)
+    if not asked:
+        return result
+    try:
+        done = await services.sequencer.abort_producer(
+            AbortProducer(marker.producer_id, marker.producer_epoch, asked)
+        )
+    except EXPECTED as error:
+        for row in rows:
+            row.error_code = code_of(error)
+        return result
+    for row, problem in zip(rows, done.errors, strict=True):
+        row.error_code = PARTITION_CODES[problem]
+    return result

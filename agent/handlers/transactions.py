@@ -1,0 +1,255 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: a transaction from its first partition to its end.
+
+Any agent may serve any transactional id: the state is the sequencer's, and so is the order of what is asked at once.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
+from agent.groups.coordinator import GroupRefusal
+from agent.handlers.groups import group_code
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from agent.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from agent.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from agent.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from agent.services import RequestContext, Services
+from sequencer.api import AddToTransaction, EndTransaction, OffsetPosition, SequencerError, TransactionRef
+
+FIRST_FENCED_VERSION = 2
+"""From this version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn on there is PRODUCER_FENCED (KIP-588)."""
+
+FIRST_BATCHED_VERSION = 4
+"""From this AddPartitionsToTxn version on a request may name several transactions (brokers use it, not clients)."""
+
+FIRST_VERIFIED_ABORTABLE_VERSION = 5
+FIRST_BUMPING_VERSION = 5
+FIRST_JOINING_VERSION = 5
+FIRST_ABORTABLE_COMMIT_VERSION = 4
+
+
+# --- AddPartitionsToTxn ----------------------------------------------------------------------------------
+
+
+async def add_partitions(
+    services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    """Let partitions take part in transactions, or (verify only) tell whether they do."""
+    version = context.api_version
+    if version >= FIRST_BATCHED_VERSION:
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(each.transactional_id, await _added(services, version, each))
+                for each in request.transactions
+            ]
+        )
+    only = AddPartitionsToTxnTransaction(
+        request.v3_and_below_transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _added(services, version, only))
+
+
+async def _added(
+    services: Services, version: int, asked: AddPartitionsToTxnTransaction
+) -> list[AddPartitionsToTxnTopicResult]:
+    results, known = await _named(services, asked.topics)
+    rows = [row for result in results for row in result.results_by_partition]
+    if not asked.transactional_id:
+        _all(rows, ErrorCode.INVALID_REQUEST)
+        return results
+    if len(known) < len(rows):
+        # One partition that isn't there keeps all others out, as in Kafka.
+        for _, row in known:
+            row.partition_error_code = ErrorCode.OPERATION_NOT_ATTEMPTED
+        return results
+    transaction = TransactionRef(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+    if asked.verify_only:
+        for partition, row in known:
+            code = await _add(services, version, AddToTransaction(transaction, [partition], verify_only=True))
+            if code is ErrorCode.INVALID_TXN_STATE and version >= FIRST_VERIFIED_ABORTABLE_VERSION:
+                code = ErrorCode.TRANSACTION_ABORTABLE
+            row.partition_error_code = code
+        return results
+    partitions = [partition for partition, _ in known]
+    _all(rows, await _add(services, version, AddToTransaction(transaction, partitions)))
+    return results
+
+
+async def _named(
+    services: Services, topics: list[AddPartitionsToTxnTopic]
+) -> tuple[
+    list[AddPartitionsToTxnTopicResult], list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]]
+]:
+    """A row for every partition named, and those that there are."""
+    results: list[AddPartitionsToTxnTopicResult] = []
+    known: list[tuple[tuple[UUID, int], AddPartitionsToTxnPartitionResult]] = []
+    for topic in topics:
+        result = AddPartitionsToTxnTopicResult(topic.name)
+        results.append(result)
+        try:
+            found = await services.catalog.topic_by_name(topic.name)
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        except SequencerError as error:
+            found, missing = None, transaction_code(error, knows_fenced=True)
+        for index in topic.partitions:
+            row = AddPartitionsToTxnPartitionResult(index)
+            result.results_by_partition.append(row)
+            if found is None or not 0 <= index < found.topic.partitions:
+                row.partition_error_code = missing
+            else:
+                known.append(((found.topic.topic_id, index), row))
+    return results, known
+
+
+async def _add(services: Services, version: int, request: AddToTransaction) -> ErrorCode:
+    try:
+        await services.sequencer.add_to_transaction(request)
+    except EXPECTED as error:
+        return transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
+    return ErrorCode.NONE
+
+
+def _all(rows: list[AddPartitionsToTxnPartitionResult], code: ErrorCode) -> None:
+    for row in rows:
+        row.partition_error_code = code
+
+
+# --- AddOffsetsToTxn and TxnOffsetCommit -------------------------------------------------------------------
+
+
+async def add_offsets(
+    services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    """Let a group's offsets take part in a transaction."""
+    if not request.transactional_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if not request.group_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    transaction = TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch)
+    asked = AddToTransaction(transaction, [], request.group_id)
+    return AddOffsetsToTxnResponse(error_code=await _add(services, context.api_version, asked))
+
+
+async def txn_offset_commit(
+    services: Services, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    """Positions that become the group's when the transaction commits."""
+    response = TxnOffsetCommitResponse()
+    positions: list[OffsetPosition] = []
+    rows: list[TxnOffsetCommitResponsePartition] = []
+    for topic in request.topics:
+        answer = TxnOffsetCommitResponseTopic(name=topic.name)
+        response.topics.append(answer)
+        try:
+            known = await services.catalog.topic_by_name(topic.name)
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        except SequencerError as error:
+            known, missing = None, _commit_code(error, context.api_version)
+        for each in topic.partitions:
+            row = TxnOffsetCommitResponsePartition(each.partition_index)
+            answer.partitions.append(row)
+            metadata = each.committed_metadata or ""
+            if known is None or not 0 <= each.partition_index < known.topic.partitions:
+                row.error_code = missing
+            elif len(metadata.encode()) > services.settings.offset_metadata_max_bytes:
+                row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                rows.append(row)
+                positions.append(
+                    OffsetPosition(
+                        known.topic.topic_id,
+                        each.partition_index,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        metadata,
+                    )
+                )
+    code = await _commit(services, context.api_version, request, positions, rows)
+    if code is not ErrorCode.NONE:
+        for answer in response.topics:
+            for row in answer.partitions:
+                row.error_code = code
+    return response
+
+
+async def _commit(
+    services: Services,
+    version: int,
+    request: TxnOffsetCommitRequest,
+    positions: list[OffsetPosition],
+    rows: list[TxnOffsetCommitResponsePartition],
+) -> ErrorCode:
+    """Fills the rows of `positions`; the code for all partitions alike, if there is one."""
+    if not request.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    try:
+        done = await services.groups.commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            positions,
+            transaction=TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch),
+            joins=version >= FIRST_JOINING_VERSION,
+        )
+    except GroupRefusal as error:
+        return error.code
+    except EXPECTED as error:
+        return _commit_code(error, version)
+    for row, problem in zip(rows, done.errors, strict=True):
+        row.error_code = PARTITION_CODES[problem]
+    return ErrorCode.NONE
+
+
+def _commit_code(error: Exception, version: int) -> ErrorCode:
+    """A fenced producer is INVALID_PRODUCER_EPOCH here, in every version: a group coordinator knows no more."""
+    code = group_code(error)
+    if code is ErrorCode.NOT_COORDINATOR:
+        return code
+    code = transaction_code(error, knows_fenced=False)
+    if code is ErrorCode.INVALID_TXN_STATE and version >= FIRST_ABORTABLE_COMMIT_VERSION:
+        return ErrorCode.TRANSACTION_ABORTABLE
+    return code
+
+
+# --- EndTxn ------------------------------------------------------------------------------------------------
+
+
+async def end(services: Services, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+    """Commit or abort; from version 5 on with the epoch that the producer goes on with."""
+    version = context.api_version
+    if not request.transactional_id:
+        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    try:
+        grant = await services.sequencer.end_transaction(
+            EndTransaction(
+                TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch),
+                is_commit=request.committed,
+                bumps_epoch=version >= FIRST_BUMPING_VERSION,
+            )
+        )
+    except EXPECTED as error:
+        return EndTxnResponse(
+            error_code=transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
+        )
+    return EndTxnResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
