@@ -54,6 +54,7 @@ from sequencer.api import (
     GroupOwner,
     GroupRef,
     GroupState,
+    IncarnationChanged,
     InitProducer,
     KnownKeys,
     Lags,
@@ -95,6 +96,7 @@ from sequencer.api import (
     Topic,
 )
 from sequencer.bounded_wait import wait_for
+from sequencer.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.feed import CommitFeed
 from sequencer.reading import Reader
 from sequencer.rows import (
@@ -111,6 +113,7 @@ from sequencer.rows import (
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, PRODUCER_ID, RING_GENERATION, Draft, HotState
 from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import StoreError
 
 T = TypeVar("T")
 Decide = Callable[[Draft], Any]
@@ -176,6 +179,7 @@ class LocalSequencer:
         *,
         holder: str | None = None,
         address: str = "",
+        checkpointer: Checkpointer | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -184,6 +188,7 @@ class LocalSequencer:
         self._validate_config = validate_config
         self._holder = holder or str(entropy.uuid())
         self._address = address
+        self._checkpointer = checkpointer
         self._identity = Identity(cluster_id="", incarnation=0, schema_version=0)
         self._state = HotState({})
         self._is_stale = True
@@ -210,6 +215,8 @@ class LocalSequencer:
     async def start(self) -> None:
         """Become the committer and load the state. Raises SequencerUnavailable while another is."""
         self._identity = await self._store.open()
+        if self._identity.incarnation <= 0:
+            raise IncarnationChanged("this database is being filled by `tailrace recover`; wait, or empty it")
         await self._be_ready()
         self._tasks = [asyncio.create_task(self._commit_groups()), asyncio.create_task(self._keep_leases())]
 
@@ -226,9 +233,21 @@ class LocalSequencer:
             with suppress(asyncio.CancelledError):
                 await keeping
             await committing
+        await self._finish_checkpoints()
         if self._epoch is not None:
             with suppress(SequencerError):
                 await self._store.release_committer_lease(self._epoch)
+
+    async def _finish_checkpoints(self) -> None:
+        """Export that this committer's term ended with nothing unknown."""
+        if self._checkpointer is None or self._is_stale or not self.is_committer:
+            return
+        finished = asyncio.ensure_future(self._checkpointer.finish())
+        with suppress(StoreError, SequencerError):
+            if await wait_for(self._clock, finished, FINISH_WAIT_S):
+                await finished
+        finished.cancel()
+        await asyncio.gather(finished, return_exceptions=True)
 
     @property
     def identity(self) -> Identity:
@@ -255,10 +274,23 @@ class LocalSequencer:
             if not self.is_committer:
                 await self._take_lease()
             if self._is_stale:
+                await self._check_identity()
                 self._state = HotState(await self._store.load())
                 self._metadata = _Metadata()
                 self._is_stale = False
+                if self._checkpointer is not None and self._epoch is not None:
+                    self._checkpointer.begin(self._identity, self._epoch, self._state)
                 self._feed.restart(self._state)
+
+    async def _check_identity(self) -> None:
+        """Raise IncarnationChanged where another database has taken the place of the one that was opened."""
+        now = await self._store.identity()
+        was = self._identity
+        if (now.cluster_id, now.incarnation) != (was.cluster_id, was.incarnation):
+            raise IncarnationChanged(
+                f"the database is incarnation {now.incarnation} of cluster {now.cluster_id!r} now, it was"
+                f" {was.incarnation} of {was.cluster_id!r}: drop all state and start anew"
+            )
 
     async def _take_lease(self) -> None:
         asked_at = self._clock.monotonic()
@@ -351,7 +383,12 @@ class LocalSequencer:
             for change in group:
                 await self._decide(draft, change, outcomes)
             if draft.changes:
+                if self._checkpointer is not None:
+                    self._checkpointer.check(draft.changes)
                 await self._write(draft, epoch)
+        except IncarnationChanged as error:
+            self._fail_group(group, outcomes, error)
+            return
         except SequencerError as error:
             self._fail_group(group, outcomes, SequencerUnavailable(f"not committed, ask again: {error}"))
             if not isinstance(error, SequencerUnavailable):
@@ -362,6 +399,8 @@ class LocalSequencer:
             return
         if state is self._state:
             state.apply(draft.changes)
+            if self._checkpointer is not None:
+                self._checkpointer.written(draft.changes)
             self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
         for outcome in outcomes:
             if outcome.error is not None:
@@ -561,15 +600,26 @@ class LocalSequencer:
 
     async def create_topic(self, request: CreateTopic) -> Topic:
         topic_id = self._entropy.uuid()
-        return await self._change(
+        topic = await self._change(
             lambda draft: topics.create_topic(draft, request, topic_id, self._validate_config, self._settings)
         )
+        if not request.validate_only:
+            await self._be_checkpointed()
+        return topic
+
+    async def _be_checkpointed(self) -> None:
+        """Wait until the bucket too has what was just written. Raises SequencerUnavailable."""
+        if self._checkpointer is not None:
+            await self._checkpointer.saved()
 
     async def delete_topic(self, request: DeleteTopic) -> Empty:
         return await self._change(lambda draft: topics.delete_topic(draft, request))
 
     async def create_partitions(self, request: CreatePartitions) -> Topic:
-        return await self._change(lambda draft: topics.create_partitions(draft, request, self._settings))
+        topic = await self._change(lambda draft: topics.create_partitions(draft, request, self._settings))
+        if not request.validate_only:
+            await self._be_checkpointed()
+        return topic
 
     async def alter_config(self, request: AlterConfig) -> Empty:
         return await self._change(lambda draft: topics.alter_config(draft, request, self._validate_config))
@@ -697,7 +747,12 @@ class LocalSequencer:
 
     async def garbage(self, request: GarbageRequest) -> Garbage:
         await self._be_ready()
-        return await garbage.find_garbage(self._state, self._store, request.limit, self._settings)
+        found = await garbage.find_garbage(self._state, self._store, request.limit, self._settings)
+        if self._checkpointer is None:
+            return found
+        # What the last durable checkpoint still names is needed for a recovery from it.
+        saved = [named for named in found.objects if self._checkpointer.is_saved(ObjectRow, (named[0],))]
+        return Garbage(saved, found.sessions)
 
     async def forget_objects(self, request: ForgetObjects) -> Empty:
         async def forget(draft: Draft) -> Empty:
