@@ -17,11 +17,17 @@ from tailrace.record_batch import Compression
 MAX_UNPACKED_BYTES = 512 << 20
 """Default bound on one batch's records, unpacked. Kafka itself has none."""
 
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = Struct(">i")
 _FIRST_GUESS = 4
+_SNAPPY_GROWS_BY = 22
+"""The most that snappy makes of a byte: a copy of 64 bytes takes three (format_description.txt, 2.2)."""
+_GROWS_BY = {Compression.GZIP: 1032, Compression.LZ4: 255, Compression.ZSTD: 1 << 17}
+"""The same of the streams (zlib's documentation; LZ4's length bytes; a zstd block has up to 128 KiB): no buffer is
+larger than what the bytes that are there can fill."""
 _STREAMS = {
     Compression.GZIP: cramjam.gzip,
     Compression.LZ4: cramjam.lz4,
@@ -69,7 +75,12 @@ def _from_stream(codec: Compression, view: memoryview, max_bytes: int) -> memory
 
     cramjam tells a full output from bad input only by the words of the message; a test pins them.
     """
-    size = min(max_bytes, _size_hint(codec, view))
+    if codec is Compression.ZSTD and view[:4] == _ZSTD_MAGIC and _zstd_content_size(view) > max_bytes:
+        raise UnpackedTooLarge(
+            f"zstd: says it unpacks to {_zstd_content_size(view)} bytes; at most {max_bytes} are taken"
+        )
+    most = min(max_bytes, _GROWS_BY[codec] * len(view))
+    size = min(most, _size_hint(codec, view))
     while True:
         output = bytearray(size)
         try:
@@ -77,11 +88,12 @@ def _from_stream(codec: Compression, view: memoryview, max_bytes: int) -> memory
         except cramjam.DecompressionError as error:
             if "write whole buffer" not in str(error):
                 raise CannotUnpack(f"{codec.name.lower()}: {error}") from error
-            if size == max_bytes:
+            if size == most:
                 raise UnpackedTooLarge(
-                    f"{codec.name.lower()}: {len(view)} bytes unpack to more than {max_bytes}"
+                    f"{codec.name.lower()}: {len(view)} bytes unpack to more than {most}"
                 ) from error
-            size = min(max_bytes, max(size * 4, 4096))
+            size = min(most, max(size * 4, 4096))
+            del output  # before the larger one is made
         else:
             return memoryview(output)[:written]
 
@@ -91,7 +103,7 @@ def _size_hint(codec: Compression, view: memoryview) -> int:
     guess = _FIRST_GUESS * len(view) + 256
     if codec is Compression.GZIP and len(view) >= 18:
         claimed = int.from_bytes(view[-4:], "little")
-    elif codec is Compression.ZSTD and len(view) >= 14:
+    elif codec is Compression.ZSTD and view[:4] == _ZSTD_MAGIC:
         claimed = _zstd_content_size(view)
     else:
         return guess
@@ -100,6 +112,8 @@ def _size_hint(codec: Compression, view: memoryview) -> int:
 
 def _zstd_content_size(view: memoryview) -> int:
     """The frame's content size, 0 where it has none (RFC 8878, 3.1.1.1)."""
+    if len(view) < 14:
+        return 0
     descriptor = view[4]
     single_segment = bool(descriptor & 0x20)
     size_flag = descriptor >> 6
@@ -133,6 +147,9 @@ def _from_snappy(view: memoryview, max_bytes: int) -> memoryview:
 def _raw_snappy(blocks: list[memoryview], max_bytes: int) -> memoryview:
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        for block, size in zip(blocks, sizes, strict=True):
+            if size > _SNAPPY_GROWS_BY * len(block):
+                raise CannotUnpack(f"snappy: {len(block)} bytes say that they unpack to {size}")
         total = sum(sizes)
         if total > max_bytes:
             raise UnpackedTooLarge(f"snappy: unpacks to {total} bytes; at most {max_bytes} are taken")

@@ -24,6 +24,7 @@ import cramjam
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace import messagepack
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import Buffer
 from tailrace.record_batch import (
@@ -278,7 +279,7 @@ def _unpack_footer(packed: memoryview, unpacked_length: int) -> Footer:
         written = cramjam.zstd.decompress_into(packed, unpacked)
         if written != unpacked_length:
             raise InvalidObject(f"footer of {written} bytes unpacked; the trailer says {unpacked_length}")
-        return _decoder.decode(unpacked)
+        return messagepack.decode(_decoder, unpacked)
     except (cramjam.DecompressionError, msgspec.DecodeError) as error:
         raise InvalidObject(f"footer cannot be unpacked: {error}") from error
 

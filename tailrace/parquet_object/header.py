@@ -16,6 +16,7 @@ import cramjam
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace import messagepack
 from tailrace.ids import TopicPartition
 from tailrace.record_batch import HEADER_BYTES
 
@@ -120,7 +121,7 @@ def unpack_header(value: bytes) -> ParquetHeader:
         written = cramjam.zstd.decompress_into(body, unpacked)
         if written != length:
             raise InvalidParquetObject(f"metadata unpacks to {written} bytes; it says {length}")
-        header = _decoder.decode(unpacked)
+        header = messagepack.decode(_decoder, unpacked)
     except (binascii.Error, cramjam.DecompressionError, msgspec.DecodeError) as error:
         raise InvalidParquetObject(f"metadata cannot be unpacked: {error}") from error
     _check(header)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from tailrace import messagepack
 from tailrace.rpc.errors import ProtocolViolation
 
 Buffer = bytes | bytearray | memoryview
@@ -80,7 +81,7 @@ def encode_body(value: Any) -> bytes:
 
 def decode_body(body: Buffer, kind: type[T]) -> T:
     """The struct of this type in a body. Raises msgspec.DecodeError (or its ValidationError)."""
-    decoded: T = _decoder(cast(Hashable, kind)).decode(body)
+    decoded: T = messagepack.decode(_decoder(cast(Hashable, kind)), body)
     return decoded
 
 
@@ -109,7 +110,7 @@ def decode_frame(frame: memoryview) -> Frame:
             f"header {header_length} and body {body_length} exceed a frame of {len(frame)} bytes"
         )
     try:
-        header = _header_decoder.decode(frame[_LENGTHS.size : body_start])
+        header = messagepack.decode(_header_decoder, frame[_LENGTHS.size : body_start])
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"no header: {error}") from error
     if header.flags & ~FLAGS:

@@ -1,0 +1,239 @@
+"""Targets that are alive: an agent behind a connection, and a sequencer behind its RPC service. In memory, on a clock
+that is told the time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from agent.connection import KafkaConnection
+from agent.dispatch import Dispatcher
+from agent.memory_budget import MemoryBudget
+from agent.protocol import RequestHeader
+from sequencer.api import CreateTopic
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.methods import METHODS
+from sequencer.server import SequencerService
+from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.rpc import CallFailed, encode_body
+from tests.agent.test_connection import Transport
+from tests.fuzz import kafka
+from tests.fuzz.formats import batches
+from tests.fuzz.rpc import value_of
+from tests.fuzz.target import Target
+from tests.support.agents import PROMPT, AgentBench, settle
+
+RENEW_AFTER = 2000
+"""Inputs after which an agent or a sequencer is made anew, so that what hostile inputs left behind stays bounded."""
+MAX_FRAME_BYTES = 1 << 20
+MAX_WAIT_SECONDS = 120.0
+
+
+class _Telling(Dispatcher):
+    """A dispatcher that remembers what no handler foresaw."""
+
+    failure: Exception | None = None
+
+    def _failed(self, header: RequestHeader, peer: str, error: Exception) -> None:
+        self.failure = error
+
+
+class LiveAgent:
+    """An agent that is fed through connections of its own, one an input."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.bench: AgentBench | None = None
+        self.fed = 0
+        self.escaped: list[Any] = []
+
+    def check(self, data: bytes) -> bool:
+        """Feed the bytes as one connection; True when something was answered."""
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            self.loop.set_exception_handler(lambda _, context: self.escaped.append(context))
+        if self.bench is None or self.fed >= RENEW_AFTER:
+            self.loop.run_until_complete(self._renew())
+        self.fed += 1
+        return self.loop.run_until_complete(self._feed(data))
+
+    async def _renew(self) -> None:
+        if self.bench is not None:
+            await self.bench.close()
+        self.bench = AgentBench({**PROMPT, "max_request_bytes": MAX_FRAME_BYTES})
+        await self.bench.open()
+        await self.bench.topic("t", 2)
+        self.fed = 0
+
+    async def _feed(self, data: bytes) -> bool:
+        assert self.bench is not None
+        bench = self.bench
+        dispatcher = _Telling(bench.services)
+        budget = MemoryBudget(8 << 20)
+        transport = Transport()
+        connection = KafkaConnection(
+            dispatcher,
+            budget,
+            max_frame_bytes=MAX_FRAME_BYTES,
+            max_inflight=8,
+            on_close=lambda _: None,
+            monotonic=bench.clock.monotonic,
+        )
+        transport.connection = connection
+        connection.connection_made(transport)
+        view = memoryview(len(data).to_bytes(4, "big") + data)
+        while view and not transport.closed:
+            buffer = connection.get_buffer(-1)
+            taken = min(len(buffer), len(view))
+            assert taken, "the connection gave an empty buffer"
+            buffer[:taken] = view[:taken]
+            connection.buffer_updated(taken)
+            view = view[taken:]
+        waited = 0.0
+        while not transport.sent and not transport.closed and waited < MAX_WAIT_SECONDS:
+            await settle(12)
+            if (
+                transport.sent
+                or transport.closed
+                or (connection.is_idle and waited > 1 and not _needs_answer(data))
+            ):
+                break
+            step = 0.02 if waited < 0.2 else 1.0 if waited < 10 else 20.0
+            bench.clock.advance(step)
+            waited += step
+        answered = bool(transport.sent)
+        if not transport.closed:
+            transport.close()
+        await settle(6)
+        if dispatcher.failure is not None:
+            raise AssertionError("a request failed in a way that no handler foresaw") from dispatcher.failure
+        assert not self.escaped, f"escaped into the loop: {self.escaped.pop()}"
+        return answered
+
+    def close(self) -> None:
+        """End the agent and the loop."""
+        if self.loop is not None:
+            if self.bench is not None:
+                self.loop.run_until_complete(self.bench.close())
+            self.loop.close()
+        self.loop = self.bench = None
+
+
+def _needs_answer(data: bytes) -> bool:
+    return data[:2] != b"\x00\x00"  # Produce with acks=0 has none
+
+
+def agent_seeds() -> list[bytes]:
+    """Frames that say something about topic `t`; and one of every API and version."""
+    from agent.protocol import ApiKey, encode_request
+    from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+    found = list(kafka.requests()[::2])
+    for version, batch in zip((3, 7, 9, 11, 12), batches(), strict=False):
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[
+                TopicProduceData(
+                    name="t", partition_data=[PartitionProduceData(index=1, records=memoryview(batch))]
+                )
+            ],
+        )
+        found.append(b"".join(encode_request(3, ApiKey.PRODUCE, version, request, "fuzz"))[4:])
+    found.extend(kafka.recorded_requests())
+    return found
+
+
+class LiveSequencer:
+    """A sequencer that is asked through its service. The first byte of an input says which method."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.sequencer: LocalSequencer | None = None
+        self.service: SequencerService | None = None
+        self.clock = ManualClock()
+        self.asked = 0
+
+    def check(self, data: bytes) -> bool:
+        """Ask; True when it was answered, False when it was refused by a code."""
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+        return self.loop.run_until_complete(self._ask(data))
+
+    async def _ask(self, data: bytes) -> bool:
+        if self.service is None or self.asked >= RENEW_AFTER:
+            await self._renew()
+        assert self.service is not None
+        self.asked += 1
+        names = [name for name in sorted(METHODS) if hasattr(self.sequencer, name)]
+        if not data:
+            return False
+        asking = asyncio.ensure_future(self.service.handle(names[data[0] % len(names)], memoryview(data)[1:]))
+        for _ in range(200):
+            await asyncio.sleep(0)
+            if asking.done():
+                break
+        waited = 0.0
+        while not asking.done() and waited < MAX_WAIT_SECONDS:
+            step = 0.05 if waited < 1 else 10.0
+            self.clock.advance(step)
+            waited += step
+            await settle(10)
+        if not asking.done():
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            return False  # a feed may be asked to wait for as long as the caller likes
+        try:
+            asking.result()
+        except CallFailed as failed:
+            assert failed.code != "internal"
+            return False
+        return True
+
+    async def _renew(self) -> None:
+        if self.sequencer is not None:
+            await self._close()
+        self.clock = ManualClock()
+        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
+        await self.sequencer.start()
+        await self.sequencer.create_topic(CreateTopic("t", 2, {}))
+        self.service = SequencerService(self.sequencer)
+        self.asked = 0
+
+    async def _close(self) -> None:
+        assert self.sequencer is not None
+        closing = asyncio.ensure_future(self.sequencer.close())
+        while not closing.done():
+            self.clock.advance(0.5)
+            await settle(20)
+        await closing
+
+    def close(self) -> None:
+        """End the sequencer and the loop."""
+        if self.loop is not None:
+            if self.sequencer is not None:
+                self.loop.run_until_complete(self._close())
+            self.loop.close()
+        self.loop = self.sequencer = self.service = None
+
+
+def sequencer_seeds() -> list[bytes]:
+    """Requests of every method."""
+    rng = random.Random(8)
+    names = [name for name in sorted(METHODS) if hasattr(LocalSequencer, name)]
+    return [
+        bytes((number,)) + encode_body(value_of(METHODS[name].request, rng))
+        for number, name in enumerate(names)
+        for _ in range(6)
+    ]
+
+
+def targets() -> list[Target]:
+    """All of this module."""
+    agent, sequencer = LiveAgent(), LiveSequencer()
+    return [
+        Target("agent", 8, agent_seeds(), agent.check, agent.close),
+        Target("sequencer", 6, sequencer_seeds(), sequencer.check, sequencer.close),
+    ]
