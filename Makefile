@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 100
+N ?= 1000000
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
 help: ## List the tasks.
@@ -55,6 +56,9 @@ compat: setup ## Produce, consume, groups, admin with every Kafka client that ca
 simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
+fuzz: setup ## N mutated inputs from outside: frames, batches, objects, RPC; prints what was found.
+	$(BIN)/python -m tests.fuzz.run --inputs $(N)
+
 bench: setup ## Load the embedded broker with librdkafka; prints JSON.
 	$(BIN)/python -m bench.broker
 
@@ -67,4 +71,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate bench overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz bench overload lock
