@@ -19,8 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from sequencer import compaction, garbage, groups, leases, retention, sessions, topics
+from sequencer import compaction, garbage, groups, leases, retention, sessions, topics, transactions
 from sequencer.api import (
+    AbortedProducer,
+    AbortProducer,
+    AddToTransaction,
     AgentInfo,
     AgentLease,
     AgentRef,
@@ -40,6 +43,7 @@ from sequencer.api import (
     DeleteRecords,
     DeleteTopic,
     Empty,
+    EndTransaction,
     EpochAnswer,
     EpochRequest,
     FeedAnswer,
@@ -88,12 +92,16 @@ from sequencer.api import (
     SessionRef,
     SizesAnswer,
     SizesRequest,
+    StampAnswer,
+    StampRequest,
     Statistics,
     SwapAnswer,
     SwapRequest,
     SweptSession,
     TakeLease,
     Topic,
+    TransactionDescriptions,
+    TransactionsRequest,
 )
 from sequencer.bounded_wait import wait_for
 from sequencer.checkpointer import FINISH_WAIT_S, Checkpointer
@@ -109,6 +117,7 @@ from sequencer.rows import (
     RowStore,
     SessionRow,
     TopicRow,
+    TransactionRow,
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, PRODUCER_ID, RING_GENERATION, Draft, HotState
@@ -189,6 +198,7 @@ class LocalSequencer:
         self._holder = holder or str(entropy.uuid())
         self._address = address
         self._checkpointer = checkpointer
+        self._lost: SequencerError | None = None
         self._identity = Identity(cluster_id="", incarnation=0, schema_version=0)
         self._state = HotState({})
         self._is_stale = True
@@ -202,7 +212,7 @@ class LocalSequencer:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
         self._metadata = _Metadata()
-        self._reader = Reader(store, lambda: self._state)
+        self._reader = Reader(store, lambda: self._state, self._catch_up)
         self._feed = CommitFeed(
             clock,
             max_commits=self._settings.max_feed_commits,
@@ -237,6 +247,12 @@ class LocalSequencer:
         if self._epoch is not None:
             with suppress(SequencerError):
                 await self._store.release_committer_lease(self._epoch)
+
+    @property
+    def lost(self) -> SequencerError | None:
+        """Why this database may not be served any more, by any process that knew it: for good."""
+        refusal = None if self._checkpointer is None else self._checkpointer.refusal
+        return self._lost or refusal
 
     async def _finish_checkpoints(self) -> None:
         """Export that this committer's term ended with nothing unknown."""
@@ -287,10 +303,11 @@ class LocalSequencer:
         now = await self._store.identity()
         was = self._identity
         if (now.cluster_id, now.incarnation) != (was.cluster_id, was.incarnation):
-            raise IncarnationChanged(
+            self._lost = IncarnationChanged(
                 f"the database is incarnation {now.incarnation} of cluster {now.cluster_id!r} now, it was"
                 f" {was.incarnation} of {was.cluster_id!r}: drop all state and start anew"
             )
+            raise self._lost
 
     async def _take_lease(self) -> None:
         asked_at = self._clock.monotonic()
@@ -307,21 +324,23 @@ class LocalSequencer:
         self._lease_until = asked_at + lease_ms / 1000
 
     async def _keep_leases(self) -> None:
-        """Renew the committer's lease in time, and end the leases of agents and sessions that ran out."""
+        """Renew the committer's lease in time, and end what ran out: leases of agents and sessions, transactions."""
         while True:
             await self._clock.sleep(self._settings.committer_lease_ms / 3000)
             try:
                 async with self._readying:
                     await self._take_lease()
                 if self._has_expired(await self._store.now_ms()):
-                    await self._change(_expire_leases)
+                    await self._change(_expire)
             except SequencerError:
                 # The next request (or the next turn) tries again, and tells its caller if that fails too.
                 continue
 
     def _has_expired(self, now_ms: int) -> bool:
-        return any(0 < row.expires_ms <= now_ms for row in self._state.all(AgentRow)) or any(
-            row.closed_ms is None and row.expires_ms <= now_ms for row in self._state.all(SessionRow)
+        return (
+            any(0 < row.expires_ms <= now_ms for row in self._state.all(AgentRow))
+            or any(row.closed_ms is None and row.expires_ms <= now_ms for row in self._state.all(SessionRow))
+            or transactions.has_timed_out(self._state, now_ms)
         )
 
     # --- the committer
@@ -339,6 +358,10 @@ class LocalSequencer:
         change = _Change(decide, asyncio.get_running_loop().create_future())
         self._enqueue(change)
         return cast("T", await change.answer)
+
+    async def _catch_up(self) -> None:
+        """Wait until what is being written is shown."""
+        await self._change(lambda draft: None)
 
     async def _change_alone(self, decide: Callable[[Draft], Awaitable[T]]) -> T:
         """The same for a decision that looks rows up in the store: nothing else is decided meanwhile."""
@@ -550,7 +573,7 @@ class LocalSequencer:
         if request.object is not None and request.object.object_id in self._forgotten:
             # Its bytes were collected: a batch that is asked again so late is refused.
             return sessions.refuse_commit(draft, session, request)
-        return sessions.apply_commit(draft, session, request, self._settings.deletion_grace_ms)
+        return sessions.apply_commit(draft, session, request, self._settings)
 
     # --- sessions, agents, topics
 
@@ -655,12 +678,37 @@ class LocalSequencer:
 
     async def init_producer(self, request: InitProducer) -> ProducerGrant:
         """A new id each time, as Kafka gives idempotent producers: a bumped epoch of theirs is judged by
-        partition."""
+        partition. A transactional id keeps its own."""
+        if request.transactional_id is not None:
+            return await self._change(
+                lambda draft: transactions.init_producer(draft, request, self._settings)
+            )
         return await self._change(lambda draft: ProducerGrant(draft.count_up(PRODUCER_ID), 0))
 
     async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
         await self._be_ready()
         return self._reader.describe_producers(request)
+
+    # --- transactions
+
+    async def add_to_transaction(self, request: AddToTransaction) -> Empty:
+        return await self._change(
+            lambda draft: transactions.add_to_transaction(draft, request, self._settings)
+        )
+
+    async def stamp_batches(self, request: StampRequest) -> StampAnswer:
+        await self._be_ready()
+        return transactions.stamp_batches(self._state, request)
+
+    async def end_transaction(self, request: EndTransaction) -> ProducerGrant:
+        return await self._change(lambda draft: transactions.end_transaction(draft, request))
+
+    async def transactions(self, request: TransactionsRequest) -> TransactionDescriptions:
+        await self._be_ready()
+        return transactions.describe(self._state, request)
+
+    async def abort_producer(self, request: AbortProducer) -> AbortedProducer:
+        return await self._change(lambda draft: transactions.abort_producer(draft, request))
 
     # --- groups
 
@@ -710,6 +758,8 @@ class LocalSequencer:
             total.sessions += leases.expire_sessions(draft)
             total.producers += retention.expire_producers(draft, settings.producer_expiry_ms)
             total.offsets += groups.expire_offsets(draft, settings.offsets_retention_ms)
+            transactions.abort_timed_out(draft)
+            transactions.expire_transactional_ids(draft, settings.transactional_id_expiration_ms)
             retention.expire_swaps(draft, settings.swap_answers_ms)
 
         async def move(draft: Draft) -> int:
@@ -799,6 +849,9 @@ class LocalSequencer:
     async def statistics(self, request: Empty) -> Statistics:
         await self._be_ready()
         held = await self._store.statistics()
+        now = await self._store.now_ms()
+        open_rows = (self._state.get(TransactionRow, name) for name in self._state.open_transactions)
+        started = [row.started_ms for row in open_rows if row is not None]
         closed = sum(row.closed_ms is not None for row in self._state.all(SessionRow))
         return Statistics(
             held.runs,
@@ -812,12 +865,15 @@ class LocalSequencer:
             self._state.count(GroupRow),
             self._state.counter(COMMIT_NUMBER),
             held.uncompacted_bytes,
+            len(started),
+            max(0, now - min(started)) if started else 0,
         )
 
 
-def _expire_leases(draft: Draft) -> None:
+def _expire(draft: Draft) -> None:
     leases.expire_agents(draft)
     leases.expire_sessions(draft)
+    transactions.abort_timed_out(draft)
 
 
 def _fail(change: _Change, error: BaseException) -> None:

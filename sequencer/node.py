@@ -4,7 +4,10 @@ The node that gets the committer's lease loads the state and answers; a node who
 clock and less a margin, answers nothing more from memory: what waits fails with SequencerUnavailable, and its callers
 ask the next committer with the same ids. Writes are fenced by the lease's epoch in the store in any case.
 
-The committer's node also does the housekeeping: retention, and the collection of garbage.
+The committer's node also does the housekeeping: retention, the collection of garbage, and checkpoints.
+
+A node that finds another database in the place of its own (recovered meanwhile, or an older copy) is lost: it answers
+IncarnationChanged from then on.
 """
 
 from __future__ import annotations
@@ -12,13 +15,21 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import structlog
 
-from sequencer.api import Empty, Sequencer, SequencerError, SequencerUnavailable, Value
+from sequencer.api import (
+    Empty,
+    IncarnationChanged,
+    Sequencer,
+    SequencerError,
+    SequencerUnavailable,
+    Value,
+)
 from sequencer.bounded_wait import wait_for
+from sequencer.checkpointer import Checkpointer
 from sequencer.client import RemoteSequencer
 from sequencer.collector import collect
 from sequencer.committer import LocalSequencer
@@ -29,7 +40,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.topics import ValidateConfig, accept_any_config
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore, StoreError
-from tailrace.rpc import ClusterIdentity, KnownCluster, Link, RpcServer, TcpLink
+from tailrace.rpc import ClusterIdentity, HelloRefused, KnownCluster, Link, RpcServer, TcpLink
 
 A = TypeVar("A", bound=Value)
 _log = structlog.get_logger(__name__)
@@ -37,16 +48,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens).
-
-    `committer_lease_ms` is taken by the node in place of the sequencer's own setting: with it and `poll_s`, another
-    node has taken over within 3 s of a committer's death.
-    """
+    """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens)."""
 
     host: str = "127.0.0.1"
     port: int = 0
     advertise: str = ""
-    committer_lease_ms: int = 2_000
     poll_s: float = 0.5
     """How often a node that is not the committer tries to become it."""
     margin_s: float = 0.25
@@ -61,7 +67,8 @@ class SequencerNode:
     """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
 
     The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
-    is collected here. `link` makes the way to another node (TCP unless a simulation says otherwise).
+    is collected here, and no checkpoints are written. `link` makes the way to another node (TCP unless a simulation
+    says otherwise). `on_lost` is called when the node is lost: whoever runs it should end the process.
     """
 
     def __init__(
@@ -78,14 +85,13 @@ class SequencerNode:
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
         link: Callable[[str], Link] | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or NodeSettings()
-        self._sequencer_settings = replace(
-            sequencer_settings or SequencerSettings(), committer_lease_ms=self._settings.committer_lease_ms
-        )
+        self._sequencer_settings = sequencer_settings or SequencerSettings()
         self._validate_config = validate_config
         self._object_store = object_store
         self._secret = secret
@@ -96,6 +102,8 @@ class SequencerNode:
         self._name = f"{self._settings.advertise}#{entropy.uuid()}"
         self._known = KnownCluster()
         self._address = self._settings.advertise
+        self._on_lost = on_lost
+        self._lost: IncarnationChanged | None = None
         self._local: LocalSequencer | None = None
         self._housekeeping: list[asyncio.Task[None]] = []
         self._leading: asyncio.Task[None] | None = None
@@ -148,6 +156,11 @@ class SequencerNode:
         return self._local is not None and self._local.lease_left_s > self._settings.margin_s
 
     @property
+    def lost(self) -> IncarnationChanged | None:
+        """Why this node answers nothing any more, for good."""
+        return self._lost
+
+    @property
     def committer_address(self) -> str:
         """Where the committer was when last looked; '' when there was none."""
         return self._address if self.is_committer else self._committer
@@ -155,7 +168,7 @@ class SequencerNode:
     # --- the lease
 
     async def _lead(self) -> None:
-        while True:
+        while self._lost is None:
             self._doubt = asyncio.get_running_loop().create_future()
             if self._local is None:
                 pause = self._settings.poll_s
@@ -163,6 +176,9 @@ class SequencerNode:
                 pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
             await wait_for(self._clock, self._doubt, pause)
             try:
+                if self._local is not None and self._local.lost is not None:
+                    await self._be_lost(str(self._local.lost))
+                    return
                 if self._local is not None and not self.is_committer:
                     await self._step_down("the committer's lease is over; ask the next one")
                 if self._local is None:
@@ -171,6 +187,7 @@ class SequencerNode:
                 _log.exception("a sequencer node's turn failed")
 
     async def _try_to_lead(self) -> None:
+        checkpointer = self._make_checkpointer()
         local = LocalSequencer(
             self._store,
             self._clock,
@@ -179,20 +196,51 @@ class SequencerNode:
             self._validate_config,
             holder=self._name,
             address=self._address,
+            checkpointer=checkpointer,
         )
         try:
             await local.start()
+            self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
+            if checkpointer is not None:
+                await _open(checkpointer)
+        except (IncarnationChanged, HelloRefused) as error:
+            await local.close()
+            await self._be_lost(str(error))
+            return
         except SequencerError as error:
+            await local.close()
             await self._look_for_committer(error)
             return
         self._local = local
         self._committer = ""
         self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
+        if checkpointer is not None:
+            self._housekeeping.append(asyncio.create_task(checkpointer.run(), name="checkpoints"))
         if self._object_store is not None:
             self._housekeeping.append(
                 asyncio.create_task(self._collect(local, self._object_store), name="collection")
             )
         _log.info("this node is the committer", address=self._address)
+
+    def _make_checkpointer(self) -> Checkpointer | None:
+        settings = self._sequencer_settings
+        if self._object_store is None or settings.checkpoint_interval_ms <= 0:
+            return None
+        return Checkpointer(
+            self._object_store,
+            self._store,
+            self._clock,
+            interval_ms=settings.checkpoint_interval_ms,
+            reservation=settings.checkpoint_reservation,
+        )
+
+    async def _be_lost(self, reason: str) -> None:
+        """Answer nothing any more: what this process knows is of another database."""
+        self._lost = IncarnationChanged(reason)
+        _log.error("this node's database is not the one it knew, or not the newest; it ends", reason=reason)
+        await self._step_down(reason)
+        if self._on_lost is not None:
+            self._on_lost(reason)
 
     async def _look_for_committer(self, error: SequencerError) -> None:
         try:
@@ -228,6 +276,8 @@ class SequencerNode:
 
     async def _ask_here(self, method: str, request: Value, answer: type[A]) -> A:
         """Answered by this node's own state, as long as the lease holds: before, during and after."""
+        if self._lost is not None:
+            raise self._lost
         local = self._local
         if local is None:
             raise NotCommitter(self._committer)
@@ -246,6 +296,9 @@ class SequencerNode:
             if task.uncancel() > 0:
                 raise
             raise SequencerUnavailable("the committer's lease is over; ask again with the same ids") from None
+        except IncarnationChanged:
+            self._raise_doubt()
+            raise
         finally:
             self._waiting.pop(ticket, None)
         if local is not self._local or not self.is_committer:
@@ -306,6 +359,14 @@ class SequencerNode:
                     _log.info(
                         "garbage is collected", objects=done.objects_deleted, orphans=done.orphans_deleted
                     )
+
+
+async def _open(checkpointer: Checkpointer) -> None:
+    """Have offsets reserved before the first commit; where the bucket is away, commits wait for it."""
+    try:
+        await checkpointer.open()
+    except StoreError as error:
+        _log.warning("no checkpoint can be written; commits wait for one", reason=str(error))
 
 
 class _Here(AskedSequencer):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,6 @@ from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from sequencer.api import InvalidConfig, Sequencer
 from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
-from sequencer.settings import SequencerSettings
 from sequencer.sql.store import open_row_store
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.settings import Settings
@@ -115,15 +114,17 @@ async def opened_store(
 
 @asynccontextmanager
 async def sequencer_node(
-    settings: Settings, database: str, machine: Machine, store: ObjectStore | None, *, listen: str | None
+    settings: Settings,
+    database: str,
+    machine: Machine,
+    store: ObjectStore | None,
+    *,
+    listen: str | None,
+    on_lost: Callable[[str], None] | None = None,
 ) -> AsyncIterator[SequencerNode]:
     """A sequencer over a database, serving others where `listen` says so; it does the housekeeping."""
     rows = open_row_store(database, clock=machine.clock, entropy=machine.entropy)
     host, port = split_address(listen) if listen else ("127.0.0.1", 0)
-    own = NodeSettings()
-    lease_ms = settings.sequencer.committer_lease_ms
-    if lease_ms == SequencerSettings().committer_lease_ms:
-        lease_ms = own.committer_lease_ms
     node = SequencerNode(
         rows,
         machine.clock,
@@ -132,7 +133,6 @@ async def sequencer_node(
             host=host,
             port=port,
             advertise=(settings.rpc_advertise or "") if listen else "",
-            committer_lease_ms=lease_ms,
             retention_interval_s=settings.maintenance_seconds,
             collection_interval_s=settings.maintenance_seconds,
         ),
@@ -140,6 +140,7 @@ async def sequencer_node(
         validate_config=check_configs,
         object_store=store,
         secret=settings.rpc_secret.get_secret_value().encode(),
+        on_lost=on_lost,
     )
     try:
         await node.start(listen=listen is not None)
@@ -183,7 +184,9 @@ async def _run_agent(
         )
         if database is not None:
             node = await stack.enter_async_context(
-                sequencer_node(settings, database, machine, store, listen=sequencer_listens)
+                sequencer_node(
+                    settings, database, machine, store, listen=sequencer_listens, on_lost=ending.fail
+                )
             )
             sequencer: Sequencer = node.sequencer
             await wait_for_committer(node, machine.clock)
@@ -206,7 +209,7 @@ async def _run_agent(
             store=store,
             clock=machine.clock,
             entropy=machine.entropy,
-            cache_settings=settings.cache_settings,
+            cache_settings=settings.cache,
             cache_observer=CacheMetrics(telemetry.registry),
             telemetry=telemetry,
             on_lost=ending.fail,
@@ -250,6 +253,8 @@ async def wait_for_committer(node: SequencerNode, clock: Clock) -> None:
     """Until this process is the committer: one that was killed leaves a lease of seconds behind."""
     give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
     while not node.is_committer:
+        if node.lost is not None:
+            raise CommandFailed(str(node.lost))
         if clock.monotonic() > give_up:
             raise CommandFailed(
                 f"another process{_at(node.committer_address)} uses this database as its sequencer; stop it, or "
@@ -286,7 +291,7 @@ async def run_sequencer(settings: Settings) -> None:
                 opened_store(settings.store, machine, StoreMetrics(http.registry))
             )
         node = await stack.enter_async_context(
-            sequencer_node(settings, settings.database, machine, store, listen=rpc)
+            sequencer_node(settings, settings.database, machine, store, listen=rpc, on_lost=ending.fail)
         )
         http.node = node
         log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
