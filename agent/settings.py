@@ -21,6 +21,12 @@ class AgentSettings(BaseModel):
         le=10_000,
         description="Budget of early-sealed PUTs a second, per lane; what early sealing may cost.",
     )
+    max_rows_per_second: float = Field(
+        2_000.0,
+        gt=0,
+        le=1_000_000,
+        description="Budget of rows (one per object and partition), per lane; above it buffers linger longer.",
+    )
     flush_lanes: int = Field(1, ge=1, le=64, description="Independent buffers, sessions and commit orders.")
     max_inflight_uploads: int = Field(4, ge=1, le=256, description="Uploads under way at once, per lane.")
     upload_deadline_ms: int = Field(
@@ -78,7 +84,6 @@ class AgentSettings(BaseModel):
         1, ge=1, le=10_000, description="Partitions of auto-created topics (num.partitions)."
     )
     drain_ms: int = Field(30_000, ge=0, description="How long shutdown waits for requests in flight.")
-    chunk_cache_bytes: int = Field(256 * MIB, ge=MIB, description="Memory of the chunk cache.")
     group_min_session_timeout_ms: int = Field(6_000, ge=1, description="group.min.session.timeout.ms")
     group_max_session_timeout_ms: int = Field(1_800_000, ge=1, description="group.max.session.timeout.ms")
     group_initial_rebalance_delay_ms: int = Field(

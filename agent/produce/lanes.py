@@ -28,6 +28,7 @@ from agent.produce.active_buffer import (
     Submission,
     transactions_of,
 )
+from agent.produce.rate_budget import RateBudget
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
@@ -47,6 +48,7 @@ from sequencer.api import (
     SessionGrant,
     SessionRef,
 )
+from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import SealedObject, seal
@@ -55,6 +57,9 @@ from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull
 log = structlog.get_logger("agent.flush")
 
 MAX_ASKED_AGAIN = 1_000
+_SESSION_POLL_SECONDS = 0.01
+MAX_STRETCH = 4
+"""How many times its linger a buffer may wait at most for its rows."""
 MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
 """Verdicts that another agent's commit may turn: the batches before these may still be on their way there."""
 
@@ -127,11 +132,13 @@ class Lane:
         self._session: Session | None = None
         self._predecessor: UUID | None = None
         self._changed = asyncio.Event()
+        self._session_is_gone: asyncio.Future[None] | None = None
         self._inflight: set[asyncio.Task[None]] = set()
         self._uploads = asyncio.Semaphore(settings.max_inflight_uploads)
         self._gaps: list[Gap] = []
-        self._early_puts = settings.max_puts_per_second / 4
-        self._early_refilled_at = clock.monotonic()
+        puts, rows, now = settings.max_puts_per_second, settings.max_rows_per_second, clock.monotonic()
+        self._early_puts = RateBudget(puts, max(puts / 4, 1.0), now)
+        self._rows = RateBudget(rows, max(rows, 1.0), now)
         self._sealer: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closing = False
@@ -154,7 +161,7 @@ class Lane:
             self._buffer = ActiveBuffer(opened_at=now)
             self._changed.set()
         self._buffer.add(partition, topic_name, batch, now)
-        if self._buffer.size >= self._settings.flush_bytes:
+        if self._buffer.size >= self._settings.flush_bytes and self._session is not None:
             self._seal("size")
 
     @property
@@ -190,6 +197,8 @@ class Lane:
         """Seal at linger_ms; earlier when the lane is idle, or nothing came for quiet_ms, within the PUT budget.
 
         Closed-window clients (five requests in flight, then silence) would otherwise wait out the whole linger.
+        Later, up to MAX_STRETCH times the linger, when sealing would cost the sequencer more rows (one a partition)
+        than the budget has: the scarcest thing there is.
         """
         while True:
             if self._buffer is None:
@@ -197,29 +206,31 @@ class Lane:
                 await self._changed.wait()
                 continue
             buffer, now = self._buffer, self._clock.monotonic()
-            due = buffer.opened_at + self._settings.linger_ms / 1000
+            linger = self._settings.linger_ms / 1000
+            due = buffer.opened_at + linger
+            rows_in = self._rows.wait(len(buffer.batches), now)
+            if rows_in:
+                due = min(max(due, now + rows_in), buffer.opened_at + MAX_STRETCH * linger)
+            if self._session is None and now < buffer.opened_at + self._settings.upload_deadline_ms / 1000:
+                await self._clock.sleep(_SESSION_POLL_SECONDS)  # one is being opened
+                continue
             if now >= due:
-                self._seal("linger")
+                self._seal("stretched" if now >= buffer.opened_at + MAX_STRETCH * linger else "linger")
                 continue
             quiet_at = buffer.last_added_at + self._settings.quiet_ms / 1000
             wait = due - now
-            if not self._inflight or now >= quiet_at:
-                tokens_in = self._early_wait(now)
-                if tokens_in <= 0:
-                    self._early_puts -= 1
+            if rows_in:
+                wait = min(wait, rows_in)
+            elif not self._inflight or now >= quiet_at:
+                put_in = self._early_puts.wait(1, now)
+                if not put_in:
+                    self._early_puts.spend(1)
                     self._seal("quiet" if self._inflight else "idle")
                     continue
-                wait = min(wait, tokens_in)
+                wait = min(wait, put_in)
             else:
                 wait = min(wait, quiet_at - now)
             await self._clock.sleep(max(wait, 0.0005))
-
-    def _early_wait(self, now: float) -> float:
-        """Seconds until the budget of early PUTs has room for one more."""
-        rate = self._settings.max_puts_per_second
-        self._early_puts = min(max(rate / 4, 1.0), self._early_puts + (now - self._early_refilled_at) * rate)
-        self._early_refilled_at = now
-        return 0.0 if self._early_puts >= 1 else (1 - self._early_puts) / rate
 
     def _seal(self, reason: str) -> None:
         buffer, self._buffer = self._buffer, None
@@ -228,6 +239,7 @@ class Lane:
         if session is None:
             buffer.fail(FlushFailure("storage", "no upload session is open; the sequencer is away"))
             return
+        self._rows.spend(len(buffer.batches))
         number = session.next_number
         session.next_number += 1
         session.unanswered.add(number)
@@ -423,12 +435,14 @@ class Lane:
             session = self._session
             if not gaps:
                 return
-            if session is None or (self._closing and not self._inflight):
+            if self._closing and (session is None or not self._inflight):
                 for gap in gaps:
                     gap.batch.settle(BatchResult(gap.verdict))
                 return
             await self._clock.sleep(backoff)
             backoff = min(backoff * 2, 0.25)
+            if session is None or session is not self._session:
+                continue
             first_of: dict[TopicPartition, Gap] = {}
             for gap in gaps:
                 first_of.setdefault(gap.partition, gap)
@@ -475,10 +489,11 @@ class Lane:
         return asked_at + (grant.lease_ms - self._settings.upload_deadline_ms) / 1000
 
     async def _keep_session(self) -> None:
-        """Renew the lease, rotate an old session, open a new one where there is none."""
+        """Renew the lease, rotate an old session, open a new one where there is none: at once when one is lost."""
         pause = 1.0
         while True:
-            await self._clock.sleep(pause)
+            self._session_is_gone = asyncio.get_running_loop().create_future()
+            await wait_for(self._clock, self._session_is_gone, pause)
             try:
                 session, now = self._session, self._clock.monotonic()
                 if session is None:
@@ -515,6 +530,8 @@ class Lane:
     def _forget(self, session: Session) -> None:
         if self._session is session:
             self._session = None
+            if self._session_is_gone is not None and not self._session_is_gone.done():
+                self._session_is_gone.set_result(None)
 
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")

@@ -198,7 +198,7 @@ def test_a_partition_keeps_the_order_of_arrival_even_where_later_uploads_are_fas
 def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts = 0.0
+        bench.lane._early_puts.spend(1)
         first = submit(bench, topic, batch(b"1"))
         await bench.advance(0.2)
         second = submit(bench, topic, batch(b"2"))
@@ -214,7 +214,7 @@ def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
 def test_a_full_buffer_is_sealed_at_once() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts = 0.0
+        bench.lane._early_puts.spend(1)
         submission = submit(bench, topic, batch(b"x" * 40_000), batch(b"y" * 40_000))
         assert flushes(bench) == {"size": 1.0} and bench.lane.buffered_bytes == 0
         await settle()
@@ -252,6 +252,21 @@ def test_early_sealing_stays_within_its_budget_of_puts() -> None:
         assert 8 <= sealed["idle"] + sealed.get("quiet", 0) <= 12, "two a second, in five seconds"
 
     run(scenario, quiet_ms=0, linger_ms=5_000, max_puts_per_second=2)
+
+
+def test_many_small_partitions_linger_longer_when_their_rows_are_over_the_budget() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=8)
+        for _ in range(80):
+            for partition in range(8):
+                submit(bench, topic, batch(b"1"), partition=partition)
+            await bench.advance(0.05)
+        sealed = flushes(bench)
+        rows = sum(len(commit.runs) for commit in bench.sequencer.commits)
+        assert rows <= 16 * 4 + 2 * 16, "sixteen a second, in four seconds, after as many at once"
+        assert sum(sealed.values()) >= 4, "and none waits for ever"
+
+    run(scenario, quiet_ms=0, linger_ms=200, max_rows_per_second=16)
 
 
 # --- sessions -------------------------------------------------------------------------------------------------
@@ -306,7 +321,7 @@ def test_an_old_session_is_rotated_with_nothing_lost() -> None:
 def test_closing_flushes_and_refuses_what_comes_after() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts = 0.0
+        bench.lane._early_puts.spend(1)
         submission = submit(bench, topic, batch(b"1"))
         await bench.lane.close()
         assert submission.done.done() and flushes(bench) == {"drain": 1.0}
