@@ -13,9 +13,9 @@ from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.protocol import ApiKey, decode_response, encode_request
 from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from agent.protocol.messages.api_versions import ApiVersionsRequest
-from agent.protocol.messages.end_txn import EndTxnRequest
+from agent.protocol.messages.elect_leaders import ElectLeadersRequest
+from agent.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from agent.protocol.messages.metadata import MetadataRequest
 from agent.services import Deferred, RequestContext, Services
 from tests.support.agents import AgentBench, connection, run
@@ -87,9 +87,9 @@ def test_what_can_not_be_read_closes_the_connection_and_is_counted(sent: memoryv
 
 def test_a_declared_api_that_is_not_served_is_answered_with_error_35() -> None:
     async def scenario(bench: AgentBench) -> None:
-        response = await bench.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 4, AddPartitionsToTxnRequest())
+        response = await bench.ask(ApiKey.ELECT_LEADERS, 2, ElectLeadersRequest())
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-        response = await bench.ask(ApiKey.END_TXN, 0, EndTxnRequest())
+        response = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 0, ListConfigResourcesRequest())
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     run(scenario)
@@ -97,7 +97,7 @@ def test_a_declared_api_that_is_not_served_is_answered_with_error_35() -> None:
 
 def test_an_unserved_version_without_an_error_code_of_its_own_closes() -> None:
     async def scenario(bench: AgentBench) -> None:
-        assert (await dispatched(bench, frame(ApiKey.ADD_PARTITIONS_TO_TXN, 0, b"\0" * 20))).close
+        assert (await dispatched(bench, frame(ApiKey.ELECT_LEADERS, 0, b"\0" * 20))).close
         assert (await dispatched(bench, frame(ApiKey.END_TXN, 77))).close
 
     run(scenario)
