@@ -55,7 +55,9 @@ class Coverage:
     """What of a partition was read from end to end by somebody, and as of when that was all."""
 
     complete_at: float = -inf
-    """Everything that was stored by this time has been passed over by a reader of the isolation asked for."""
+    """Everything that was stored by this time has been passed over by a reader of the isolation asked for..."""
+    since: float = -inf
+    """...but for what was sent before this time: it may have been deleted."""
 
 
 def find_coverage(view: HistoryView, *, committed_only: bool) -> dict[Place, Coverage]:
@@ -66,14 +68,13 @@ def find_coverage(view: HistoryView, *, committed_only: bool) -> dict[Place, Cov
             spans[each.place].append((each.start, each.position))
     coverage: dict[Place, Coverage] = {}
     for place, bounds in view.bounds.items():
-        if view.log_starts.get(place):
-            continue  # what went before it was read can't be told from what is lost
-        reach = 0
+        moved = view.log_starts.get(place, ())
+        reach = max((each.offset for each in moved), default=0)
         for start, end in sorted(spans.get(place, ())):
             if start > reach:
                 break
             reach = max(reach, end)
-        found = Coverage()
+        found = Coverage(since=max((each.at for each in moved), default=-inf))
         for seen in bounds:
             end = seen.last_stable if committed_only and seen.last_stable >= 0 else seen.high_watermark
             if 0 <= end <= reach:
@@ -157,7 +158,7 @@ def what_must_be_stored_is_found(view: HistoryView) -> Iterator[Violation]:
         ):
             continue
         whole = [found[record.place] for found in by_isolation.values() if record.place in found]
-        if any(each.complete_at > since for each in whole):
+        if any(each.complete_at > since and each.since < record.sent_at for each in whole):
             in_part = transaction is not None and any(each.read_offsets for each in transaction.records)
             yield _of(
                 record,

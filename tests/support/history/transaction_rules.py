@@ -73,7 +73,8 @@ def inputs_are_processed_once(view: HistoryView) -> Iterator[Violation]:
     whole = find_coverage(view, committed_only=True)
     for (group, topic, partition), position in positions.items():
         if not targets[group] or not all(
-            place in whole and whole[place].complete_at > last_end[group] for place in targets[group]
+            place in whole and whole[place].complete_at > last_end[group] and whole[place].since == -inf
+            for place in targets[group]
         ):
             continue  # an output that nobody came by may be there
         start = view.allowed_log_start((topic, partition), inf)
