@@ -543,7 +543,8 @@ class OffsetsRequest(Value, frozen=True):
 class OffsetResult(Value, frozen=True):
     """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
     record at or after the time (the run with the largest timestamp), None when there is none; the caller
-    looks inside it, from `log_start_offset` on."""
+    looks inside it, from `log_start_offset` on, and, where it asked `read_committed`, takes nothing that it
+    finds at or above `last_stable_offset` (the run may reach above it)."""
 
     error: PartitionError
     offset: int
@@ -552,6 +553,7 @@ class OffsetResult(Value, frozen=True):
     log_start_offset: int
     high_watermark: int
     run: Run | None
+    last_stable_offset: int = -1
 
 
 class OffsetsAnswer(Value, frozen=True):
@@ -701,11 +703,14 @@ class EndTransaction(Value, frozen=True):
     """Commit or abort, for all partitions and group offsets at once. Asked again, it gets its first answer.
 
     `bumps_epoch`: transaction version 2; the answer's producer id and epoch are those to go on with.
+    `number`: the transaction that was open when the agent got the request (`transactions`), so that without
+    a bump an end that is asked again doesn't end the next transaction; -1: whichever is open.
     """
 
     transaction: TransactionRef
     is_commit: bool
     bumps_epoch: bool
+    number: int = -1
 
 
 class TransactionsRequest(Value, frozen=True):
@@ -744,7 +749,9 @@ class TransactionDescriptions(Value, frozen=True):
 
 
 class AbortProducer(Value, frozen=True):
-    """An operator's abort of what a producer has open in these partitions (WriteTxnMarkers)."""
+    """An operator's abort of what a producer has open in these partitions (WriteTxnMarkers).
+
+    The transaction that is open there ends everywhere, and its producer is fenced."""
 
     producer_id: int
     producer_epoch: int
@@ -1053,7 +1060,9 @@ class SizesAnswer(Value, frozen=True):
 
 
 class Statistics(Value, frozen=True):
-    """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state."""
+    """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state.
+
+    `oldest_transaction_ms`: for how long the oldest open transaction has been open."""
 
     runs: int
     objects: int

@@ -4,7 +4,9 @@ Invariants of a swap:
 - asked again under its id it gets its first answer;
 - readers see either all old runs or all new ones;
 - only runs that are still exactly what was read are replaced; what was deleted meanwhile stays deleted;
-- running maxima stay monotone.
+- running maxima stay monotone;
+- only what is stable is replaced, and an aborted range loses exactly what was replaced of it: the range goes
+  with its marker, never before and never after.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from sequencer.api import (
+    AbortedTransaction,
     CompactionCandidate,
     CompactionCandidates,
     CompactionRequest,
@@ -24,7 +27,17 @@ from sequencer.api import (
     SwapRequest,
 )
 from sequencer.batch_table import EMPTY_TABLE
-from sequencer.rows import LeaseRow, ObjectRow, PartitionRow, RowStore, RunRow, SwapRow, TopicRow
+from sequencer.rows import (
+    AbortedRow,
+    LeaseRow,
+    ObjectRow,
+    PartitionRow,
+    RowStore,
+    RunRow,
+    SwapRow,
+    TopicRow,
+    key_of,
+)
 from sequencer.sessions import COMPACTOR_LEASE, live_session, object_row
 from sequencer.state import Draft, HotState, replace_row
 from sequencer.topics import topic_value
@@ -36,7 +49,7 @@ _ALL_BYTES = 1 << 62
 async def find_candidates(
     state: HotState, store: RowStore, request: CompactionRequest
 ) -> CompactionCandidates:
-    """Partitions worth compacting, most bytes first, each with its oldest stretch of mixed runs."""
+    """Partitions worth compacting, most bytes first, each with its oldest stretch of runs to replace."""
     if request.max_runs < 1:
         raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
     now = await store.now_ms()
@@ -56,33 +69,48 @@ async def find_candidates(
         row = state.get(PartitionRow, size.topic_id, size.partition)
         if topic is None or row is None:
             continue
-        runs = await _oldest_mixed_runs(store, row, request.max_runs)
+        # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
+        stable = state.last_stable_offset(row)
+        aborted = state.aborted_from(size.topic_id, size.partition, row.log_start_offset)
+        runs = await _oldest_stretch(store, row, stable, request.max_runs)
         if runs:
+            ranges = [
+                AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
+                for one in sorted(aborted, key=lambda one: one.first_offset)
+                if one.last_offset >= runs[0].base_offset and one.first_offset < runs[-1].end_offset
+            ]
             candidates.append(
                 CompactionCandidate(
-                    topic_value(topic), row.partition, row.log_start_offset, row.end_offset, runs, []
+                    topic_value(topic), row.partition, row.log_start_offset, stable, runs, ranges
                 )
             )
     return CompactionCandidates(candidates)
 
 
-async def _oldest_mixed_runs(store: RowStore, row: PartitionRow, max_runs: int) -> list[Run]:
-    """The first mixed runs that stand together, at or above log start."""
+async def _oldest_stretch(store: RowStore, row: PartitionRow, stable: int, max_runs: int) -> list[Run]:
+    """The first mixed and marker runs that stand together, a mixed one among them, from log start to `stable`."""
     together: list[Run] = []
+    has_mixed = False
     offset = row.log_start_offset
-    while offset < row.end_offset:
+    while offset < stable:
         page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
         if not page:
             break
         for run in page:
-            if run.kind is ObjectKind.MIXED and run.end_offset <= row.end_offset:
+            if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable:
+                has_mixed = has_mixed or run.kind is ObjectKind.MIXED
                 together.append(run)
-                if len(together) == max_runs:
+                if len(together) < max_runs:
+                    continue
+                if has_mixed:
                     return together
-            elif together:
+                del together[0]
+            elif has_mixed:
                 return together
+            else:
+                together.clear()
         offset = page[-1].end_offset
-    return together
+    return together if has_mixed else []
 
 
 async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswer:
@@ -108,6 +136,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         old = await _still_there(draft, store, replacement)
         if not old:
             continue
+        _shorten_aborted(draft, replacement)
         removed += old
         for run in old:
             draft.delete(RunRow, run.topic_id, run.partition, run.base_offset)
@@ -127,6 +156,9 @@ async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRu
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     if row is None or replacement.end_offset <= row.log_start_offset:
         return []
+    stable = draft.durable.last_stable_offset(row)
+    if replacement.end_offset > stable:
+        raise SwapRefused(f"{place}: offsets from {stable} on are not stable; plan again")
     if not replacement.replaced or replacement.replaced[0][0] != replacement.base_offset:
         raise InvalidRequest(f"{place}: a replacement begins where the first run it replaces began")
     found: list[Run] = []
@@ -150,6 +182,28 @@ async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRu
     if found[-1].end_offset != replacement.end_offset:
         raise SwapRefused(f"{place}: the runs end at {found[-1].end_offset}, not {replacement.end_offset}")
     return found
+
+
+def _shorten_aborted(draft: Draft, replacement: ReplacementRun) -> None:
+    """Take what is replaced out of aborted ranges: a swap leaves none of their records and markers behind."""
+    row = draft.live_partition(replacement.topic_id, replacement.partition)
+    assert row is not None, "its runs are there"
+    for aborted in draft.aborted_on(row.topic_id, row.partition):
+        first = max(aborted.first_offset, row.log_start_offset)
+        is_begun_before = first < replacement.base_offset
+        if aborted.last_offset < replacement.base_offset or first >= replacement.end_offset:
+            continue
+        if aborted.last_offset >= replacement.end_offset:
+            if not is_begun_before:
+                draft.delete(AbortedRow, *key_of(aborted))
+                draft.put(replace_row(aborted, first_offset=replacement.end_offset))
+        elif is_begun_before:
+            raise SwapRefused(
+                f"{row.topic_id}-{row.partition}: producer {aborted.producer_id}'s aborted records from {first} on"
+                f" stand before {replacement.base_offset}, their marker does not; replace older runs first"
+            )
+        else:
+            draft.delete(AbortedRow, *key_of(aborted))
 
 
 def _end_of(replacement: ReplacementRun, index: int) -> int:
@@ -182,7 +236,7 @@ def _replacement_row(
         running_max_timestamp=running_max,
         commit_number=number,
         created_ms=draft.now_ms,
-        is_parquet=True,
+        kind=ObjectKind.PARQUET,
         batches=EMPTY_TABLE,
     )
 
@@ -190,6 +244,8 @@ def _replacement_row(
 async def _release(draft: Draft, store: RowStore, removed: list[Run]) -> None:
     counts: dict[UUID, int] = {}
     for run in removed:
+        if run.kind is ObjectKind.MARKERS:
+            continue
         counts[run.object_id] = counts.get(run.object_id, 0) + 1
     for stored in await store.object_rows(list(counts)):
         draft.objects[stored.object_id] = stored

@@ -130,7 +130,7 @@ class CommitFeed:
             place.partition,
             row.log_start_offset,
             row.end_offset,
-            row.end_offset,
+            self._state.last_stable_offset(row),
             row.epochs[-1][0],
             runs,
         )

@@ -2,7 +2,8 @@
 
 Invariants:
 - only the group's owner, under its live lease, changes the group's state; its generation never falls;
-- offsets are taken from members of the current generation, or from outside while the group is empty.
+- offsets are taken from members of the current generation, or from outside while the group is empty;
+- offsets of a transaction are pending, invisible, until it ends.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from sequencer.api import (
     UnknownGroup,
 )
 from sequencer.leases import live_agent, new_group
-from sequencer.rows import AgentRow, GroupOffsetRow, GroupRow, PartitionRow, TopicRow
+from sequencer.rows import AgentRow, GroupOffsetRow, GroupRow, PartitionRow, PendingOffsetRow, Row, TopicRow
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from sequencer.transactions import transaction_for_offsets
 
 
 def load_group(draft: Draft, request: LoadGroup, settings: SequencerSettings) -> GroupState:
@@ -94,6 +96,8 @@ def delete_group(draft: Draft, request: GroupRef) -> Empty:
     for offset in draft.all(GroupOffsetRow):
         if offset.group_id == row.group_id:
             draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
+    for pending in draft.pending_of(row.group_id):
+        draft.delete(PendingOffsetRow, row.group_id, pending.topic_id, pending.partition, pending.producer_id)
     draft.visible_change()
     return Empty()
 
@@ -103,7 +107,7 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
     if request.generation < 0 and not request.member_id:
         if row is None:
             return new_group(draft, request.group_id, settings)
-        if row.members:
+        if row.members and request.transaction is None:
             raise StaleGroup(
                 f"group {row.group_id!r} has {len(row.members)} members; commit as one of them, or stop them"
             )
@@ -119,31 +123,52 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
 
 
 def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> OffsetErrors:
-    """Take positions from a member of the current generation, or for an empty group."""
+    """Take positions from a member of the current generation, or for an empty group; of a transaction, for later."""
     row = _check_committer(draft, request, settings)
+    producer_id: int | None = None
+    if request.transaction is not None:
+        producer_id = transaction_for_offsets(draft, request, request.transaction, settings).producer_id
     errors: list[PartitionError] = []
     for position in request.offsets:
         if draft.live_partition(position.topic_id, position.partition) is None:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         errors.append(PartitionError.NONE)
-        draft.put(
-            GroupOffsetRow(
-                group_id=row.group_id,
-                topic_id=position.topic_id,
-                partition=position.partition,
-                offset=position.offset,
-                leader_epoch=position.leader_epoch,
-                metadata=position.metadata,
-                commit_ms=draft.now_ms if position.commit_ms < 0 else position.commit_ms,
-                expires_ms=None if request.retention_ms < 0 else draft.now_ms + request.retention_ms,
-            )
-        )
+        draft.put(_position_row(draft, request, position, producer_id))
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
     if draft.get(GroupRow, row.group_id) is None:
         draft.put(row)
     return OffsetErrors(draft.visible_change(), errors)
+
+
+def _position_row(
+    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int | None
+) -> Row:
+    commit_ms = draft.now_ms if position.commit_ms < 0 else position.commit_ms
+    expires_ms = None if request.retention_ms < 0 else draft.now_ms + request.retention_ms
+    if producer_id is not None:
+        return PendingOffsetRow(
+            group_id=request.group_id,
+            topic_id=position.topic_id,
+            partition=position.partition,
+            producer_id=producer_id,
+            offset=position.offset,
+            leader_epoch=position.leader_epoch,
+            metadata=position.metadata,
+            commit_ms=commit_ms,
+            expires_ms=expires_ms,
+        )
+    return GroupOffsetRow(
+        group_id=request.group_id,
+        topic_id=position.topic_id,
+        partition=position.partition,
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
+        metadata=position.metadata,
+        commit_ms=commit_ms,
+        expires_ms=expires_ms,
+    )
 
 
 def delete_offsets(draft: Draft, request: DeleteOffsets) -> OffsetErrors:
@@ -173,7 +198,7 @@ def expire_offsets(draft: Draft, retention_ms: int) -> int:
         if not row.members and row.updated_ms <= emptied_before
     }
     members = {row.group_id for row in draft.all(GroupRow) if row.members}
-    still_used: set[str] = set()
+    still_used: set[str] = {pending.group_id for pending in draft.all(PendingOffsetRow)}
     for offset in draft.all(GroupOffsetRow):
         is_over = offset.group_id in idle and offset.commit_ms <= emptied_before
         if offset.expires_ms is not None and offset.group_id not in members:
@@ -193,20 +218,21 @@ def expire_offsets(draft: Draft, retention_ms: int) -> int:
 
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     """A group's positions: those asked, or all it has."""
-    if request.partitions is not None:
-        rows = [
-            (topic_id, partition, state.get(GroupOffsetRow, request.group_id, topic_id, partition))
-            for topic_id, partition in request.partitions
-        ]
-        return OffsetPositions([_position(*row) for row in rows])
-    found = (state.get(GroupOffsetRow, *key) for key in state.offsets_of.get(request.group_id, ()))
-    return OffsetPositions([_position(row.topic_id, row.partition, row) for row in found if row is not None])
+    places = request.partitions
+    if places is None:
+        found = (state.get(GroupOffsetRow, *key) for key in state.offsets_of.get(request.group_id, ()))
+        places = [(row.topic_id, row.partition) for row in found if row is not None]
+    return OffsetPositions([_position(state, request.group_id, *place) for place in places])
 
 
-def _position(topic_id: UUID, partition: int, row: GroupOffsetRow | None) -> OffsetPosition:
+def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
+    row = state.get(GroupOffsetRow, group_id, topic_id, partition)
+    has_pending = (group_id, topic_id, partition) in state.pending_at
     if row is None:
-        return OffsetPosition(topic_id, partition, -1, -1, "")
-    return OffsetPosition(topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms)
+        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending)
+    return OffsetPosition(
+        topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms, has_pending
+    )
 
 
 def list_groups(state: HotState) -> GroupListings:

@@ -2,15 +2,18 @@
 
 Runs are removed only below a log start that is already durable and visible (sequencer.retention), so a
 look-up in the store fits the bounds it was started with, unless the log start moved meanwhile: then it is
-done again.
+done again. So it is when a run was found that is newer than the bounds (a swap has been written and is not yet
+shown): aborted ranges must be those of the very runs that are answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from uuid import UUID
 
 from sequencer.api import (
+    AbortedTransaction,
     ActiveProducer,
     EpochAnswer,
     EpochRequest,
@@ -19,6 +22,7 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     FoundPartition,
+    ObjectKind,
     OffsetQuery,
     OffsetResult,
     OffsetsAnswer,
@@ -34,7 +38,7 @@ from sequencer.api import (
     SizesRequest,
     Verdict,
 )
-from sequencer.rows import PartitionRow, ProducerRow, RowStore
+from sequencer.rows import AbortedRow, OpenRangeRow, PartitionRow, ProducerRow, RowStore, key_of
 from sequencer.state import COMMIT_NUMBER, HotState
 
 _ATTEMPTS = 10
@@ -43,11 +47,17 @@ _UNKNOWN_OFFSET = OffsetResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1
 
 
 class Reader:
-    """Answers from the state that `current` gives (it is another after a reload) and from the store."""
+    """Answers from the state that `current` gives (it is another after a reload) and from the store.
 
-    def __init__(self, store: RowStore, current: Callable[[], HotState]) -> None:
+    `catch_up` returns once `current` shows all that was in the store when it was called.
+    """
+
+    def __init__(
+        self, store: RowStore, current: Callable[[], HotState], catch_up: Callable[[], Awaitable[None]]
+    ) -> None:
         self._store = store
         self._current = current
+        self._catch_up = catch_up
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
         """Bounds of each partition, and the runs from the offset on."""
@@ -55,6 +65,10 @@ class Reader:
             state = self._current()
             number = state.counter(COMMIT_NUMBER)
             rows = [state.live_partition(asked.topic_id, asked.partition) for asked in request.partitions]
+            bounds = [
+                None if row is None else _Bounds.of(state, row, asked.offset)
+                for asked, row in zip(request.partitions, rows, strict=True)
+            ]
             wanted = [
                 index
                 for index, (asked, row) in enumerate(zip(request.partitions, rows, strict=True))
@@ -62,14 +76,18 @@ class Reader:
             ]
             queries = [_query_of(request.partitions[index]) for index in wanted]
             found = await self._store.runs_from_many(queries) if queries else []
-            if all(self._has_kept_log_start(rows[index]) for index in wanted):
-                runs = dict(zip(wanted, found, strict=True))
-                partitions = [
-                    _found(asked, row, runs.get(index, []))
-                    for index, (asked, row) in enumerate(zip(request.partitions, rows, strict=True))
-                ]
-                return FindAnswer(number, partitions)
-        raise SequencerUnavailable("log starts moved at each attempt to read; ask again")
+            runs = dict(zip(wanted, found, strict=True))
+            if not all(self._has_kept_log_start(rows[index]) for index in wanted):
+                continue
+            partitions = [
+                _NOBODY if bound is None else bound.found(runs.get(index, []))
+                for index, bound in enumerate(bounds)
+            ]
+            if any(run.commit_number > number for one in partitions for run in one.runs):
+                await self._catch_up()
+                continue
+            return FindAnswer(number, partitions)
+        raise SequencerUnavailable("the log changed at each attempt to read; ask again")
 
     def _has_kept_log_start(self, row: PartitionRow | None) -> bool:
         assert row is not None, "only live partitions are looked up"
@@ -82,22 +100,25 @@ class Reader:
         return OffsetsAnswer(number, [await self._list_offset(query) for query in request.queries])
 
     async def _list_offset(self, query: OffsetQuery) -> OffsetResult:
-        row = self._current().live_partition(query.topic_id, query.partition)
+        state = self._current()
+        row = state.live_partition(query.topic_id, query.partition)
         if row is None:
             return _UNKNOWN_OFFSET
+        stable = state.last_stable_offset(row)
+        end = stable if query.read_committed else row.end_offset
         if query.timestamp < 0:
             if query.timestamp == OffsetSpec.LATEST:
-                return _offset_result(row, row.end_offset)
+                return _offset_result(row, stable, end)
             if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
-                return _offset_result(row, row.log_start_offset)
+                return _offset_result(row, stable, row.log_start_offset)
             if query.timestamp != OffsetSpec.MAX_TIMESTAMP:
-                return _offset_result(row, -1)
+                return _offset_result(row, stable, -1)
             run = await self._store.run_of_max_timestamp(row.topic_id, row.partition, row.log_start_offset)
         else:
             run = await self._first_reaching(row, query.timestamp)
-        if run is None or run.base_offset >= row.end_offset:
-            return _offset_result(row, -1)
-        return _offset_result(row, -1, run)
+        if run is None or run.base_offset >= end or run.kind is ObjectKind.MARKERS:
+            return _offset_result(row, stable, -1)
+        return _offset_result(row, stable, -1, run)
 
     async def _first_reaching(self, row: PartitionRow, timestamp: int) -> Run | None:
         from_offset = row.log_start_offset
@@ -136,7 +157,13 @@ class Reader:
         return ProducersAnswer(
             PartitionError.NONE,
             [
-                ActiveProducer(row.producer_id, row.producer_epoch, row.recent[-1][1], row.last_timestamp)
+                ActiveProducer(
+                    row.producer_id,
+                    row.producer_epoch,
+                    row.recent[-1][1],
+                    row.last_timestamp,
+                    -1 if (began := state.get(OpenRangeRow, *key_of(row))) is None else began.first_offset,
+                )
                 for row in rows
                 if row is not None
             ],
@@ -174,26 +201,45 @@ def _query_of(asked: FindPartition) -> tuple[UUID, int, int, int]:
     return asked.topic_id, asked.partition, asked.offset, asked.max_bytes
 
 
-def _found(asked: FindPartition, row: PartitionRow | None, runs: list[Run]) -> FoundPartition:
-    if row is None:
-        return _NOBODY
-    is_inside = row.log_start_offset <= asked.offset <= row.end_offset
-    visible = [run for run in runs if run.end_offset <= row.end_offset]
-    assert is_inside or not visible, "nothing is looked up outside the log"
-    return FoundPartition(
-        PartitionError.NONE if is_inside else PartitionError.OFFSET_OUT_OF_RANGE,
-        row.log_start_offset,
-        row.end_offset,
-        row.end_offset,
-        row.epochs[-1][0],
-        visible,
-        [],
-    )
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """A partition as of one commit number; `aborted`: what ends at or after `offset`."""
+
+    row: PartitionRow
+    stable: int
+    offset: int
+    aborted: list[AbortedRow]
+
+    @classmethod
+    def of(cls, state: HotState, row: PartitionRow, offset: int) -> _Bounds:
+        aborted = state.aborted_from(row.topic_id, row.partition, offset)
+        return cls(row, state.last_stable_offset(row), offset, aborted)
+
+    def found(self, runs: list[Run]) -> FoundPartition:
+        row = self.row
+        is_inside = row.log_start_offset <= self.offset <= row.end_offset
+        visible = [run for run in runs if run.end_offset <= row.end_offset]
+        assert is_inside or not visible, "nothing is looked up outside the log"
+        end_offset = visible[-1].end_offset if visible else self.offset
+        ranges = [
+            AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
+            for one in self.aborted
+            if one.first_offset < end_offset
+        ]
+        return FoundPartition(
+            PartitionError.NONE if is_inside else PartitionError.OFFSET_OUT_OF_RANGE,
+            row.log_start_offset,
+            row.end_offset,
+            self.stable,
+            row.epochs[-1][0],
+            visible,
+            sorted(ranges, key=lambda one: one.first_offset) if visible else [],
+        )
 
 
-def _offset_result(row: PartitionRow, offset: int, run: Run | None = None) -> OffsetResult:
+def _offset_result(row: PartitionRow, stable: int, offset: int, run: Run | None = None) -> OffsetResult:
     return OffsetResult(
-        PartitionError.NONE, offset, -1, row.epochs[-1][0], row.log_start_offset, row.end_offset, run
+        PartitionError.NONE, offset, -1, row.epochs[-1][0], row.log_start_offset, row.end_offset, run, stable
     )
 
 

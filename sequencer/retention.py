@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sequencer.api import Run
-from sequencer.rows import PartitionRow, ProducerRow, RowStore, SwapRow, TopicRow
+from sequencer.api import ObjectKind, Run
+from sequencer.rows import OpenRangeRow, PartitionRow, ProducerRow, RowStore, SwapRow, TopicRow
 from sequencer.settings import SequencerSettings
 from sequencer.state import Draft
 from sequencer.topics import move_log_start
@@ -49,9 +49,10 @@ def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, 
     """
     end: int | None = None
     for run in runs:
-        # Records without a timestamp (-1) age from when they were committed.
+        # Records without a timestamp (-1) age from when they were committed. Markers go with what they ended.
         newest_ms = run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
-        is_old = limits.retention_ms >= 0 and newest_ms < now_ms - limits.retention_ms
+        is_older = newest_ms < now_ms - limits.retention_ms or run.kind is ObjectKind.MARKERS
+        is_old = limits.retention_ms >= 0 and is_older
         is_over = limits.retention_bytes >= 0 and total_bytes - run.length >= limits.retention_bytes
         if not is_old and not is_over:
             break
@@ -110,7 +111,7 @@ async def remove_runs(draft: Draft, store: RowStore, settings: SequencerSettings
         runs = await store.runs_below(size.topic_id, size.partition, end, left)
         if not runs:
             continue
-        ids = {run.object_id: None for run in runs}
+        ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
         for stored in await store.object_rows(list(ids)):
             draft.objects[stored.object_id] = stored
         removed.objects += draft.remove_runs(runs)
@@ -134,8 +135,13 @@ async def forget_emptied_partitions(draft: Draft, store: RowStore) -> None:
 
 
 def expire_producers(draft: Draft, expiry_ms: int) -> int:
-    """Forget producers that wrote nothing for so long; how many."""
-    expired = [row for row in draft.all(ProducerRow) if row.updated_ms <= draft.now_ms - expiry_ms]
+    """Forget producers that wrote nothing for so long and have nothing open; how many."""
+    expired = [
+        row
+        for row in draft.all(ProducerRow)
+        if row.updated_ms <= draft.now_ms - expiry_ms
+        and draft.get(OpenRangeRow, row.topic_id, row.partition, row.producer_id) is None
+    ]
     for row in expired:
         draft.delete(ProducerRow, row.topic_id, row.partition, row.producer_id)
     return len(expired)

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import (
+    ANY_TRANSACTION,
     BatchError,
     CommitAnswer,
     CommitRequest,
@@ -22,6 +23,7 @@ from sequencer.api import (
     LeaseLost,
     LimitReached,
     ObjectDescription,
+    ObjectKind,
     OpenSession,
     RunOutcome,
     RunProposal,
@@ -44,6 +46,7 @@ from sequencer.rows import (
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, replace_row
+from sequencer.transactions import admit, note_stored
 
 COMPACTOR_BROKER_ID = -1
 """A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
@@ -135,6 +138,8 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> None:
             lengths += batch.length
         if not run.batches or lengths != run.length:
             raise InvalidRequest(f"a run of {run.length} bytes whose batches take {lengths}")
+        if run.transactions and len(run.transactions) != len(run.batches):
+            raise InvalidRequest(f"{len(run.transactions)} transactions for {len(run.batches)} batches")
         if run.start < 0 or run.start + run.length > request.object.index_start:
             raise InvalidRequest(
                 f"a run at [{run.start}, {run.start + run.length}) of an object whose batches end at"
@@ -151,7 +156,9 @@ def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
     return None if row is None else _answers.decode(row.answer)
 
 
-def apply_commit(draft: Draft, session: SessionRow, request: CommitRequest, grace_ms: int) -> CommitAnswer:
+def apply_commit(
+    draft: Draft, session: SessionRow, request: CommitRequest, settings: SequencerSettings
+) -> CommitAnswer:
     """Apply the session's next commit: object, runs, producers, answer.
 
     The object's row, if it has one, was looked up into `draft.objects` before.
@@ -159,7 +166,7 @@ def apply_commit(draft: Draft, session: SessionRow, request: CommitRequest, grac
     if request.object is None:
         return _answer(draft, session, request, [])
     return _answer(
-        draft, session, request, _commit_object(draft, session, request.object, request.runs, grace_ms)
+        draft, session, request, _commit_object(draft, session, request.object, request.runs, settings)
     )
 
 
@@ -195,7 +202,7 @@ def _commit_object(
     session: SessionRow,
     described: ObjectDescription,
     proposals: list[RunProposal],
-    grace_ms: int,
+    settings: SequencerSettings,
 ) -> list[RunOutcome]:
     stored = draft.get(ObjectRow, described.object_id)
     if stored is None:
@@ -208,13 +215,13 @@ def _commit_object(
         raise InvalidRequest(
             f"object {described.object_id} is stored as {stored.key!r} of {stored.size} bytes"
         )
-    elif stored.retired_ms is not None and stored.retired_ms + grace_ms <= draft.now_ms:
+    elif stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms <= draft.now_ms:
         # The collector may be deleting it: nothing may come to life in it.
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
     added: list[RunRow] = []
     for proposal in proposals:
-        outcome, row = _commit_run(draft, stored.object_id, proposal)
+        outcome, row = _commit_run(draft, stored.object_id, proposal, settings)
         outcomes.append(outcome)
         if row is not None:
             added.append(row)
@@ -249,7 +256,9 @@ def _log_start(draft: Draft, proposal: RunProposal) -> int:
     return -1 if row is None else row.log_start_offset
 
 
-def _commit_run(draft: Draft, object_id: UUID, proposal: RunProposal) -> tuple[RunOutcome, RunRow | None]:
+def _commit_run(
+    draft: Draft, object_id: UUID, proposal: RunProposal, settings: SequencerSettings
+) -> tuple[RunOutcome, RunRow | None]:
     topic_id, number = proposal.topic_id, proposal.partition
     partition = draft.live_partition(topic_id, number)
     if partition is None:
@@ -261,7 +270,11 @@ def _commit_run(draft: Draft, object_id: UUID, proposal: RunProposal) -> tuple[R
             return None
         return ProducerState(row.producer_epoch, tuple(RememberedBatch(*batch) for batch in row.recent))
 
-    assigned = assign_offsets(partition.end_offset, proposal.batches, producer_state)
+    def admitted(index: int) -> BatchError:
+        named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
+        return admit(draft, topic_id, number, proposal.batches[index], named, settings)
+
+    assigned = assign_offsets(partition.end_offset, proposal.batches, producer_state, admitted)
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None
@@ -277,6 +290,7 @@ def _commit_run(draft: Draft, object_id: UUID, proposal: RunProposal) -> tuple[R
                 updated_ms=draft.now_ms,
             )
         )
+    note_stored(draft, topic_id, number, assigned.transactional, settings)
     running_max = max(partition.running_max_timestamp, assigned.max_timestamp)
     draft.put(replace_row(partition, end_offset=assigned.end_offset, running_max_timestamp=running_max))
     row = RunRow(
@@ -291,7 +305,7 @@ def _commit_run(draft: Draft, object_id: UUID, proposal: RunProposal) -> tuple[R
         running_max_timestamp=running_max,
         commit_number=draft.visible_change(),
         created_ms=draft.now_ms,
-        is_parquet=False,
+        kind=ObjectKind.MIXED,
         batches=encode_table(assigned.table),
     )
     draft.put(row)

@@ -13,7 +13,8 @@ class SequencerSettings:
 
     session_lease_ms: int = 30_000
     agent_lease_ms: int = 10_000
-    committer_lease_ms: int = 3_000
+    committer_lease_ms: int = 2_000
+    """With the nodes' polling, another node has taken over within 3 s of a committer's death."""
     deletion_grace_ms: int = 60_000
     """How long a retired object is kept: longer than the longest read of it."""
     sweep_interval_ms: int = _DAY_MS

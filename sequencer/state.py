@@ -7,25 +7,31 @@ own changes. A draft over a draft is a savepoint: a request that fails leaves no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from sequencer.api import Run
+from sequencer.api import ObjectKind, Run, TransactionState
 from sequencer.rows import (
     HOT,
+    AbortedRow,
     Changes,
     CommitRow,
     CounterRow,
     GroupOffsetRow,
     ObjectRow,
+    OpenRangeRow,
     PartitionRow,
+    PendingOffsetRow,
     ProducerRow,
     Row,
     RunRow,
     TopicRow,
+    TransactionRow,
     key_of,
 )
 from tailrace.ids import TopicPartition
@@ -40,6 +46,8 @@ BROKER_ID = "broker_id"
 PRODUCER_ID = "producer_id"
 LOG_EPOCH = "epoch"
 
+_last_offset = attrgetter("last_offset")
+
 
 class HotState:
     """All hot rows by kind and key, as they are durable, with the indexes that decisions need."""
@@ -50,6 +58,15 @@ class HotState:
         self.commits_of: dict[UUID, set[int]] = {}
         self.offsets_of: dict[str, dict[Key, None]] = {}
         self.producers_on: dict[tuple[UUID, int], dict[int, None]] = {}
+        self.transactional_ids: dict[int, str] = {}
+        """By the producer id that each has now."""
+        self.open_transactions: dict[str, None] = {}
+        self.open_ranges: dict[tuple[UUID, int], dict[int, int]] = {}
+        """First offset by producer id."""
+        self.pending_of: dict[str, dict[Key, None]] = {}
+        self.pending_at: dict[tuple[str, UUID, int], int] = {}
+        """How many transactions will change this position of a group."""
+        self._aborted_on: dict[tuple[UUID, int], list[AbortedRow]] = {}
         for kind in HOT:
             for row in loaded.get(kind, ()):
                 self._put(kind, key_of(row), row)
@@ -81,6 +98,16 @@ class HotState:
             return None
         return self.get(PartitionRow, topic_id, partition)
 
+    def last_stable_offset(self, row: PartitionRow) -> int:
+        """The first offset of the partition's oldest open transaction; its end when none is open."""
+        firsts = self.open_ranges.get((row.topic_id, row.partition))
+        return max(row.log_start_offset, min(firsts.values())) if firsts else row.end_offset
+
+    def aborted_from(self, topic_id: UUID, partition: int, offset: int) -> list[AbortedRow]:
+        """A partition's aborted transactions that end at or after `offset`, in the order of their ends."""
+        rows = self._aborted_on.get((topic_id, partition))
+        return [] if rows is None else rows[bisect_left(rows, offset, key=_last_offset) :]
+
     def apply(self, changes: Changes) -> None:
         """Take over what was just written."""
         for kind, rows in changes.by_kind.items():
@@ -105,6 +132,29 @@ class HotState:
             self.offsets_of.setdefault(row.group_id, {})[key] = None
         elif isinstance(row, ProducerRow):
             self.producers_on.setdefault((row.topic_id, row.partition), {})[row.producer_id] = None
+        elif isinstance(row, TransactionRow):
+            if isinstance(before, TransactionRow):
+                self._forget_transaction(before)
+            self.transactional_ids[row.producer_id] = row.transactional_id
+            if row.state is TransactionState.ONGOING:
+                self.open_transactions[row.transactional_id] = None
+        elif isinstance(row, OpenRangeRow):
+            self.open_ranges.setdefault((row.topic_id, row.partition), {})[row.producer_id] = row.first_offset
+        elif isinstance(row, AbortedRow):
+            aborted = self._aborted_on.setdefault((row.topic_id, row.partition), [])
+            if isinstance(before, AbortedRow):
+                aborted.remove(before)
+            insort(aborted, row, key=_last_offset)
+        elif isinstance(row, PendingOffsetRow):
+            self.pending_of.setdefault(row.group_id, {})[key] = None
+            if before is None:
+                place = (row.group_id, row.topic_id, row.partition)
+                self.pending_at[place] = self.pending_at.get(place, 0) + 1
+
+    def _forget_transaction(self, row: TransactionRow) -> None:
+        if self.transactional_ids.get(row.producer_id) == row.transactional_id:
+            del self.transactional_ids[row.producer_id]
+        self.open_transactions.pop(row.transactional_id, None)
 
     def _delete(self, kind: type[Row], key: Key) -> None:
         row = self._rows[kind].pop(key, None)
@@ -126,6 +176,27 @@ class HotState:
             self.producers_on[place].pop(row.producer_id, None)
             if not self.producers_on[place]:
                 del self.producers_on[place]
+        elif isinstance(row, TransactionRow):
+            self._forget_transaction(row)
+        elif isinstance(row, OpenRangeRow):
+            place = (row.topic_id, row.partition)
+            del self.open_ranges[place][row.producer_id]
+            if not self.open_ranges[place]:
+                del self.open_ranges[place]
+        elif isinstance(row, AbortedRow):
+            place = (row.topic_id, row.partition)
+            aborted = self._aborted_on[place]
+            aborted.remove(row)
+            if not aborted:
+                del self._aborted_on[place]
+        elif isinstance(row, PendingOffsetRow):
+            del self.pending_of[row.group_id][key]
+            if not self.pending_of[row.group_id]:
+                del self.pending_of[row.group_id]
+            position = (row.group_id, row.topic_id, row.partition)
+            self.pending_at[position] -= 1
+            if not self.pending_at[position]:
+                del self.pending_at[position]
 
 
 class Draft:
@@ -156,7 +227,9 @@ class Draft:
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
         for place, runs in self.news.items():
-            parent.news.setdefault(place, []).extend(runs)
+            parent.tell(*place)
+            for run in runs:
+                parent.tell(*place, run)
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key as this draft leaves it."""
@@ -213,10 +286,47 @@ class Draft:
         return self.raise_once(COMMIT_NUMBER)
 
     def tell(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
-        """Have the feed say that this partition's bounds changed, or that it has one more run."""
+        """Have the feed say that this partition's bounds changed, or that it has one more run.
+
+        A run told again, longer (markers share one), takes the place of the first.
+        """
         runs = self.news.setdefault(TopicPartition(topic_id, partition), [])
-        if run is not None:
+        if run is None:
+            return
+        if runs and runs[-1].base_offset == run.base_offset:
+            runs[-1] = run
+        else:
             runs.append(run)
+
+    def last_told(self, topic_id: UUID, partition: int) -> Run | None:
+        """The newest run that this transaction adds to a partition."""
+        layer: Draft | None = self
+        while layer is not None:
+            runs = layer.news.get(TopicPartition(topic_id, partition))
+            if runs:
+                return runs[-1]
+            layer = layer._parent
+        return None
+
+    def among(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
+        """The rows under these keys, and under those changed here that are wanted, as this draft leaves them."""
+        keys = dict.fromkeys(durable)
+        layer: Draft | None = self
+        while layer is not None:
+            keys.update((key, None) for key in layer.changes.by_kind.get(kind, ()) if is_wanted(key))
+            layer = layer._parent
+        found = (self.get(kind, *key) for key in keys)
+        return [row for row in found if row is not None]
+
+    def aborted_on(self, topic_id: UUID, partition: int) -> list[AbortedRow]:
+        """A partition's aborted transactions."""
+        durable = map(key_of, self.durable.aborted_from(topic_id, partition, 0))
+        return self.among(AbortedRow, durable, lambda key: key[:2] == (topic_id, partition))
+
+    def pending_of(self, group_id: str) -> list[PendingOffsetRow]:
+        """A group's positions that open transactions will change."""
+        durable = self.durable.pending_of.get(group_id, {})
+        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id)
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
         """The partition's row, if its topic is not deleted."""
@@ -242,6 +352,8 @@ class Draft:
         counts: dict[UUID, int] = {}
         for run in runs:
             self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+            if run.kind is ObjectKind.MARKERS:
+                continue
             counts[run.object_id] = counts.get(run.object_id, 0) + 1
         return sum(self.release_object(object_id, count) for object_id, count in counts.items())
 

@@ -1,6 +1,7 @@
 """Topics, their partitions and configs.
 
-A deleted topic is invisible at once: its row, producers and group offsets go in one transaction. Its
+A deleted topic is invisible at once: its row, producers, transactions' ranges and group offsets go in one
+transaction. Its
 partitions' rows stay, without a topic, as the note that their runs are still to be removed
 (sequencer.retention).
 """
@@ -29,9 +30,22 @@ from sequencer.api import (
     TopicExists,
     UnknownTopic,
 )
-from sequencer.rows import BrokerConfigRow, GroupOffsetRow, PartitionRow, ProducerRow, TopicRow
+from sequencer.rows import (
+    AbortedRow,
+    BrokerConfigRow,
+    GroupOffsetRow,
+    OpenRangeRow,
+    PartitionRow,
+    PendingOffsetRow,
+    ProducerRow,
+    TopicRow,
+    TransactionRow,
+    key_of,
+)
 from sequencer.settings import SequencerSettings
 from sequencer.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
+
+_OfTopic = ProducerRow | GroupOffsetRow | OpenRangeRow | AbortedRow | PendingOffsetRow
 
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
@@ -99,12 +113,17 @@ def delete_topic(draft: Draft, request: DeleteTopic) -> Empty:
     draft.delete(TopicRow, row.topic_id)
     for number in range(row.partitions):
         draft.tell(row.topic_id, number)
-    for producer in draft.all(ProducerRow):
-        if producer.topic_id == row.topic_id:
-            draft.delete(ProducerRow, producer.topic_id, producer.partition, producer.producer_id)
-    for offset in draft.all(GroupOffsetRow):
-        if offset.topic_id == row.topic_id:
-            draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
+    kinds: tuple[type[_OfTopic], ...] = (
+        ProducerRow, GroupOffsetRow, OpenRangeRow, AbortedRow, PendingOffsetRow,
+    )  # fmt: skip
+    for kind in kinds:
+        for found in draft.all(kind):
+            if found.topic_id == row.topic_id:
+                draft.delete(kind, *key_of(found))
+    for transaction in draft.all(TransactionRow):
+        left = [place for place in transaction.partitions if place[0] != row.topic_id]
+        if len(left) < len(transaction.partitions):
+            draft.put(replace_row(transaction, partitions=left))
     draft.raise_once(METADATA_VERSION)
     draft.visible_change()
     return Empty()
@@ -177,6 +196,9 @@ def move_log_start(draft: Draft, row: PartitionRow, offset: int) -> int:
     if offset <= row.log_start_offset:
         return row.log_start_offset
     draft.put(replace_row(row, log_start_offset=offset))
+    for aborted in draft.aborted_on(row.topic_id, row.partition):
+        if aborted.last_offset < offset:
+            draft.delete(AbortedRow, *key_of(aborted))
     draft.tell(row.topic_id, row.partition)
     draft.visible_change()
     return offset

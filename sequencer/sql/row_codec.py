@@ -14,8 +14,8 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import ObjectKind, Run
-from sequencer.batch_table import decode_table
+from sequencer.api import ObjectKind, Run, TransactionState
+from sequencer.batch_table import decode_markers, decode_table
 from sequencer.rows import KEYS, Row
 
 Dialect = Literal["sqlite", "postgresql"]
@@ -80,9 +80,9 @@ def text_to_database(dialect: Dialect) -> Convert:
 
 
 RUN_COLUMNS = (
-    "r.topic_id, r.partition, r.base_offset, r.end_offset, r.object_id, o.kind, o.key, o.size, "
+    "r.topic_id, r.partition, r.base_offset, r.end_offset, r.object_id, r.kind, o.key, o.size, "
     "o.index_start, r.start, r.length, r.max_timestamp, r.running_max_timestamp, r.commit_number, "
-    "r.created_ms, r.batches"
+    "r.created_ms, r.batches, r.markers"
 )
 """What `decode_run` wants, of runs `r` joined with objects `o`."""
 
@@ -90,12 +90,16 @@ RUN_COLUMNS = (
 def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
     """A run out of RUN_COLUMNS.
 
-    An object row is only ever deleted after the last run that names it: a run without one is a bug.
+    An object row is only ever deleted after the last run that names it: a run without one is a bug, unless its
+    markers stand in none.
     """
     topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
-    if kind is None:
+    kind = ObjectKind(kind)
+    if kind is ObjectKind.MARKERS:
+        key, rest[0], rest[1] = "", 0, 0
+    elif key is None:
         raise AssertionError(f"the run at {base_offset} of {topic_id}-{partition} names no known object")
-    *numbers, batches = rest
+    *numbers, batches, markers = rest
     size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
     return Run(
         topic_id=UUID(bytes=topic_id) if dialect == "sqlite" else topic_id,
@@ -103,7 +107,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
         base_offset=base_offset,
         end_offset=end_offset,
         object_id=UUID(bytes=object_id) if dialect == "sqlite" else object_id,
-        kind=ObjectKind(kind),
+        kind=kind,
         key=key if dialect == "sqlite" else _unescape(key),
         object_size=size,
         index_start=index_start,
@@ -114,6 +118,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
         commit_number=commit_number,
         created_ms=created_ms,
         batches=decode_table(batches),
+        markers=decode_markers(markers),
     )
 
 
@@ -139,6 +144,8 @@ def _conversions(hint: Any, dialect: Dialect) -> tuple[str, Convert | None, Conv
         return "boolean[]", *((int, bool) if sqlite else (None, None))
     if hint is ObjectKind:
         return "bigint[]", int, ObjectKind
+    if hint is TransactionState:
+        return "text[]", str, TransactionState
     if hint is int:
         return "bigint[]", None, None
     if hint is bytes:

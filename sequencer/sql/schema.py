@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from sequencer.rows import (
+    AbortedRow,
     AgentRow,
     BrokerConfigRow,
     CommitRow,
@@ -25,16 +26,19 @@ from sequencer.rows import (
     GroupRow,
     LeaseRow,
     ObjectRow,
+    OpenRangeRow,
     PartitionRow,
+    PendingOffsetRow,
     ProducerRow,
     Row,
     RunRow,
     SessionRow,
     SwapRow,
     TopicRow,
+    TransactionRow,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -173,6 +177,62 @@ group_offsets = _table(
     storage=_updated,
 )
 
+transactions = _table(
+    "transactions",
+    _key("transactional_id", _text),
+    _value("producer_id", sa.BigInteger),
+    _value("producer_epoch", sa.Integer),
+    _value("number", sa.BigInteger),
+    _value("state", _text),
+    _value("timeout_ms", sa.BigInteger),
+    _value("started_ms", sa.BigInteger),
+    _value("partitions", sa.LargeBinary),
+    _value("groups", sa.LargeBinary),
+    _value("previous_id", sa.BigInteger),
+    _value("previous_epoch", sa.Integer),
+    _value("ended_id", sa.BigInteger),
+    _value("ended_epoch", sa.Integer),
+    _value("ended_number", sa.BigInteger),
+    _value("ended_is_commit", sa.Boolean),
+    _value("answered_id", sa.BigInteger),
+    _value("answered_epoch", sa.Integer),
+    _value("updated_ms", sa.BigInteger),
+    storage=_updated,
+)
+
+open_ranges = _table(
+    "open_ranges",
+    _key("topic_id", _uuid),
+    _key("partition", sa.Integer),
+    _key("producer_id", sa.BigInteger),
+    _value("first_offset", sa.BigInteger),
+    storage=_removed,
+)
+
+aborted_ranges = _table(
+    "aborted_ranges",
+    _key("topic_id", _uuid),
+    _key("partition", sa.Integer),
+    _key("producer_id", sa.BigInteger),
+    _key("first_offset", sa.BigInteger),
+    _value("last_offset", sa.BigInteger),
+    storage=_removed,
+)
+
+pending_offsets = _table(
+    "pending_offsets",
+    _key("group_id", _text),
+    _key("topic_id", _uuid),
+    _key("partition", sa.Integer),
+    _key("producer_id", sa.BigInteger),
+    _value("offset", sa.BigInteger),
+    _value("leader_epoch", sa.Integer),
+    _value("metadata", _text),
+    _value("commit_ms", sa.BigInteger),
+    _value("expires_ms", sa.BigInteger, nullable=True),
+    storage=_removed,
+)
+
 broker_configs = _table("broker_configs", _key("name", _text), _value("configs", _text))
 
 leases = _table(
@@ -221,12 +281,13 @@ runs = _table(
     _value("running_max_timestamp", sa.BigInteger),
     _value("commit_number", sa.BigInteger),
     _value("created_ms", sa.BigInteger),
-    _value("is_parquet", sa.Boolean),
+    _value("kind", sa.SmallInteger),
     _value("batches", sa.LargeBinary),
+    _value("markers", sa.LargeBinary),
     sa.Index("runs_by_time", "topic_id", "partition", "running_max_timestamp", "base_offset"),
     sa.Index("runs_by_object", "object_id"),
     # Holds all that `partition_bytes` and `statistics` sum up: they never touch the table.
-    sa.Index("runs_by_form", "topic_id", "partition", "is_parquet", "length", "created_ms"),
+    sa.Index("runs_by_form", "topic_id", "partition", "kind", "length", "created_ms"),
     storage=_removed,
 )
 
@@ -240,6 +301,10 @@ TABLES: dict[type[Row], sa.Table] = {
     ProducerRow: producers,
     GroupRow: groups,
     GroupOffsetRow: group_offsets,
+    TransactionRow: transactions,
+    OpenRangeRow: open_ranges,
+    AbortedRow: aborted_ranges,
+    PendingOffsetRow: pending_offsets,
     BrokerConfigRow: broker_configs,
     LeaseRow: leases,
     SwapRow: swaps,

@@ -92,8 +92,8 @@ RUN_OF_OWN_MAX = f"""
 
 _BYTES = """
     select topic_id, partition, cast(sum(length) as bigint), count(*),
-        cast(coalesce(sum(case when is_parquet then 0 else length end), 0) as bigint),
-        coalesce(min(case when is_parquet then null else created_ms end), 0)
+        cast(coalesce(sum(case when kind = 0 then length else 0 end), 0) as bigint),
+        coalesce(min(case when kind = 0 then created_ms end), 0)
     from runs {where} group by topic_id, partition order by topic_id, partition
 """
 PARTITION_BYTES = _BYTES.replace("{where}", "")
@@ -123,7 +123,7 @@ STATISTICS = """
         count(retired_ms),
         cast(coalesce(sum(case when retired_ms is null then 0 else size end), 0) as bigint),
         cast(coalesce(sum(case when retired_ms is null then size else 0 end), 0) as bigint),
-        (select cast(coalesce(sum(length), 0) as bigint) from runs where not is_parquet)
+        (select cast(coalesce(sum(length), 0) as bigint) from runs where kind = 0)
     from objects
 """
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import ObjectKind, RunBatch, Verdict
-from sequencer.batch_table import EMPTY_TABLE, encode_table
+from sequencer.api import Marker, ObjectKind, RunBatch, TransactionState, Verdict
+from sequencer.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.rows import (
+    AbortedRow,
     AgentRow,
     BrokerConfigRow,
     Changes,
@@ -16,13 +17,16 @@ from sequencer.rows import (
     GroupRow,
     LeaseRow,
     ObjectRow,
+    OpenRangeRow,
     PartitionRow,
+    PendingOffsetRow,
     ProducerRow,
     Row,
     RunRow,
     SessionRow,
     SwapRow,
     TopicRow,
+    TransactionRow,
 )
 
 BIGGEST = 2**63 - 1
@@ -43,6 +47,30 @@ def one_of_each_kind() -> list[Row]:
         GroupRow(HARD_TEXT, -1, 0, 1, "Empty", "", ["a", HARD_TEXT], b"\x00", 1),
         GroupOffsetRow(HARD_TEXT, TOPIC, 3, 11, -1, HARD_TEXT, 1, None),
         GroupOffsetRow("g", TOPIC, 3, 11, -1, "", 1, 2),
+        TransactionRow(
+            HARD_TEXT,
+            BIGGEST,
+            32766,
+            9,
+            TransactionState.ONGOING,
+            60_000,
+            5,
+            [(TOPIC, 3), (UUID(int=2**127), 0)],
+            ["g", HARD_TEXT],
+            -1,
+            -1,
+            7,
+            3,
+            8,
+            True,
+            BIGGEST,
+            32766,
+            6,
+        ),
+        OpenRangeRow(TOPIC, 3, BIGGEST, 12),
+        AbortedRow(TOPIC, 3, BIGGEST, 1, 9),
+        PendingOffsetRow(HARD_TEXT, TOPIC, 3, BIGGEST, 11, -1, HARD_TEXT, 1, None),
+        PendingOffsetRow("g", TOPIC, 3, BIGGEST, 11, -1, "", 1, 2),
         BrokerConfigRow("", {}),
         LeaseRow("compactor", HARD_TEXT, 4, 5),
         SwapRow(UUID(int=77), 8, 9),
@@ -83,8 +111,31 @@ def run_row(
         running_max_timestamp=max_timestamp if running_max is None else running_max,
         commit_number=base_offset,
         created_ms=base_offset + 5,
-        is_parquet=is_parquet,
+        kind=stored.kind,
         batches=EMPTY_TABLE if is_parquet else table,
+    )
+
+
+def marker_row(
+    base_offset: int, *, running_max: int = -1, partition: int = 0, topic_id: UUID = TOPIC, count: int = 1
+) -> RunRow:
+    """A run of markers, which stands in no object."""
+    offsets = range(base_offset, base_offset + count)
+    return RunRow(
+        topic_id=topic_id,
+        partition=partition,
+        base_offset=base_offset,
+        end_offset=base_offset + count,
+        object_id=NO_OBJECT,
+        start=0,
+        length=78 * count,
+        max_timestamp=-1,
+        running_max_timestamp=running_max,
+        commit_number=base_offset,
+        created_ms=base_offset + 5,
+        kind=ObjectKind.MARKERS,
+        batches=encode_table([RunBatch(78, 1, Verdict.STORED, offset, -1) for offset in offsets]),
+        markers=encode_markers([Marker(offset, 7, 1, offset % 2 == 0, 5) for offset in offsets]),
     )
 
 

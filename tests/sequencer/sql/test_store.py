@@ -12,6 +12,7 @@ import pytest
 import sequencer.sql.store as store_module
 from sequencer.api import LeaseLost, SequencerUnavailable
 from sequencer.rows import Changes, CounterRow, ObjectRow, RunRow, key_of
+from sequencer.sql.schema import SCHEMA_VERSION
 from sequencer.sql.store import SqlRowStore, UnknownDatabase, open_row_store
 from tailrace.clock import ManualClock, SeededEntropy
 from tests.support.row_samples import BIGGEST, TOPIC, changes, object_row, one_of_each_kind, run_row
@@ -106,7 +107,7 @@ def test_the_identity_stays_and_two_databases_have_two(place: Place, tmp_path: P
         ]
         first, again, other = [await store.open() for store in stores]
         assert first == again
-        assert first.incarnation == 1 and first.schema_version == 1
+        assert first.incarnation == 1 and first.schema_version == SCHEMA_VERSION
         assert first.cluster_id != other.cluster_id
         for store in stores:
             await store.close()
