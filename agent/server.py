@@ -37,6 +37,7 @@ from sequencer.api import (
     AgentInfo,
     AgentLease,
     AgentRef,
+    IncarnationChanged,
     LeaseLost,
     Member,
     RenewAgent,
@@ -48,6 +49,7 @@ from tailrace.object_store.api import Buffer, ObjectStore
 from tailrace.rpc import (
     CallFailed,
     ClusterIdentity,
+    HelloRefused,
     KnownCluster,
     RpcClient,
     RpcServer,
@@ -134,7 +136,7 @@ class Agent:
         self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
         self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
         self.catalog = Catalog(sequencer)
-        cache_settings = cache_settings or CacheSettings(memory_bytes=settings.chunk_cache_bytes)
+        cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
         self.cache = ChunkCache(store, cache_settings, self._zone_ring, self._peers, cache_observer)
         self._reader = BatchReader(self.cache, clock, self._executor, cache_observer)
@@ -269,8 +271,17 @@ class Agent:
                 renewed = await self._sequencer.renew_agent(
                     RenewAgent(identity.broker_id, identity.lease_epoch, self._draining)
                 )
+                self._check_incarnation(renewed.incarnation)
                 await self.catalog.refresh()
-            except LeaseLost:
+            except IncarnationChanged as error:
+                identity.valid_until = self._clock.monotonic()
+                self._end(f"the cluster's database is another one than this agent knew: {error}")
+                return
+            except LeaseLost as error:
+                identity.valid_until = self._clock.monotonic()
+                if await self._is_taken():
+                    self._give_up(str(error))
+                    return
                 await self._register_again()
                 continue
             except SequencerError as error:
@@ -278,6 +289,42 @@ class Agent:
                 continue
             identity.valid_until = asked_at + renewed.lease_ms / 1000
             await self._peers.retain(self.catalog.snapshot.ring)
+
+    def _check_incarnation(self, incarnation: int) -> None:
+        """Raise IncarnationChanged: what this agent remembers is of a database that was lost and recovered."""
+        try:
+            self._known.check(ClusterIdentity("", incarnation))
+        except HelloRefused as error:
+            raise IncarnationChanged(str(error)) from error
+
+    def _end(self, reason: str) -> None:
+        """Have the process end: nothing that it holds may be answered any more."""
+        log.error("ending", reason=reason)
+        if self._on_lost is not None:
+            self._on_lost(reason)
+
+    async def _is_taken(self) -> bool:
+        """Whether another process lives under this agent's broker id: one that was started at the same address."""
+        try:
+            ring = (await self.catalog.refresh()).ring
+        except SequencerError:
+            return False  # then taking the lease again will fail as well, and this is asked once more
+        mine = self.services.identity.broker_id
+        return any(
+            member.broker_id == mine and member.info.instance != self._instance for member in ring.members
+        )
+
+    def _give_up(self, reason: str) -> None:
+        info = self.services.identity.info
+        log.error(
+            "another agent has this one's address and its lease; ending",
+            advertised=f"{info.host}:{info.port}", broker_id=self.services.identity.broker_id, error=reason,
+        )  # fmt: skip
+        if self._on_lost is not None:
+            self._on_lost(
+                f"another agent has taken the lease of {info.host}:{info.port}; two agents can't be advertised at "
+                "one address, give each its own (--advertise)"
+            )
 
     async def _register_again(self) -> None:
         """The lease lapsed (a pause, a partition): take it anew under a higher epoch, groups start over."""
