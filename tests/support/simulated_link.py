@@ -131,4 +131,7 @@ class _End:
                 end._tell(reason)
 
     def _tell(self, reason: str) -> None:
-        asyncio.get_running_loop().call_soon(self.receiver.lost, reason, context=self.context.copy())
+        asyncio.get_running_loop().call_soon(self._lose, reason, context=self.context.copy())
+
+    def _lose(self, reason: str) -> None:
+        self.receiver.lost(reason)  # known by now, even if a server refuses while it accepts

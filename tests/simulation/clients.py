@@ -1,0 +1,691 @@
+"""Kafka clients of the simulated world, and what each of them sees, as events of a history.
+
+They speak the protocol's bytes with whichever agent they please (any agent serves any partition), give up on
+connections that are silent, and try again as Kafka's own clients do. Each is a process: it may be stopped, or crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from agent.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from agent.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from agent.protocol.messages.init_producer_id import InitProducerIdRequest
+from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.clock import Entropy
+from tailrace.record_batch import BatchHeader, check_crc, read_header
+from tailrace.records import NewRecord, Record, decode_records, encode_batch
+from tests.simulation.cluster import Cluster
+from tests.simulation.loop import SimulatedClock
+from tests.simulation.network import KafkaStream, NoAnswer
+from tests.support.history.events import (
+    Acked,
+    AnyEvent,
+    BoundsSeen,
+    Failed,
+    Guarantee,
+    Isolation,
+    LogStartMoved,
+    Positioned,
+    Read,
+    Sent,
+    TopicDropped,
+    TopicMade,
+    Unanswered,
+    identity,
+    log_name,
+)
+
+PATIENCE_S = 5.0
+"""How long a client waits for an answer before it leaves the connection."""
+REFUSED = (
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
+"""Answers to a batch that end its producer."""
+GONE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+MAX_MISSES = 20
+ABORT_MARKER = b"\x00\x00\x00\x00"
+
+
+class Stage(Protocol):
+    """What the world gives its clients."""
+
+    cluster: Cluster
+    clock: SimulatedClock
+    is_calm: bool
+    names: LogNames
+
+    def entropy(self, name: str) -> Entropy: ...
+    def note(self, event: str) -> None: ...
+    def violated(self, what: str) -> None: ...
+    def record(self, event: AnyEvent) -> None: ...
+    def now(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One incarnation of a topic, as a client knows it. `name` is the history's name of it."""
+
+    topic: str
+    topic_id: UUID
+    partitions: int
+    name: str
+
+
+class LogNames:
+    """Names for topics' incarnations, in the order in which anybody saw them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[UUID]] = {}
+
+    def of(self, topic: str, topic_id: UUID) -> str:
+        seen = self._seen.setdefault(topic, [])
+        if topic_id not in seen:
+            seen.append(topic_id)
+        return log_name(topic, seen.index(topic_id) + 1)
+
+    def all(self) -> list[str]:
+        """Every log there was."""
+        return [
+            log_name(topic, number + 1) for topic, ids in self._seen.items() for number in range(len(ids))
+        ]
+
+
+class Client:
+    """A process with connections to agents."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.stage = stage
+        self.process = stage.cluster.process(name)
+        self.name = self.process.name
+        self.clock = SimulatedClock(stage.cluster.loop, self.process)
+        self.luck = stage.entropy(self.name)
+        self._streams: dict[str, KafkaStream] = {}
+
+    # --- asking
+
+    def some_agent(self) -> str:
+        """Any agent that was ever heard of at its place."""
+        hosts = list(self.stage.cluster.agents)
+        return hosts[self.luck.below(len(hosts))]
+
+    def stream(self, host: str) -> KafkaStream:
+        """The connection to an agent, made if need be. Raises NoAnswer."""
+        found = self._streams.get(host)
+        if found is None or found.is_over:
+            address = self.stage.cluster.agents[host].address
+            found = self._streams[host] = self.stage.cluster.network.open_stream(address, self.process)
+        return found
+
+    async def ask(
+        self, host: str, api: ApiKey, version: int, request: Any, patience_s: float = PATIENCE_S
+    ) -> Any:
+        """One request and its response. Raises NoAnswer."""
+        stream = self.stream(host)
+        return await self.wait(stream, stream.send(api, version, request, self.name), patience_s)
+
+    async def wait(
+        self, stream: KafkaStream, answer: asyncio.Future[Any], patience_s: float = PATIENCE_S
+    ) -> Any:
+        """The response, or NoAnswer; a connection that is silent too long is left."""
+        await asyncio.wait({answer}, timeout=patience_s)
+        if not answer.done():
+            stream.cut()
+        return await answer
+
+    async def pause(self, least_s: float, most_s: float) -> None:
+        await self.clock.sleep(least_s + (most_s - least_s) * self.luck.fraction())
+
+    async def until_answered(
+        self, api: ApiKey, version: int, request: Any, is_final: Callable[[Any], bool]
+    ) -> Any:
+        """Ask any agent until one gives an answer that is final."""
+        while True:
+            try:
+                response = await self.ask(self.some_agent(), api, version, request)
+            except NoAnswer:
+                await self.pause(0.05, 0.2)
+                continue
+            if is_final(response):
+                return response
+            await self.pause(0.05, 0.2)
+
+    async def look_up(self, topic: str) -> Log | None:
+        """The topic as it is now; None where there is none."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        found = (
+            await self.until_answered(
+                ApiKey.METADATA,
+                12,
+                request,
+                lambda response: response.topics[0].error_code in (ErrorCode.NONE, *GONE),
+            )
+        ).topics[0]
+        if found.error_code != ErrorCode.NONE:
+            return None
+        return Log(topic, found.topic_id, len(found.partitions), self.stage.names.of(topic, found.topic_id))
+
+    async def surely_look_up(self, topic: str) -> Log:
+        """The topic, once there is one."""
+        while True:
+            found = await self.look_up(topic)
+            if found is not None:
+                return found
+            await self.pause(0.1, 0.3)
+
+
+# --- producers
+
+
+@dataclass(slots=True)
+class OutBatch:
+    """A batch on its way. `offset`: what the client was told, -1 for nothing yet."""
+
+    log: Log
+    partition: int
+    data: bytes
+    records: list[str]
+    base_sequence: int
+    is_acked: bool = False
+    refusal: ErrorCode | None = None
+    is_doubtful: bool = False
+    """An attempt had no definite answer: the batch may be stored, or come to be."""
+
+
+class Producer(Client):
+    """Makes batches and sends them; what is retried is the subclass's."""
+
+    guarantee: Guarantee = "plain"
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        super().__init__(stage, name)
+        self.producer_id = -1
+        self.epoch = -1
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def make(
+        self,
+        log: Log,
+        partition: int,
+        sequence: int = -1,
+        *,
+        transaction: str = "",
+        sources: Sequence[str] = (),
+    ) -> OutBatch:
+        """A batch of new records, told to the history as sent."""
+        place = (log.name, partition)
+        count = len(sources) or 1 + self.luck.below(3)
+        records: list[NewRecord] = []
+        names: list[str] = []
+        for index in range(count):
+            number = self._numbers[place] = self._numbers.get(place, -1) + 1
+            value = f"{self.name}/{log.name}/{partition}/{number}".encode()
+            records.append(NewRecord(b"k", value, (("pad", b"." * self.luck.below(120)),)))
+            names.append(identity(b"k", value))
+            self.stage.record(
+                Sent(
+                    at=self.stage.now(), client=self.name, topic=log.name, partition=partition,
+                    record=names[-1], number=number, guarantee=self.guarantee, transaction=transaction,
+                    batch=f"{self.name}/{log.name}/{partition}/{number - index}",
+                    source=sources[index] if sources else "",
+                )
+            )  # fmt: skip
+        data = encode_batch(
+            records,
+            timestamps=[self.clock.wall_ms()] * count,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=bool(transaction),
+        )
+        return OutBatch(log, partition, data, names, sequence)
+
+    def hand_over(
+        self, host: str, batches: Sequence[OutBatch], *, version: int, transactional_id: str | None = None
+    ) -> tuple[KafkaStream, asyncio.Future[Any]]:
+        """Send batches (one a partition) as one request, now. Raises NoAnswer."""
+        topics: dict[Log, TopicProduceData] = {}
+        for batch in batches:
+            log = batch.log
+            topic = topics.setdefault(log, TopicProduceData(name=log.topic, topic_id=log.topic_id))
+            topic.partition_data.append(PartitionProduceData(batch.partition, memoryview(batch.data)))
+        request = ProduceRequest(
+            transactional_id=transactional_id, acks=-1, timeout_ms=4_000, topic_data=list(topics.values())
+        )
+        stream = self.stream(host)
+        return stream, stream.send(ApiKey.PRODUCE, version, request, self.name)
+
+    def settle(self, batches: Sequence[OutBatch], response: Any) -> None:
+        """Take in what a request's batches were answered."""
+        rows: dict[tuple[Any, int], Any] = {}
+        for topic in response.responses:
+            for row in topic.partition_responses:
+                rows[topic.name, row.index] = rows[topic.topic_id, row.index] = row
+        for batch in batches:
+            row = rows.get((batch.log.topic_id, batch.partition)) or rows[batch.log.topic, batch.partition]
+            code = ErrorCode(row.error_code)
+            batch.refusal = None
+            if code is ErrorCode.NONE:
+                self._acked(batch, row.base_offset)
+            elif code in REFUSED or (code in GONE and not batch.is_doubtful):
+                batch.refusal = code
+            else:
+                batch.refusal = code
+                batch.is_doubtful = batch.is_doubtful or code not in GONE
+
+    def _acked(self, batch: OutBatch, base_offset: int) -> None:
+        batch.is_acked = True
+        now = self.stage.now()
+        for index, record in enumerate(batch.records):
+            self.stage.record(Acked(at=now, client=self.name, record=record, offset=base_offset + index))
+
+    def give_up(self, batch: OutBatch) -> None:
+        """Tell the history that this batch will not be sent again."""
+        now = self.stage.now()
+        error = batch.refusal.name if batch.refusal is not None else ""
+        is_refused = batch.refusal is not None and not batch.is_doubtful
+        for record in batch.records:
+            if is_refused:
+                self.stage.record(Failed(at=now, client=self.name, record=record, error=error))
+            else:
+                self.stage.record(Unanswered(at=now, client=self.name, record=record, error=error))
+
+    async def take_producer_id(self) -> None:
+        """An id of its own, for an idempotent producer."""
+        response = await self.until_answered(
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            InitProducerIdRequest(None, 0),
+            lambda response: response.error_code == ErrorCode.NONE,
+        )
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+
+
+class PlainProducer(Producer):
+    """Sends each batch once, several in flight, and never again."""
+
+    async def run(self, topic: str, batches: int) -> None:
+        log = await self.surely_look_up(topic)
+        host = self.some_agent()
+        for _ in range(batches):
+            if self.luck.below(4) == 0:
+                host = self.some_agent()
+            made = [self.make(log, self.luck.below(log.partitions)) for _ in range(1 + self.luck.below(3))]
+            sent: list[tuple[OutBatch, KafkaStream, asyncio.Future[Any]]] = []
+            try:
+                for batch in made:
+                    stream, answer = self.hand_over(host, [batch], version=11)
+                    sent.append((batch, stream, answer))
+                    await self.pause(0.0, 0.01)
+            except NoAnswer:
+                pass
+            for batch, stream, answer in sent:
+                try:
+                    self.settle([batch], await self.wait(stream, answer))
+                except NoAnswer:
+                    batch.is_doubtful = True
+            for batch in made:
+                if not batch.is_acked:
+                    self.give_up(batch)
+            await self.pause(0.02, 0.4)
+
+
+class IdempotentProducer(Producer):
+    """Sends in windows of up to five batches a partition, again and in order until all are stored, here or there."""
+
+    guarantee: Guarantee = "idempotent"
+
+    async def run(self, topic: str, batches: int, window: int, *, by_id: bool) -> None:
+        await self.take_producer_id()
+        log = await self.surely_look_up(topic)
+        async with asyncio.TaskGroup() as partitions:
+            for partition in range(log.partitions):
+                partitions.create_task(self._keep_sending(log, partition, batches, window, by_id))
+
+    async def _keep_sending(self, log: Log, partition: int, batches: int, window: int, by_id: bool) -> None:
+        sequence = done = 0
+        while done < batches:
+            waiting: list[OutBatch] = []
+            for _ in range(1 + self.luck.below(window)):
+                batch = self.make(log, partition, sequence)
+                sequence += len(batch.records)
+                waiting.append(batch)
+            done += len(waiting)
+            while waiting:
+                await self._send_in_order(waiting, by_id)
+                waiting = [batch for batch in waiting if not batch.is_acked]
+                if any(batch.refusal in GONE for batch in waiting) and by_id:
+                    for batch in waiting:
+                        self.give_up(batch)
+                    log, sequence, waiting = await self.surely_look_up(log.topic), 0, []
+                    if partition >= log.partitions:
+                        return
+                refused = [batch for batch in waiting if batch.refusal in REFUSED]
+                if refused:
+                    self.stage.violated(f"{self.name}: {refused[0].records[0]} refused: {refused[0].refusal}")
+                    return
+                if waiting:
+                    await self.pause(0.0, 0.1)
+            await self.pause(0.0, 0.3)
+
+    async def _send_in_order(self, waiting: Sequence[OutBatch], by_id: bool) -> None:
+        """One request a batch, each sent before the next; most often all by one connection."""
+        host = self.some_agent()
+        sent: list[tuple[OutBatch, KafkaStream, asyncio.Future[Any]]] = []
+        for batch in waiting:
+            batch.refusal = None
+            try:
+                stream, answer = self.hand_over(host, [batch], version=13 if by_id else 11)
+            except NoAnswer:
+                break
+            sent.append((batch, stream, answer))
+            if self.luck.below(12) == 0:
+                host = self.some_agent()  # a metadata refresh, and the leader is another
+            await self.pause(0.0, 0.01)
+        for batch, stream, answer in sent:
+            try:
+                self.settle([batch], await self.wait(stream, answer))
+            except NoAnswer:
+                batch.is_doubtful = True
+
+
+# --- readers
+
+
+@dataclass(slots=True)
+class Got:
+    """What a fetch brought of one partition."""
+
+    records: list[Record] = field(default_factory=list)
+    position: int = -1
+    code: ErrorCode = ErrorCode.NONE
+    log_start: int = -1
+    high_watermark: int = -1
+    last_stable: int = -1
+
+
+class Reader(Client):
+    """Fetches partitions from where it stands, and drops what is aborted as Kafka's consumers do."""
+
+    def __init__(self, stage: Stage, name: str, isolation: Isolation) -> None:
+        super().__init__(stage, f"{name} {isolation}")
+        self.isolation: Isolation = isolation
+
+    async def fetch(
+        self,
+        host: str,
+        log: Log,
+        positions: dict[int, int],
+        *,
+        max_wait_ms: int = 100,
+        max_bytes: int = 1 << 20,
+    ) -> dict[int, Got]:
+        """One fetch of the partitions at these positions. Raises NoAnswer."""
+        asked_at = self.stage.now()
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=int(self.isolation == "committed"),
+            topics=[
+                FetchTopic(
+                    topic=log.topic,
+                    topic_id=log.topic_id,
+                    partitions=[
+                        FetchPartition(
+                            partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+                        )
+                        for partition, offset in positions.items()
+                    ],
+                )
+            ],
+        )
+        response = await self.ask(host, ApiKey.FETCH, 16, request)
+        if response.error_code != ErrorCode.NONE:
+            raise NoAnswer(ErrorCode(response.error_code).name)
+        found: dict[int, Got] = {}
+        for topic in response.responses:
+            for row in topic.partitions:
+                found[row.partition_index] = self._take_in(log, row, positions[row.partition_index], asked_at)
+        return found
+
+    def _take_in(self, log: Log, row: PartitionData, position: int, asked_at: float) -> Got:
+        got = Got([], position, ErrorCode(row.error_code))
+        if row.high_watermark >= 0:
+            got.log_start, got.high_watermark = row.log_start_offset, row.high_watermark
+            got.last_stable = row.last_stable_offset
+            self.stage.record(
+                BoundsSeen(
+                    at=self.stage.now(), client=self.name, topic=log.name, partition=row.partition_index,
+                    asked=asked_at, log_start=row.log_start_offset, high_watermark=row.high_watermark,
+                    last_stable=row.last_stable_offset,
+                )
+            )  # fmt: skip
+            if not row.log_start_offset <= row.last_stable_offset <= row.high_watermark:
+                self.stage.violated(f"{log.name}-{row.partition_index}: bounds {got}")
+        if got.code is ErrorCode.NONE:
+            self._take_batches(log, row, got)
+        return got
+
+    def _take_batches(self, log: Log, row: PartitionData, got: Got) -> None:
+        data = memoryview(bytes(row.records or b""))  # type: ignore[arg-type]
+        aborted = sorted(
+            ((each.first_offset, each.producer_id) for each in row.aborted_transactions or ()), reverse=True
+        )
+        dropped: set[int] = set()
+        place, end = f"{log.name}-{row.partition_index}", -1
+        bound = got.last_stable if self.isolation == "committed" else got.high_watermark
+        while data:
+            header = read_header(data)
+            batch, data = data[: header.length], data[header.length :]
+            check_crc(batch)
+            if header.base_offset < end:
+                self.stage.violated(f"{place}: a batch at {header.base_offset} after one that ended at {end}")
+            end = header.base_offset + header.last_offset_delta + 1
+            if header.base_offset >= bound:
+                self.stage.violated(
+                    f"{place}: a batch at {header.base_offset}, bound {bound}, {self.isolation}"
+                )
+            if end <= got.position:
+                continue
+            while aborted and aborted[-1][0] < end:
+                dropped.add(aborted.pop()[1])
+            if header.is_control:
+                if _is_abort(batch, header):
+                    dropped.discard(header.producer_id)
+            elif not (
+                self.isolation == "committed" and header.is_transactional and header.producer_id in dropped
+            ):
+                got.records += [each for each in decode_records(batch) if each.offset >= got.position]
+            got.position = max(got.position, end)
+
+    # --- passes
+
+    async def read_for_ever(self, topic: str) -> None:
+        """Read from the start to the end and on, by small and large fetches, now and then from the start again."""
+        log = await self.surely_look_up(topic)
+        positions: dict[int, int] = {}
+        while True:
+            for partition in range(log.partitions):
+                if partition not in positions or self.luck.below(60) == 0:
+                    positions[partition] = await self._begin(log, partition)
+            largest = (1, 400, 4_000, 1 << 20)[self.luck.below(4)]
+            try:
+                found = await self.fetch(self.some_agent(), log, positions, max_bytes=largest)
+            except NoAnswer:
+                await self.pause(0.02, 0.1)
+                continue
+            for partition, got in found.items():
+                if got.code is ErrorCode.NONE:
+                    self._saw(log, partition, got)
+                    positions[partition] = got.position
+                elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._out_of_range(log, partition, positions.pop(partition), got)
+                elif got.code in GONE:
+                    log, positions = await self.surely_look_up(topic), {}
+                    break
+            await self.pause(0.01, 0.15)
+
+    def _out_of_range(self, log: Log, partition: int, position: int, got: Got) -> None:
+        if got.log_start <= position <= got.high_watermark:
+            self.stage.violated(f"{log.name}-{partition}: {position} out of range: {got}")
+        if position > got.high_watermark:
+            self.stage.violated(
+                f"{log.name}-{partition}: read to {position}, the end is {got.high_watermark}"
+            )
+
+    async def _begin(self, log: Log, partition: int) -> int:
+        """Seek to the first offset; to 0 where ListOffsets, which goes by name, might tell of another log."""
+        offset = 0 if self.luck.below(2) else await self.offset_of(log, partition, -2)
+        self.position(log, partition, offset, is_seek=True)
+        return offset
+
+    async def offset_of(self, log: Log, partition: int, timestamp: int) -> int:
+        """ListOffsets: -2 the first, -1 the end (by this reader's isolation). 0 where the topic is another by now."""
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(self.isolation == "committed"),
+            topics=[ListOffsetsTopic(log.topic, [ListOffsetsPartition(partition, timestamp=timestamp)])],
+        )
+        response = await self.until_answered(
+            ApiKey.LIST_OFFSETS,
+            7,
+            request,
+            lambda response: response.topics[0].partitions[0].error_code in (ErrorCode.NONE, *GONE),
+        )
+        row = response.topics[0].partitions[0]
+        now = await self.look_up(log.topic)
+        return int(row.offset) if row.error_code == ErrorCode.NONE and now == log else 0
+
+    def position(self, log: Log, partition: int, offset: int, *, is_seek: bool = False) -> None:
+        self.stage.record(
+            Positioned(
+                at=self.stage.now(), client=self.name, topic=log.name, partition=partition, offset=offset,
+                isolation=self.isolation, is_seek=is_seek,
+            )
+        )  # fmt: skip
+
+    def _saw(self, log: Log, partition: int, got: Got) -> None:
+        now = self.stage.now()
+        for record in got.records:
+            self.stage.record(
+                Read(
+                    at=now, client=self.name, topic=log.name, partition=partition, offset=record.offset,
+                    record=identity(record.key, record.value), isolation=self.isolation,
+                )
+            )  # fmt: skip
+        self.position(log, partition, got.position)
+
+    async def read_once(self, topic: str) -> None:
+        """From the first offset to the end as it is when that is reached; what can't be read is a violation."""
+        log = await self.look_up(topic)
+        if log is None:
+            return
+        for partition in range(log.partitions):
+            offset, end, misses = await self._begin(log, partition), -1, 0
+            while offset != end and misses <= MAX_MISSES:
+                got = Got(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+                try:
+                    found = await self.fetch(self.some_agent(), log, {partition: offset}, max_wait_ms=0)
+                    got = found.get(partition, got)
+                except NoAnswer:
+                    pass
+                end = got.last_stable if self.isolation == "committed" else got.high_watermark
+                if got.code is ErrorCode.NONE and (got.position > offset or got.position == end):
+                    self._saw(log, partition, got)
+                    offset = got.position
+                elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < got.log_start:
+                    offset = got.log_start
+                    self.position(log, partition, offset, is_seek=True)
+                else:
+                    misses += 1
+                    await self.pause(0.05, 0.1)
+            if misses > MAX_MISSES:
+                what = f"nothing at {offset} below {end}: {got.code.name}"
+                self.stage.violated(f"{log.name}-{partition}, {self.isolation}: {what}")
+
+
+def _is_abort(batch: memoryview, header: BatchHeader) -> bool:
+    return any((record.key or b"")[:4] == ABORT_MARKER for record in decode_records(batch))
+
+
+# --- administration
+
+
+class Admin(Client):
+    """Makes topics, deletes them and their records."""
+
+    async def make_topic(self, topic: str, partitions: int, **configs: str) -> Log:
+        """Make a topic; it may be there already. Config names are written with `_` for `.`."""
+        asked = CreatableTopic(
+            name=topic,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name.replace("_", "."), value) for name, value in configs.items()],
+        )
+        await self.until_answered(
+            ApiKey.CREATE_TOPICS,
+            7,
+            CreateTopicsRequest(topics=[asked], timeout_ms=4_000),
+            lambda response: (
+                response.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            ),
+        )
+        log = await self.surely_look_up(topic)
+        may_expire = any("retention" in name for name in configs)
+        self.stage.record(TopicMade(at=self.stage.now(), topic=log.name, may_expire=may_expire))
+        return log
+
+    async def drop_topic(self, log: Log) -> None:
+        """Delete a topic by its id."""
+        self.stage.record(TopicDropped(at=self.stage.now(), topic=log.name))
+        await self.until_answered(
+            ApiKey.DELETE_TOPICS,
+            6,
+            DeleteTopicsRequest(topics=[DeleteTopicState(None, log.topic_id)], timeout_ms=4_000),
+            lambda response: response.responses[0].error_code in (ErrorCode.NONE, *GONE),
+        )
+        self.stage.record(TopicDropped(at=self.stage.now(), topic=log.name, is_done=True))
+        self.stage.note(f"{log.name} is deleted")
+
+    async def delete_records(self, log: Log, partition: int, before: int) -> None:
+        """Move a log's start up."""
+        self.stage.record(
+            LogStartMoved(at=self.stage.now(), topic=log.name, partition=partition, offset=before)
+        )
+        response = await self.until_answered(
+            ApiKey.DELETE_RECORDS,
+            2,
+            DeleteRecordsRequest([DeleteRecordsTopic(log.topic, [DeleteRecordsPartition(partition, before)])], 4_000),
+            lambda response: response.topics[0].partitions[0].error_code
+            in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, *GONE),
+        )  # fmt: skip
+        row = response.topics[0].partitions[0]
+        if row.error_code == ErrorCode.NONE:
+            self.stage.record(
+                LogStartMoved(
+                    at=self.stage.now(), topic=log.name, partition=partition, offset=before, is_done=True
+                )
+            )
+            if row.low_watermark < before:
+                self.stage.violated(
+                    f"{log.name}-{partition}: start {row.low_watermark} after asking {before}"
+                )
+        self.stage.note(f"{log.name}-{partition}: records below {before} deleted")

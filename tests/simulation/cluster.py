@@ -1,0 +1,369 @@
+"""The product's own processes in a simulated world: sequencer nodes, agents, a compactor, over a database and a store.
+
+What runs is the product's code, from the bytes of a Kafka request to the rows: `agent.server.Agent` but for its
+sockets, `sequencer.node.SequencerNode` with its committer's lease, RPC with its retries, the collector, the compactor
+with its tasks in this process. Simulated are time, the network, the database's and the store's faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from agent.connection import KafkaConnection
+from agent.server import Agent, AgentOptions
+from agent.settings import AgentSettings
+from cache.settings import CacheSettings
+from compactor.cycle import CompactionSettings, RunHere, run_cycle
+from sequencer.api import Member, Run, SequencerError, SequencerUnavailable
+from sequencer.client import RemoteSequencer
+from sequencer.node import NodeSettings, SequencerNode
+from sequencer.rows import Changes, Identity, Row, RowStore
+from sequencer.settings import SequencerSettings
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
+from tailrace.object_store.faulty import FaultPlan, FaultyStore, Operation
+from tailrace.rpc import KnownCluster, RpcClient, RpcServer
+from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
+from tests.simulation.network import InOrder, Network
+from tests.support.simulated_link import Weather
+
+T = TypeVar("T")
+
+KAFKA_PORT, PEER_PORT, SEQUENCER_PORT = 9092, 9093, 9094
+
+
+class SimulatedRows:
+    """Rows whose transactions take time and sometimes fail, before or after they took effect.
+
+    A transaction that was sent to the database is carried out whatever becomes of the process that sent it.
+    """
+
+    def __init__(self, inner: RowStore, database: SimulatedProcess, clock: Clock, entropy: Entropy) -> None:
+        self.inner = inner
+        self._database = database
+        self._clock = clock
+        self._luck = entropy
+        self._identity: Identity | None = None
+        self.failing = 0.0
+        self.slow_reads = 0.0
+        self.max_write_s = 0.02
+        self.watch: Callable[[Changes], None] = lambda changes: None
+
+    async def open(self) -> Identity:
+        if self._identity is None:
+            self._identity = await self.inner.open()
+        return self._identity
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        await self._outside(self._write(changes, committer_epoch))
+
+    async def _write(self, changes: Changes, committer_epoch: int) -> None:
+        await self._clock.sleep(0.001 + self.max_write_s * self._luck.fraction())
+        luck = self._luck.fraction()
+        if luck < self.failing / 2:
+            raise SequencerUnavailable("the write failed before it took effect (simulated)")
+        await self.inner.write(changes, committer_epoch)
+        self.watch(changes)
+        if luck < self.failing:
+            raise SequencerUnavailable("the write failed after it took effect (simulated)")
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        await self._clock.sleep(0.01 * self._luck.fraction())
+        return await self.inner.load()
+
+    async def runs_from(self, *query: Any) -> list[Run]:
+        await self._read()
+        found = await self.inner.runs_from(*query)
+        await self._read()
+        return found
+
+    async def runs_from_many(self, queries: Sequence[Any]) -> list[list[Run]]:
+        await self._read()
+        found = await self.inner.runs_from_many(queries)
+        await self._read()
+        return found
+
+    async def close(self) -> None:
+        """The rows stay."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def _read(self) -> None:
+        if self.slow_reads and self._luck.fraction() < self.slow_reads:
+            await self._clock.sleep(0.02 * self._luck.fraction())
+
+    async def _outside(self, work: Any) -> Any:
+        task = self._database.spawn(work)
+        task.add_done_callback(seen)
+        return await asyncio.shield(task)
+
+
+class SimulatedStore(FaultyStore):
+    """The object store as one process reaches it. What was sent is carried out, whoever waits for it or not."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        outside: SimulatedProcess,
+        clock: Clock,
+        entropy: Entropy,
+        plan: FaultPlan,
+    ) -> None:
+        super().__init__(inner, clock, entropy, plan)
+        self._outside = outside
+
+    async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:
+        task = self._outside.spawn(super()._do(operation, key, effect))
+        task.add_done_callback(seen)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """The store outlives whoever uses it."""
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        found = [info async for info in super().list(prefix, start_after=start_after)]
+        for info in found:
+            yield info
+
+
+def seen(task: asyncio.Task[Any]) -> None:
+    """Look at how a task ended: whoever waited for it may be gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Listener:
+    """Stands for the socket that a simulated agent doesn't have."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.close = close
+
+
+class SimulatedAgent(Agent):
+    """An agent without sockets: the network hands it connections."""
+
+    def __init__(
+        self,
+        process: SimulatedProcess,
+        network: Network,
+        *,
+        host: str,
+        zone: str,
+        settings: AgentSettings,
+        cache_settings: CacheSettings,
+        sequencer: RemoteSequencer,
+        store: SimulatedStore,
+        entropy: Entropy,
+    ) -> None:
+        super().__init__(
+            AgentOptions(host, KAFKA_PORT, host, KAFKA_PORT, zone, host, PEER_PORT, host),
+            settings,
+            sequencer=sequencer,
+            store=store,
+            clock=SimulatedClock(process.loop, process),
+            entropy=entropy,
+            cache_settings=cache_settings,
+        )
+        self.process = process
+        self.host = host
+        self.address = f"{host}:{KAFKA_PORT}"
+        self.remote = sequencer
+        self.faults = store
+        self._network = network
+        self._connections = cast("set[KafkaConnection]", InOrder[KafkaConnection]())
+
+    async def start(self) -> None:
+        self._peer_server = RpcServer(
+            self._serve_peer, clock=self._clock, entropy=self._entropy, known=self._known
+        )
+        self._network.serve(f"{self.host}:{PEER_PORT}", self.process, self._peer_server)
+        self.kafka_port, self.peer_port = KAFKA_PORT, PEER_PORT
+        await self._join()
+        self._listener = cast(asyncio.Server, _Listener(lambda: self._network.stop_listening(self.address)))
+        self._network.listen(self.address, self)
+
+    def accept(self) -> KafkaConnection:
+        """A connection for a client."""
+        return self._accept()
+
+    def _peer_link(self, member: Member) -> RpcClient:
+        address = f"{member.info.peer_host}:{member.info.peer_port}"
+        link = self._network.link(address, self._network.peer_weather)
+        return RpcClient(link, clock=self._clock, entropy=self._entropy, known=self._known)
+
+
+class Cluster:
+    """The processes of one run. Nothing here draws what happens; see tests.simulation.world."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        entropy: Callable[[str], Entropy],
+        *,
+        rows: RowStore,
+        objects: ObjectStore,
+        agent_settings: AgentSettings,
+        sequencer_settings: SequencerSettings,
+        node_settings: NodeSettings,
+        cache_settings: CacheSettings,
+        plan: FaultPlan,
+        sequencers: int,
+    ) -> None:
+        self.loop = loop
+        self.entropy = entropy
+        self.clock = SimulatedClock(loop)
+        self.outside = SimulatedProcess("outside", loop)
+        self.network = Network(loop, entropy("network"))
+        self.objects = objects
+        self.rows = SimulatedRows(rows, self.outside, self.clock, entropy("rows"))
+        self.agents: dict[str, SimulatedAgent] = {}
+        self.nodes: dict[str, tuple[SimulatedProcess, SequencerNode]] = {}
+        self.stores: list[SimulatedStore] = []
+        self.weathers: dict[str, Weather] = {}
+        self.plan = plan
+        self._agent_settings = agent_settings
+        self._sequencer_settings = sequencer_settings
+        self._node_settings = node_settings
+        self._cache_settings = cache_settings
+        self.addresses = [f"sequencer-{number}:{SEQUENCER_PORT}" for number in range(1, sequencers + 1)]
+        self._births = 0
+
+    def process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
+        """A new process; its name is made unique."""
+        self._births += 1
+        return SimulatedProcess(f"{name}#{self._births}", self.loop, wall_offset_ms)
+
+    def store_of(self, process: SimulatedProcess) -> SimulatedStore:
+        store = SimulatedStore(
+            self.objects, self.outside, self.clock, self.entropy(process.name + " store"), self.plan
+        )
+        self.stores.append(store)
+        return store
+
+    def sequencer_of(
+        self, process: SimulatedProcess, *, patience_s: float = 3.0, timeout_s: float = 1.0
+    ) -> RemoteSequencer:
+        """The sequencer as a process reaches it."""
+        at = len(self.nodes) and self._births % len(self.addresses)
+        weather = self.weathers[process.name] = replace(self.network.weather)
+        return RemoteSequencer(
+            [*self.addresses[at:], *self.addresses[:at]],
+            clock=SimulatedClock(self.loop, process),
+            entropy=self.entropy(process.name + " rpc"),
+            known=KnownCluster(),
+            patience_s=patience_s,
+            timeout_s=timeout_s,
+            slow_timeout_s=5.0,
+            link=lambda address: self.network.link(address, weather),
+        )
+
+    # --- sequencers
+
+    async def start_node(self, address: str, wall_offset_ms: int = 0) -> None:
+        """A sequencer server at one of the addresses, in place of the one that was there."""
+        if address in self.nodes:
+            self.network.reset(self.nodes[address][0])  # whoever sends to the address now meets another machine
+        process = self.process(address, wall_offset_ms)
+        node = SequencerNode(
+            cast(RowStore, self.rows),
+            SimulatedClock(self.loop, process),
+            self.entropy(process.name),
+            settings=replace(self._node_settings, advertise=address),
+            sequencer_settings=self._sequencer_settings,
+            object_store=self.store_of(process),
+            link=self.network.link,
+        )
+        self.nodes[address] = (process, node)
+        self.network.serve(address, process, node.server)
+        while True:
+            try:
+                await process.run(node.start(listen=False))
+                return
+            except SequencerError:
+                await self.clock.sleep(0.1)
+
+    def committer(self) -> str | None:
+        """The address of the node that is the committer now."""
+        return next(
+            (address for address, (process, node) in self.nodes.items() if node.is_committer and not process.is_dead),
+            None,
+        )  # fmt: skip
+
+    # --- agents
+
+    async def start_agent(self, host: str, zone: str, wall_offset_ms: int = 0) -> SimulatedAgent:
+        """An agent at this host, in place of the one that was there. Waits until it serves."""
+        if host in self.agents:
+            self.network.reset(self.agents[host].process)
+        process = self.process(host, wall_offset_ms)
+        agent = SimulatedAgent(
+            process,
+            self.network,
+            host=host,
+            zone=zone,
+            settings=self._agent_settings,
+            cache_settings=self._cache_settings,
+            sequencer=self.sequencer_of(process),
+            store=self.store_of(process),
+            entropy=self.entropy(process.name),
+        )
+        self.agents[host] = agent
+        await process.run(self._start(agent))
+        return agent
+
+    async def _start(self, agent: SimulatedAgent) -> None:
+        """As a supervisor does: what the sequencer can't answer yet is tried again."""
+        while True:
+            try:
+                await agent.start()
+                return
+            except SequencerError:
+                await self.clock.sleep(0.2)
+
+    # --- the compactor
+
+    async def compact_for_ever(self, pause_s: Callable[[], float], note: Callable[[str], None]) -> None:
+        """Compaction jobs, one after the other, each a process's life."""
+        process = self.process("compactor")
+        await process.run(self._compact(process, pause_s, note))
+
+    async def _compact(
+        self, process: SimulatedProcess, pause_s: Callable[[], float], note: Callable[[str], None]
+    ) -> None:
+        clock = SimulatedClock(self.loop, process)
+        entropy = self.entropy(process.name)
+        sequencer = self.sequencer_of(process)
+        runner = RunHere(self.store_of(process), clock, entropy)
+        settings = CompactionSettings(min_bytes=1, min_age_ms=0, lease_ms=3_000, max_rounds=3)
+        while True:
+            await clock.sleep(pause_s())
+            try:
+                done = await run_cycle(sequencer, runner, clock=clock, entropy=entropy, settings=settings)
+                note(f"compacted {done.runs_replaced} runs into {done.objects}, refused {len(done.refused)}")
+            except (SequencerError, StoreError) as error:
+                note(f"compaction: {type(error).__name__}")
+
+    # --- the end of processes
+
+    def crash(self, process: SimulatedProcess, *, is_seen: bool) -> None:
+        """The process stops for good; `is_seen`: its peers are told so by its kernel."""
+        process.crash()
+        if is_seen:
+            self.loop.call_later(0.002, self.network.reset, process)
+
+    def calm(self, plan: FaultPlan) -> None:
+        """No more faults."""
+        self.plan = plan
+        self.rows.failing = 0.0
+        for store in self.stores:
+            store.plan = plan
+            store.outage.end()
+        for weather in (self.network.weather, self.network.peer_weather, *self.weathers.values()):
+            weather.loss = weather.repetition = 0.0
+            weather.max_delay_s = 0.003
+        self.network.kafka.cut = 0.0
+        self.network.kafka.max_delay_s = 0.005

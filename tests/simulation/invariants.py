@@ -1,0 +1,169 @@
+"""What must hold inside (design.md, part 8), whatever clients see: at each transaction of the database, and at the end.
+
+Rows are seen through the store's interface, so that any implementation of it can be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from sequencer.api import ObjectKind, Run, Verdict
+from sequencer.rows import (
+    Changes,
+    CounterRow,
+    ObjectRow,
+    PartitionRow,
+    RowStore,
+    RunRow,
+    SessionRow,
+    TopicRow,
+)
+from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION
+from tailrace.object_store.memory import MemoryStore
+
+MANY = 1 << 30
+NAMED_BY_NO_ROW = ("/meta/", "/cluster.json")
+"""Checkpoints, and the note of whose bucket it is."""
+NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION)
+
+
+class RowWatch:
+    """Looks at each transaction that was written: what may only grow only grows."""
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self._violated = violated
+        self._partitions: dict[tuple[UUID, int], PartitionRow] = {}
+        self._counters: dict[str, int] = {}
+        self._ends: dict[tuple[UUID, int], int] = {}
+        self._closed: set[UUID] = set()
+
+    def __call__(self, changes: Changes) -> None:
+        for row in changes.by_kind.get(CounterRow, {}).values():
+            if isinstance(row, CounterRow):
+                self._see_counter(row)
+        for row in changes.by_kind.get(PartitionRow, {}).values():
+            if isinstance(row, PartitionRow):
+                self._see_partition(row)
+        for row in changes.by_kind.get(RunRow, {}).values():
+            if isinstance(row, RunRow):
+                self._see_run(row)
+        for row in changes.by_kind.get(SessionRow, {}).values():
+            if isinstance(row, SessionRow):
+                self._see_session(row)
+
+    def _see_counter(self, row: CounterRow) -> None:
+        before = self._counters.get(row.name, 0)
+        if row.name in NEVER_FALL and row.value < before:
+            self._violated(f"counter {row.name} fell from {before} to {row.value}")
+        if row.name == COMMIT_NUMBER and row.value > before + 1:
+            self._violated(f"commit number {row.value} after {before}")
+        self._counters[row.name] = row.value
+
+    def _see_partition(self, row: PartitionRow) -> None:
+        place = (row.topic_id, row.partition)
+        before = self._partitions.get(place)
+        self._partitions[place] = row
+        if before is not None and row.end_offset < before.end_offset:
+            self._violated(f"{place}: the end fell from {before.end_offset} to {row.end_offset}")
+        if before is not None and row.log_start_offset < before.log_start_offset:
+            self._violated(
+                f"{place}: log start fell from {before.log_start_offset} to {row.log_start_offset}"
+            )
+        if row.log_start_offset > row.end_offset:
+            self._violated(f"{place}: log start {row.log_start_offset} above the end {row.end_offset}")
+
+    def _see_run(self, row: RunRow) -> None:
+        place = (row.topic_id, row.partition)
+        end = self._ends.get(place, 0)
+        if row.kind is not ObjectKind.PARQUET and row.base_offset != end and row.end_offset > end:
+            self._violated(f"{place}: a run [{row.base_offset}, {row.end_offset}) after the end {end}")
+        if row.kind is ObjectKind.PARQUET and row.end_offset > end:
+            self._violated(f"{place}: a compacted run to {row.end_offset} above the end {end}")
+        self._ends[place] = max(end, row.end_offset)
+
+    def _see_session(self, row: SessionRow) -> None:
+        if row.closed_ms is not None:
+            self._closed.add(row.session_id)
+        elif row.session_id in self._closed:
+            self._violated(f"session {row.session_id} was closed and is open again")
+
+
+async def all_objects(rows: RowStore) -> list[ObjectRow]:
+    """Every object's row."""
+    return await rows.objects_after("", MANY)
+
+
+async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
+    """What the collector has still to do, or will never do, in words: empty when everything is clean."""
+    hot = await rows.load()
+    left = [f"session {row.session_id} has a row" for row in hot[SessionRow] if isinstance(row, SessionRow)]
+    topics = {row.topic_id for row in hot[TopicRow] if isinstance(row, TopicRow)}
+    left += [
+        f"partition {row.partition} of deleted topic {row.topic_id} has a row"
+        for row in hot[PartitionRow]
+        if isinstance(row, PartitionRow) and row.topic_id not in topics
+    ]
+    described = await all_objects(rows)
+    left += [f"{row.key} is retired" for row in described if row.retired_ms is not None]
+    keys = {row.key for row in described}
+    left += [
+        f"{info.key} is an orphan"
+        async for info in objects.list("")
+        if info.key not in keys and not any(part in info.key for part in NAMED_BY_NO_ROW)
+    ]
+    return left
+
+
+async def faults_in_rows(rows: RowStore, objects: MemoryStore, crc_of: Callable[[bytes], int]) -> list[str]:
+    """Rows that contradict each other or the store."""
+    faults: list[str] = []
+    hot = await rows.load()
+    present = {info.key: info.size async for info in objects.list("")}
+    runs_of: dict[UUID, int] = {}
+    for row in hot[PartitionRow]:
+        assert isinstance(row, PartitionRow)
+        place = f"{row.topic_id}-{row.partition}"
+        runs = await rows.runs_from(row.topic_id, row.partition, 0, 1 << 62, MANY)
+        offset = runs[0].base_offset if runs else row.end_offset
+        if offset > row.log_start_offset and row.log_start_offset < row.end_offset:
+            faults.append(f"{place}: log start {row.log_start_offset}, the first run begins at {offset}")
+        for run in runs:
+            if run.base_offset != offset:
+                faults.append(f"{place}: a run begins at {run.base_offset}, the one before ended at {offset}")
+            offset = run.end_offset
+            runs_of[run.object_id] = runs_of.get(run.object_id, 0) + 1
+            faults += [f"{place}: {fault}" for fault in _faults_of_run(run)]
+        if runs and offset != row.end_offset:
+            faults.append(f"{place}: runs end at {offset}, the partition at {row.end_offset}")
+    for stored in await all_objects(rows):
+        if stored.key not in present:
+            if stored.retired_ms is None:
+                faults.append(f"{stored.key} has a row and no bytes")
+            continue
+        if present[stored.key] != stored.size:
+            faults.append(f"{stored.key} has {present[stored.key]} bytes, its row says {stored.size}")
+        elif crc_of(await objects.get(stored.key)) != stored.crc:
+            faults.append(f"{stored.key}: the bytes are not those that were committed")
+        if runs_of.get(stored.object_id, 0) != stored.live_runs:
+            faults.append(
+                f"{stored.key}: {runs_of.get(stored.object_id, 0)} runs, its row counts {stored.live_runs}"
+            )
+    return faults
+
+
+def _faults_of_run(run: Run) -> list[str]:
+    if run.kind is not ObjectKind.MIXED:
+        return []
+    faults = []
+    if sum(batch.length for batch in run.batches) != run.length:
+        faults.append(f"run at {run.base_offset}: its batches are not as long as it is")
+    offset = run.base_offset
+    for batch in run.batches:
+        if batch.verdict is Verdict.STORED:
+            if batch.base_offset != offset:
+                faults.append(f"run at {run.base_offset}: a batch at {batch.base_offset}, not {offset}")
+            offset = batch.base_offset + batch.record_count
+    if offset != run.end_offset:
+        faults.append(f"run at {run.base_offset}: batches end at {offset}, the run at {run.end_offset}")
+    return faults

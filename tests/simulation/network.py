@@ -1,0 +1,311 @@
+"""The network of a simulated cluster: RPC links between processes by address, and Kafka connections of clients.
+
+An RPC frame may be lost, late or repeated, each by itself. A Kafka connection is a TCP stream: its bytes arrive in
+order or the connection ends. What arrives at a process that is stopped waits there; a process that has crashed
+refuses connections, and its open ones are reset a moment later, or (a machine that is gone) never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from agent.connection import KafkaConnection
+from agent.protocol import decode_response, encode_request
+from tailrace.clock import Entropy
+from tailrace.rpc import Link, NotConnected, RpcServer
+from tailrace.rpc.frames import Buffer
+from tailrace.rpc.link import Receiver, Wire
+from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
+from tests.support.simulated_link import SimulatedLink, Weather
+
+T = TypeVar("T")
+
+
+class InOrder(Generic[T]):
+    """A set that is gone through in the order of adding: plain ones of objects have an order of their own."""
+
+    def __init__(self) -> None:
+        self._items: dict[T, None] = {}
+
+    def add(self, item: T) -> None:
+        self._items[item] = None
+
+    def discard(self, item: T) -> None:
+        self._items.pop(item, None)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._items))
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class NoAnswer(Exception):
+    """The connection could not be made, ended, or was silent too long; what was asked may have been done."""
+
+
+@dataclass(slots=True)
+class KafkaWeather:
+    """How bad clients' connections are: seconds of delay, and the chance per message that the connection ends."""
+
+    min_delay_s: float = 0.0005
+    max_delay_s: float = 0.005
+    cut: float = 0.0
+
+
+class Accepts(Protocol):
+    """An agent's listener."""
+
+    process: SimulatedProcess
+
+    def accept(self) -> KafkaConnection: ...
+
+
+class Network:
+    """Who listens where, and the weather between them."""
+
+    def __init__(self, loop: SimulatedLoop, entropy: Entropy) -> None:
+        self._loop = loop
+        self._entropy = entropy
+        self._clock = SimulatedClock(loop)
+        self.weather = Weather(min_delay_s=0.0002, max_delay_s=0.003)
+        self.peer_weather = Weather(min_delay_s=0.0002, max_delay_s=0.003)
+        self.kafka = KafkaWeather()
+        self._servers: dict[str, tuple[SimulatedProcess, RpcServer]] = {}
+        self._listeners: dict[str, Accepts] = {}
+        self._links: dict[str, list[SimulatedLink]] = {}
+        self._streams: dict[str, list[KafkaStream]] = {}
+
+    # --- RPC
+
+    def serve(self, address: str, process: SimulatedProcess, server: RpcServer) -> None:
+        """Have a process answer RPC at this address."""
+        server._connections = InOrder()  # type: ignore[assignment]
+        self._servers[address] = (process, server)
+
+    def link(self, address: str, weather: Weather | None = None) -> Link:
+        """A way to whoever answers there when it is used."""
+        return _AddressLink(self, address, weather or self.weather)
+
+    async def connect(self, address: str, weather: Weather, receiver: Receiver) -> Wire:
+        found = self._servers.get(address)
+        if found is None or found[0].is_dead:
+            await self._clock.sleep(0.001)
+            raise NotConnected(f"{address}: connection refused")
+        process, server = found
+        link = SimulatedLink(
+            server,
+            clock=self._clock,
+            entropy=self._entropy,
+            weather=weather,
+            address=address,
+            far=process.context,
+        )
+        self._links.setdefault(process.name, []).append(link)
+        return await link.connect(receiver)
+
+    # --- Kafka
+
+    def listen(self, address: str, listener: Accepts) -> None:
+        self._listeners[address] = listener
+
+    def stop_listening(self, address: str) -> None:
+        self._listeners.pop(address, None)
+
+    def open_stream(self, address: str, client: SimulatedProcess) -> KafkaStream:
+        """A client's connection. Raises NoAnswer where nobody listens."""
+        listener = self._listeners.get(address)
+        if listener is None or listener.process.is_dead:
+            raise NoAnswer(f"{address}: connection refused")
+        stream = KafkaStream(self._loop, self._entropy, self.kafka, client, listener)
+        self._streams.setdefault(listener.process.name, []).append(stream)
+        return stream
+
+    # --- the end of a process
+
+    def reset(self, process: SimulatedProcess) -> None:
+        """Tell the others that this process's connections have ended, as its kernel does."""
+        for link in self._links.pop(process.name, []):
+            link.cut()
+        for stream in self._streams.pop(process.name, []):
+            stream.cut()
+
+
+class _AddressLink:
+    """A Link that finds out at each connection who listens."""
+
+    def __init__(self, network: Network, address: str, weather: Weather) -> None:
+        self._network = network
+        self._address = address
+        self._weather = weather
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def connect(self, receiver: Receiver) -> Wire:
+        return await self._network.connect(self._address, self._weather, receiver)
+
+
+class _Direction:
+    """Bytes on their way to one end, in order."""
+
+    def __init__(self, loop: SimulatedLoop, to: SimulatedProcess, deliver: Callable[[bytes], None]) -> None:
+        self._loop = loop
+        self._to = to
+        self._deliver = deliver
+        self._travelling: deque[bytes] = deque()
+        self._last_arrival = 0.0
+
+    def send(self, data: bytes, delay: float) -> None:
+        self._last_arrival = max(self._last_arrival, self._loop.time() + delay)
+        self._travelling.append(data)
+        self._loop.call_at(self._last_arrival, self._arrive, context=self._to.context.copy())
+
+    def _arrive(self) -> None:
+        if self._travelling:
+            self._deliver(self._travelling.popleft())
+
+    def drop(self) -> None:
+        self._travelling.clear()
+
+
+class _ServerTransport:
+    """What an agent's connection writes to."""
+
+    def __init__(self, stream: KafkaStream) -> None:
+        self._stream = stream
+        self._is_closing = False
+
+    def writelines(self, parts: Sequence[Buffer]) -> None:
+        if not self._is_closing:
+            self._stream.answer(b"".join(parts))
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._stream.closed_by_server()
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self._stream.pause()
+
+    def resume_reading(self) -> None:
+        self._stream.resume()
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Nothing is ever full."""
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("client", 1) if name == "peername" else None
+
+
+class KafkaStream:
+    """One connection between a client and an agent: whole frames out, whole frames back, real codecs at both ends."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        entropy: Entropy,
+        weather: KafkaWeather,
+        client: SimulatedProcess,
+        listener: Accepts,
+    ) -> None:
+        self._loop = loop
+        self._entropy = entropy
+        self._weather = weather
+        self._client = client
+        self._agent = listener.process
+        self._correlation = 0
+        self._waiting: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
+        self._there = _Direction(loop, self._agent, self._arrived_at_agent)
+        self._back = _Direction(loop, client, self._arrived_at_client)
+        self._unread: deque[bytes] = deque()
+        self._is_paused = False
+        self.is_over = False
+        self._protocol = self._agent.context.copy().run(listener.accept)
+        self._agent.context.copy().run(self._protocol.connection_made, _ServerTransport(self))  # type: ignore[arg-type]
+
+    def send(self, api: int, version: int, request: Any, client_id: str) -> asyncio.Future[Any]:
+        """Send a request now; the future is its response, or NoAnswer."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self.is_over:
+            answer.set_exception(NoAnswer("the connection has ended"))
+            return answer
+        self._correlation += 1
+        self._waiting[self._correlation] = (api, version, answer)
+        data = b"".join(encode_request(self._correlation, api, version, request, client_id))
+        self._there.send(data, self._delay())
+        self._maybe_cut()
+        return answer
+
+    def answer(self, data: bytes) -> None:
+        if not self.is_over:
+            self._back.send(data, self._delay())
+            self._maybe_cut()
+
+    def _delay(self) -> float:
+        weather = self._weather
+        return weather.min_delay_s + self._entropy.fraction() * (weather.max_delay_s - weather.min_delay_s)
+
+    def _maybe_cut(self) -> None:
+        if self._weather.cut and self._entropy.fraction() < self._weather.cut:
+            self._loop.call_later(self._delay(), self.cut)
+
+    def _arrived_at_agent(self, data: bytes) -> None:
+        if self.is_over:
+            return
+        self._unread.append(data)
+        self._read()
+
+    def _read(self) -> None:
+        while self._unread and not self._is_paused and not self.is_over:
+            data = memoryview(self._unread.popleft())
+            while data:
+                room = self._protocol.get_buffer(-1)
+                taken = min(len(room), len(data))
+                room[:taken] = data[:taken]
+                self._protocol.buffer_updated(taken)
+                data = data[taken:]
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._loop.call_soon(self._read, context=self._agent.context.copy())
+
+    def _arrived_at_client(self, data: bytes) -> None:
+        correlation = int.from_bytes(data[4:8], "big", signed=True)
+        api, version, answer = self._waiting.pop(correlation)
+        _, response = decode_response(api, version, memoryview(data)[4:])
+        if not answer.done():
+            answer.set_result(response)
+
+    def closed_by_server(self) -> None:
+        """The agent ends the connection; what it wrote before still arrives."""
+        self._loop.call_later(
+            self._delay() + self._weather.max_delay_s, self.cut, context=self._client.context.copy()
+        )
+
+    def cut(self) -> None:
+        """The connection ends, for both."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self._there.drop()
+        self._back.drop()
+        self._loop.call_soon(self._protocol.connection_lost, None, context=self._agent.context.copy())
+        waiting, self._waiting = self._waiting, {}
+        for _, _, answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(NoAnswer("the connection has ended"))
+                answer.exception()  # seen: whoever asked may have given up

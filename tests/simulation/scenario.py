@@ -1,0 +1,159 @@
+"""What a run is made of: drawn from its seed, so that a thousand seeds are a thousand different worlds.
+
+No run has every client and every fault: a history with little in it is checked as sharply as a crowded one, and runs
+faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agent.settings import AgentSettings
+from cache.settings import CacheSettings
+from sequencer.node import NodeSettings
+from sequencer.settings import SequencerSettings
+from tailrace.clock import Entropy
+from tailrace.object_store.faulty import FaultPlan, Faults, Latency
+
+AGENT_SETTINGS = AgentSettings(
+    linger_ms=50,
+    max_puts_per_second=50,
+    flush_bytes=64 * 1024,
+    upload_deadline_ms=1_000,
+    commit_deadline_ms=3_000,
+    gap_deadline_ms=1_500,
+    session_rotation_seconds=4,
+    drain_ms=3_000,
+    auto_create_topics=False,
+    group_min_session_timeout_ms=500,
+)
+SEQUENCER_SETTINGS = SequencerSettings(
+    session_lease_ms=4_000,
+    agent_lease_ms=3_000,
+    committer_lease_ms=1_500,
+    deletion_grace_ms=4_000,
+    sweep_interval_ms=4_500,
+    commit_wait_ms=1_000,
+)
+NODE_SETTINGS = NodeSettings(
+    poll_s=0.3,
+    margin_s=0.2,
+    forward_timeout_s=1.0,
+    retention_interval_s=1.0,
+    collection_interval_s=1.0,
+)
+CACHE_SETTINGS = CacheSettings(
+    chunk_bytes=4_096, memory_bytes=64 * 1024, catch_up_age_ms=2_000, decoded_bytes=64 * 1024
+)
+
+_PUT = Faults(
+    Latency(30, 300), fails_before=0.05, fails_after=0.05, hangs_before=0.02, hangs_after=0.02, hang_seconds=3
+)
+_GET = Faults(Latency(10, 80), fails_before=0.05)
+_OTHER = Faults(Latency(20, 100), fails_before=0.05, fails_after=0.05)
+TROUBLED = FaultPlan(put=_PUT, get=_GET, list=_OTHER, delete=_OTHER)
+CALM = FaultPlan(put=Faults(Latency(20, 60)), get=Faults(Latency(5, 20)))
+
+MISFORTUNES = (
+    "an agent crashes",
+    "an agent's machine is gone",
+    "an agent stops for a while",
+    "an agent is cut off",
+    "an agent restarts",
+    "the committer crashes",
+    "the committer's machine is gone",
+    "the committer stops for a while",
+    "a clock jumps",
+    "the store is away",
+    "the database fails",
+    "a client crashes",
+    "a client stops for a while",
+    "records are deleted",
+    "a topic is made again",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is simulated. `is_on_sqlite`: the rows are in SQLite; otherwise in the reference in memory."""
+
+    agents: int = 2
+    sequencers: int = 2
+    zones: int = 1
+    partitions: int = 2
+    is_on_sqlite: bool = False
+    plain_producers: int = 1
+    idempotent_producers: int = 2
+    transactional_producers: int = 0
+    processors: int = 0
+    group_members: int = 0
+    readers: int = 1
+    batches: int = 8
+    window: int = 3
+    compacts: bool = False
+    expires: bool = False
+    """A topic with retention by bytes is written to, too."""
+    makes_again: bool = False
+    """A topic is deleted and made again, while it is used."""
+    plan: FaultPlan = TROUBLED
+    loss: float = 0.01
+    repetition: float = 0.01
+    max_delay_s: float = 0.01
+    peer_delay_s: float = 0.003
+    cut: float = 0.005
+    slow_reads: float = 0.0
+    failing_writes: float = 0.02
+    wall_errors_ms: int = 0
+    trouble_s: float = 6.0
+    misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
+
+
+def draw(luck: Entropy) -> Scenario:
+    """A scenario of its own for each seed."""
+
+    def maybe(chance: float) -> bool:
+        return luck.fraction() < chance
+
+    trouble_s = 3.0 + 4.0 * luck.fraction()
+    is_bad = maybe(0.75)
+    compacts, expires, makes_again = maybe(0.35), maybe(0.25), maybe(0.2)
+    kinds = [
+        kind
+        for kind in MISFORTUNES
+        if kind != "a topic is made again" or makes_again
+    ]  # fmt: skip
+    count = luck.below(5) if is_bad else luck.below(2)
+    misfortunes = [
+        (0.3 + trouble_s * 0.9 * luck.fraction(), kinds[luck.below(len(kinds))]) for _ in range(count)
+    ]
+    if makes_again:
+        misfortunes.append((0.5 + trouble_s * 0.6 * luck.fraction(), "a topic is made again"))
+    return Scenario(
+        agents=2 + luck.below(2),
+        sequencers=2 if maybe(0.8) else 3,
+        zones=1 if maybe(0.8) else 2,
+        partitions=1 + luck.below(3),
+        is_on_sqlite=maybe(0.04),
+        plain_producers=luck.below(2),
+        idempotent_producers=luck.below(3),
+        transactional_producers=luck.below(3),
+        processors=luck.below(3) if maybe(0.4) else 0,
+        group_members=1 + luck.below(3) if maybe(0.35) else 0,
+        readers=1 + luck.below(2),
+        batches=4 + luck.below(8),
+        window=1 + luck.below(5),
+        compacts=compacts,
+        expires=expires,
+        makes_again=makes_again,
+        plan=TROUBLED if is_bad and maybe(0.8) else CALM,
+        loss=0.03 * luck.fraction() if is_bad else 0.0,
+        repetition=0.05 * luck.fraction() if is_bad else 0.0,
+        max_delay_s=0.002 + (0.05 * luck.fraction() ** 3 if is_bad else 0.0),
+        peer_delay_s=1.0 if maybe(0.1) else 0.003,
+        cut=0.02 * luck.fraction() if is_bad else 0.0,
+        slow_reads=0.3 if maybe(0.3) else 0.0,
+        failing_writes=0.04 * luck.fraction() if is_bad else 0.0,
+        wall_errors_ms=3_000 if maybe(0.3) else 0,
+        trouble_s=trouble_s,
+        misfortunes=tuple(sorted(misfortunes)),
+    )
