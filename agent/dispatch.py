@@ -5,7 +5,9 @@ What a client may send wrong, by how it is answered:
   in a version 0 body (KIP-511);
 - an API that is declared and has no handler: UNSUPPORTED_VERSION where the response has an error code of its own;
 - bytes that are not the message they claim to be: a log line, a metric, a closed connection;
-- anything the message says that can't be done: error codes, by the handler.
+- anything the message says that can't be done: error codes, by the handler;
+- a sequencer that can't be asked now, where no handler said so: its error code where the response has one of its own,
+  else a closed connection, after which clients try again.
 An exception that no handler foresaw is logged with its stack, counted, and closes the connection.
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 import structlog
 
 from agent.connection import KafkaConnection, Reply
+from agent.errors import code_of
 from agent.handlers import HANDLERS
 from agent.protocol import (
     ApiKey,
@@ -34,6 +37,7 @@ from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from agent.protocol.schema import fields_of
 from agent.services import Deferred, Holding, RequestContext, Services
 from agent.zones import zone_of_client
+from sequencer.api import SequencerError
 from tailrace.object_store.api import Buffer
 
 log = structlog.get_logger("agent.requests")
@@ -80,6 +84,8 @@ class Dispatcher:
             if isinstance(response, Holding):
                 return self._held(header, response, started)
             return Reply(self._encoded(header, response, started))
+        except SequencerError as error:
+            return self._sequencer_failed(header, spec, connection.peer_host, error)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(header, connection.peer_host, error)
             return Reply(close=True)
@@ -102,6 +108,18 @@ class Dispatcher:
             api=spec.key.name, version=header.api_version, peer=peer, client_id=header.client_id,
         )  # fmt: skip
         response = spec.response(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
+
+    def _sequencer_failed(
+        self, header: RequestHeader, spec: ApiSpec, peer: str, error: SequencerError
+    ) -> Reply:
+        log.warning(
+            "a request got no answer from the sequencer",
+            api=spec.key.name, peer=peer, client_id=header.client_id, error=str(error),
+        )  # fmt: skip
+        if not _has_error_code(spec, header.api_version):
+            return Reply(close=True)
+        response = spec.response(error_code=code_of(error))
         return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
 
     async def _later(

@@ -18,6 +18,7 @@ from agent.protocol.messages.elect_leaders import ElectLeadersRequest
 from agent.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from agent.protocol.messages.metadata import MetadataRequest
 from agent.services import Deferred, RequestContext, Services
+from sequencer.api import SequencerUnavailable
 from tests.support.agents import AgentBench, connection, run
 
 
@@ -142,3 +143,22 @@ def failures(bench: AgentBench) -> float | None:
     return bench.services.telemetry.registry.get_sample_value(
         "tailrace_request_failures_total", {"api": "METADATA"}
     )
+
+
+@pytest.mark.parametrize(("version", "is_closed"), [(13, False), (12, True)])
+def test_a_sequencer_that_is_away_is_answered_where_the_response_can_say_so(
+    version: int, is_closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(services: Services, context: RequestContext, request: Any) -> Any:
+        raise SequencerUnavailable("away (by the test)")
+
+    async def scenario(bench: AgentBench) -> None:
+        monkeypatch.setitem(HANDLERS, ApiKey.METADATA, away)
+        sent = b"".join(encode_request(1, ApiKey.METADATA, version, MetadataRequest(topics=None)))
+        reply = await dispatched(bench, memoryview(sent)[4:])
+        assert reply.close is is_closed
+        if not is_closed:
+            _, response = decode_response(ApiKey.METADATA, version, body_of(reply))
+            assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)
