@@ -1,4 +1,4 @@
-"""What each client is tried with: four areas, each a function of the broker that raises what does not hold."""
+"""What each client is tried with: five areas, each a function of the broker that raises what does not hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.compat.broker import Broker
 
-AREAS = ("produce", "consume", "groups", "admin")
+AREAS = ("produce", "consume", "groups", "admin", "transactions")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Check = Callable[[Broker], None]

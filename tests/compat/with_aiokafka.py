@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import KafkaError
 
 from tests.compat.areas import CODECS, Client, equal
 from tests.compat.broker import Broker
@@ -119,6 +121,67 @@ async def admin(broker: Broker) -> None:
         await client.close()
 
 
+async def transactions(broker: Broker) -> None:
+    """Commit, abort, fencing; a transforming loop whose first producer is left within a transaction."""
+    topic = broker.name("aiokafka-transactions")
+    await _create(broker, topic, 2)
+    async with (
+        _transactional(broker, broker.name("aiokafka-tx")) as producer,
+        _reader(broker, topic, 2) as reader,
+    ):
+        for number in range(4):
+            await producer.begin_transaction()
+            values = [b"%d-%d" % (number, record) for record in range(20)]
+            sent = [
+                await producer.send(topic, each, partition=index % 2) for index, each in enumerate(values)
+            ]
+            await asyncio.gather(*sent)
+            await _nothing_comes(reader)
+            if number % 2:
+                await producer.abort_transaction()
+            else:
+                await producer.commit_transaction()
+                equal(sorted(each.value for each in await _take(reader, 20)), sorted(values), "committed")
+        await _nothing_comes(reader)
+    await _transforms_once(broker)
+
+
+async def _transforms_once(broker: Broker) -> None:
+    source, target = broker.name("aiokafka-source"), broker.name("aiokafka-target")
+    group, name = broker.name("aiokafka-transformers"), broker.name("aiokafka-tx")
+    await _fill(broker, source, 1, 60)
+    await _create(broker, target, 1)
+    zero = TopicPartition(source, 0)
+
+    async def transform(producer: AIOKafkaProducer, records: list[Any]) -> None:
+        await producer.begin_transaction()
+        for record in records:
+            await producer.send_and_wait(target, b"%d" % (int(record.value) * 2), partition=0)
+        await producer.send_offsets_to_transaction({zero: records[-1].offset + 1}, group)
+
+    async with _consumer(broker, group_id=group) as consumer:
+        consumer.assign([zero])
+        left = _transactional(broker, name)
+        await left.start()
+        try:
+            await transform(left, await _take(consumer, 20))
+            await left.commit_transaction()
+            await transform(left, await _take(consumer, 20))  # and is never heard of again
+            async with _transactional(broker, name) as producer:
+                start = await consumer.committed(zero)
+                equal(start, 20, "committed by the one that was left")
+                consumer.seek(zero, start)
+                await transform(producer, await _take(consumer, 40))
+                await producer.commit_transaction()
+        finally:
+            with suppress(KafkaError, AssertionError):
+                await asyncio.wait_for(left.stop(), 10)
+    async with _reader(broker, target, 1) as reader:
+        seen = [int(each.value) for each in await _take(reader, 60)]
+        equal(seen, [2 * number for number in range(60)], "transformed, each once")
+        await _nothing_comes(reader)
+
+
 # --- details -----------------------------------------------------------------------------------------------
 
 
@@ -130,6 +193,32 @@ def _consumer(broker: Broker, **settings: Any) -> AIOKafkaConsumer:
         heartbeat_interval_ms=200,
         **settings,
     )
+
+
+def _transactional(broker: Broker, name: str) -> AIOKafkaProducer:
+    return AIOKafkaProducer(bootstrap_servers=broker.address, transactional_id=name)
+
+
+@asynccontextmanager
+async def _reader(broker: Broker, topic: str, partitions: int) -> AsyncIterator[AIOKafkaConsumer]:
+    async with _consumer(broker, isolation_level="read_committed", fetch_max_wait_ms=100) as consumer:
+        consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
+        await consumer.seek_to_beginning()
+        yield consumer
+
+
+async def _nothing_comes(consumer: AIOKafkaConsumer) -> None:
+    came = await consumer.getmany(timeout_ms=400)
+    equal([each.value for records in came.values() for each in records], [], "records that are not committed")
+
+
+async def _create(broker: Broker, topic: str, partitions: int) -> None:
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+    await client.start()
+    try:
+        await client.create_topics([NewTopic(topic, partitions, 1)])
+    finally:
+        await client.close()
 
 
 async def _fill(broker: Broker, topic: str, partitions: int, records: int) -> None:
@@ -176,5 +265,5 @@ def _run(check: Callable[[Broker], Awaitable[None]], broker: Broker) -> None:
 
 CLIENT = Client(
     f"aiokafka {aiokafka.__version__}",
-    {check.__name__: partial(_run, check) for check in (produce, consume, groups, admin)},
+    {check.__name__: partial(_run, check) for check in (produce, consume, groups, admin, transactions)},
 )

@@ -31,6 +31,7 @@ from confluent_kafka.admin import (
 
 from tests.compat.areas import CODECS, Client, equal, eventually
 from tests.compat.broker import Broker
+from tests.compat.confluent_transactions import transactions
 
 TIMEOUT = 20.0
 BASE_MS = 1_700_000_000_000
@@ -406,5 +407,11 @@ def _fails_with(code: int, call: Callable[[], object]) -> None:
 
 CLIENT = Client(
     f"confluent-kafka {confluent_kafka.__version__}",
-    {"produce": produce, "consume": consume, "groups": groups, "admin": admin},
+    {
+        "produce": produce,
+        "consume": consume,
+        "groups": groups,
+        "admin": admin,
+        "transactions": transactions,
+    },
 )

@@ -11,6 +11,7 @@ from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import TopicAlreadyExistsError
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
 from tests.compat.areas import CODECS, Client, equal, eventually
 from tests.compat.broker import Broker
@@ -125,6 +126,38 @@ def admin(broker: Broker) -> None:
     client.close()
 
 
+def transactions(broker: Broker) -> None:
+    """Commit and abort, with a group's position in the transaction."""
+    topic, group = broker.name("kafka-python-transactions"), broker.name("kafka-python-positions")
+    _fill(broker, topic, 1, 1)
+    zero = TopicPartition(topic, 0)
+    producer = KafkaProducer(
+        bootstrap_servers=broker.address, transactional_id=broker.name("kafka-python-tx"), acks="all"
+    )
+    producer.init_transactions()
+    for number in range(4):
+        producer.begin_transaction()
+        for record in range(10):
+            producer.send(topic, b"%d-%d" % (number, record), partition=0)
+        producer.flush(20)
+        producer.send_offsets_to_transaction(
+            {zero: OffsetAndMetadata(number, "", -1)}, ConsumerGroupMetadata(group, -1, "", None)
+        )
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    producer.close()
+    consumer = _consumer(broker, isolation_level="read_committed", group_id=group)
+    consumer.assign([zero])
+    equal(consumer.committed(zero), 2, "the position of the last transaction that was committed")
+    consumer.seek_to_beginning()
+    wanted = [b"0"] + [b"%d-%d" % (number, record) for number in (0, 2) for record in range(10)]
+    equal([each.value for each in _poll([consumer], 21)], wanted, "committed records")
+    equal(consumer.poll(400), {}, "more records")
+    consumer.close()
+
+
 # --- details -----------------------------------------------------------------------------------------------
 
 
@@ -176,5 +209,11 @@ def _poll_until(consumers: list[KafkaConsumer], fact: Any, what: str) -> None:
 
 CLIENT = Client(
     f"kafka-python {kafka.__version__}",
-    {"produce": produce, "consume": consume, "groups": groups, "admin": admin},
+    {
+        "produce": produce,
+        "consume": consume,
+        "groups": groups,
+        "admin": admin,
+        "transactions": transactions,
+    },
 )
