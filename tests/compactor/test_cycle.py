@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from compactor.cycle import Assignment, CompactionSettings, CompactionSummary, RunHere, TaskRunner, run_cycle
-from compactor.plan import WorkItem
+from compactor.plan import PlanSettings, WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import (
     DeleteRecords,
@@ -49,9 +49,10 @@ async def opened() -> AsyncIterator[tuple[Log, MemoryStore, ManualClock]]:
 async def compacted(
     log: Log, runner: TaskRunner | None = None, settings: CompactionSettings = ALL
 ) -> CompactionSummary:
-    entropy = SeededEntropy(3)
-    here = runner or RunHere(log.store, log.clock, entropy)
-    return await run_cycle(log.sequencer, here, clock=log.clock, entropy=entropy, settings=settings)
+    here = runner or RunHere(log.store, log.clock, log.entropy)
+    return await run_cycle(
+        log.sequencer, here, clock=log.clock, entropy=log.entropy, settings=settings, holder="this one"
+    )
 
 
 async def parquet_keys(store: MemoryStore) -> list[str]:
@@ -237,6 +238,98 @@ def test_records_deleted_in_the_middle_stay_deleted() -> None:
             found = await log.runs("a", 0, 4)
             assert found[-1].end_offset == 8
             assert len(await log.replay("a", 0, 4)) == 2
+
+    asyncio.run(scenario())
+
+
+def test_transactions_are_compacted_and_consumers_see_the_same() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a")
+            good, bad = await log.producer("good"), await log.producer("bad")
+            old = []
+            for number in range(4):
+                old.append(
+                    await log.produce(
+                        ("a", 0, batch_of([b"g%d" % number], producer=good)),
+                        ("a", 0, batch_of([b"b%d" % number] * 2, producer=bad)),
+                        ("a", 0, batch_of([b"plain"])),
+                    )
+                )
+                if number % 2:
+                    await log.finish(bad, is_commit=number == 3)
+                    await log.finish(good, is_commit=True)
+            await log.produce(("a", 0, batch_of([b"open"], producer=good)))
+            before = await log.consumed("a")
+            assert len(before) == 4 + 4 + 4
+            summary = await compacted(log)
+            assert (summary.failures, summary.refused) == ([], [])
+            assert (summary.records, summary.aborted_records, summary.markers) == (12, 4, 4)
+            assert await log.consumed("a") == before
+            found = await log.found("a")
+            assert [run.kind for run in found.runs] == [ObjectKind.PARQUET, ObjectKind.MIXED]
+            assert found.aborted == []
+            await log.finish(good, is_commit=False)
+            assert await log.consumed("a") == before
+            assert (await compacted(log)).aborted_records == 1
+            assert await log.consumed("a") == before
+            assert (await log.found("a")).aborted == []
+            clock.advance(120)
+            garbage = await log.sequencer.garbage(GarbageRequest(100))
+            assert {each.object_id for each in old} < {object_id for object_id, _ in garbage.objects}
+
+    asyncio.run(scenario())
+
+
+class Backwards:
+    """Gives outcomes in the reverse order."""
+
+    def __init__(self, here: TaskRunner) -> None:
+        self._here = here
+
+    async def run(
+        self, items: Sequence[WorkItem], assignment: Assignment
+    ) -> list[RewriteResult | RewriteFailure]:
+        assert len(items) > 2
+        return (await self._here.run(sorted(items, key=lambda item: item.pieces[0].base_offset), assignment))[
+            ::-1
+        ]
+
+
+def test_parts_of_a_partition_with_a_transaction_over_all_are_swapped_in_order() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("a")
+            producer = await log.producer("p")
+            for number in range(6):
+                await log.produce(
+                    ("a", 0, batch_of([b"x" * 300, b"%d" % number], producer=producer)),
+                    ("a", 0, batch_of([b"y" * 300])),
+                )
+            await log.finish(producer, is_commit=False)
+            before = await log.consumed("a")
+            small = replace(ALL, plan=PlanSettings(100, 2_000))
+            runner = Backwards(RunHere(log.store, log.clock, SeededEntropy(4)))
+            summary = await compacted(log, runner, small)
+            assert (summary.rounds, summary.refused, summary.aborted_records) == (1, [], 12)
+            assert await log.consumed("a") == before
+            assert (await log.found("a")).aborted == []
+
+    asyncio.run(scenario())
+
+
+def test_a_log_of_aborted_records_alone_becomes_an_object_without_rows() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("a")
+            producer = await log.producer("p")
+            await log.produce(("a", 0, batch_of([b"x"] * 3, producer=producer)))
+            await log.finish(producer, is_commit=False)
+            summary = await compacted(log)
+            assert (summary.records, summary.failures, summary.refused) == (0, [], [])
+            assert await log.consumed("a") == []
+            await log.produce(("a", 0, batch_of([b"y"])))
+            assert [(each.offset, each.value) for each in await log.consumed("a")] == [(4, b"y")]
 
     asyncio.run(scenario())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -12,40 +12,71 @@ from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api import (
+    ANY_TRANSACTION,
     AgentInfo,
     CommitRequest,
     CreateTopic,
+    EndTransaction,
     FindPartition,
     FindRequest,
+    FoundPartition,
+    InitProducer,
     ObjectDescription,
     ObjectKind,
     OpenSession,
+    ProducerGrant,
     Ring,
     Run,
     RunProposal,
     Sequencer,
     SessionGrant,
     Topic,
+    TransactionRef,
 )
 from tailrace.clock import Clock, SeededEntropy
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import coordinates, seal
+from tailrace.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.object_store.api import ObjectStore
 from tailrace.record_batch import Compression, read_header, split
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
+from tests.support.consumer import JavaLikeConsumer
 
 T0 = 1_700_000_000_000
 
 
 def batch_of(
-    values: Sequence[bytes], *, at: int = T0, codec: Compression = Compression.NONE, key: bytes = b"k"
+    values: Sequence[bytes],
+    *,
+    at: int = T0,
+    codec: Compression = Compression.NONE,
+    key: bytes = b"k",
+    producer: Transacting | None = None,
 ) -> bytes:
-    """One batch as a producer would send it."""
+    """One batch as a producer would send it; in the open transaction of `producer`, if given."""
+    made = [NewRecord(key, value, (("h", value[:3]),)) for value in values]
+    timestamps = [at + number for number in range(len(values))]
+    if producer is None:
+        return encode_batch(made, timestamps=timestamps, compression=codec)
+    sequence = producer.sequence
+    producer.sequence += len(values)
     return encode_batch(
-        [NewRecord(key, value, (("h", value[:3]),)) for value in values],
-        timestamps=[at + number for number in range(len(values))],
+        made,
+        timestamps=timestamps,
         compression=codec,
+        producer_id=producer.grant.producer_id,
+        producer_epoch=producer.grant.producer_epoch,
+        base_sequence=sequence,
+        is_transactional=True,
     )
+
+
+@dataclass(slots=True)
+class Transacting:
+    """A producer with a transactional id (transaction version 2) that writes to one partition."""
+
+    transactional_id: str
+    grant: ProducerGrant
+    sequence: int = 0
 
 
 @dataclass(slots=True)
@@ -59,6 +90,20 @@ class Log:
     topics: dict[str, Topic] = field(default_factory=dict)
     session: SessionGrant | None = None
     number: int = 0
+
+    async def producer(self, transactional_id: str) -> Transacting:
+        grant = await self.sequencer.init_producer(
+            InitProducer(transactional_id=transactional_id, timeout_ms=60_000)
+        )
+        return Transacting(transactional_id, grant)
+
+    async def finish(self, producer: Transacting, *, is_commit: bool) -> None:
+        """End the producer's transaction."""
+        named = TransactionRef(
+            producer.transactional_id, producer.grant.producer_id, producer.grant.producer_epoch
+        )
+        producer.grant = await self.sequencer.end_transaction(EndTransaction(named, is_commit, True))
+        producer.sequence = 0
 
     async def topic(self, name: str, partitions: int = 1) -> Topic:
         self.topics[name] = await self.sequencer.create_topic(CreateTopic(name, partitions, {}))
@@ -92,7 +137,9 @@ class Log:
             object_id, ObjectKind.MIXED, key, sealed.size, sealed.crc, sealed.footer.data_length, created_ms
         )
         runs = [
-            RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches)
+            RunProposal(
+                run.topic_id, run.partition, run.start, run.length, run.batches, _transactions(run.batches)
+            )
             for run in sealed.footer.runs
         ]
         await self.sequencer.commit(
@@ -107,6 +154,38 @@ class Log:
             FindRequest([FindPartition(topic_id, partition, offset, 1 << 40)])
         )
         return found.partitions[0].runs
+
+    async def found(self, name: str, partition: int = 0, offset: int = 0) -> FoundPartition:
+        topic_id = self.topics[name].topic_id
+        asked = FindPartition(topic_id, partition, offset, 1 << 40)
+        return (await self.sequencer.find_batches(FindRequest([asked]))).partitions[0]
+
+    async def consumed(self, name: str, partition: int = 0) -> list[Record]:
+        """All records that a consumer with read_committed gets, fetch by fetch to the last stable offset."""
+        with ThreadPoolExecutor(2) as pool:
+            ring = ZoneRing(Ring(1, []), "a", 1)
+            cache = ChunkCache(self.store, CacheSettings(), lambda: ring)
+            reader = BatchReader(cache, self.clock, pool)
+            consumer = JavaLikeConsumer(0)
+            try:
+                while True:
+                    position = consumer.position
+                    found = await self.found(name, partition, position)
+                    if position == found.last_stable_offset:
+                        return consumer.records
+                    got = await reader.read(
+                        found.runs, position, 2_000, 0, end_limit=found.last_stable_offset
+                    )
+                    overlapping = [
+                        each
+                        for each in found.aborted
+                        if each.first_offset < got.end_offset and each.last_offset >= position
+                    ]
+                    consumer.take(b"".join(got.parts), overlapping)
+                    assert consumer.position > position, "stuck"
+            finally:
+                await reader.close()
+                await cache.close()
 
     async def replay(self, name: str, partition: int = 0, offset: int = 0) -> list[bytes]:
         """The partition's batches as a consumer gets them, all epochs 0."""
@@ -125,3 +204,8 @@ class Log:
     async def records(self, name: str, partition: int = 0) -> list[Record]:
         """All records of the partition."""
         return [record for batch in await self.replay(name, partition) for record in decode_records(batch)]
+
+
+def _transactions(batches: Iterable[BatchCoordinates]) -> list[int]:
+    asked = [ANY_TRANSACTION if batch.is_transactional else 0 for batch in batches]
+    return asked if any(asked) else []
