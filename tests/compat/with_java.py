@@ -33,6 +33,7 @@ TOOLS = {
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
 }
 
@@ -41,7 +42,13 @@ def client() -> Client:
     """The Java client, skipped where it can't be run."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     reason = f"not on PATH: {', '.join(missing)}" if missing else _fetched()
-    checks = {"produce": produce, "consume": consume, "groups": groups, "admin": admin}
+    checks = {
+        "produce": produce,
+        "consume": consume,
+        "groups": groups,
+        "admin": admin,
+        "transactions": transactions,
+    }
     return Client(f"Kafka {VERSION} (Java)", checks, reason)
 
 
@@ -151,6 +158,29 @@ def admin(broker: Broker) -> None:
         raise AssertionError("the topic is listed after its deletion")
 
 
+def transactions(broker: Broker) -> None:
+    """Transactional producers and read_committed consumers; kafka-transactions, -console-consumer."""
+    _compat("transactions", broker)
+    said = _transactions_tool(broker, "list")
+    ours = [re.split(r"\s+", line) for line in said.splitlines() if "java-transactions" in line]
+    if not ours or any(row[3] not in ("CompleteCommit", "CompleteAbort", "Empty") for row in ours):
+        raise AssertionError(said)
+    name = next(row[0] for row in ours if row[0].endswith("-whole-tx"))
+    said = _transactions_tool(broker, "describe", "--transactional-id", name)
+    if "CompleteAbort" not in said:
+        raise AssertionError(said)
+    topic = name.removesuffix("-tx")
+    said = _transactions_tool(broker, "describe-producers", "--topic", topic, "--partition", "0")
+    equal(
+        [line.split()[-1] for line in said.splitlines() if line[:1].isdigit()], ["None"], "open transactions"
+    )
+    found = _transactions_tool(broker, "find-hanging", "--broker-id", _broker_id(broker))
+    equal(len(found.splitlines()), 1, "lines: a head, and nothing that hangs")
+    said = _tool("kafka-console-consumer", broker, "--topic", topic, "--from-beginning", "--timeout-ms", "3000",
+                 "--isolation-level", "read_committed")  # fmt: skip
+    equal(len(said.split()), 90, "records, read committed")
+
+
 # --- details -----------------------------------------------------------------------------------------------
 
 
@@ -228,6 +258,19 @@ def _offsets(broker: Broker, topic: str, time: str) -> list[int]:
 
 def _ends(broker: Broker, topic: str, expected: list[int]) -> None:
     equal(_offsets(broker, topic, "-1"), expected, f"end offsets of {topic}")
+
+
+def _transactions_tool(broker: Broker, *words: str) -> str:
+    """This tool wants the address before its command."""
+    return _java(TOOLS["kafka-transactions"], "--bootstrap-server", broker.address, *words)
+
+
+def _broker_id(broker: Broker) -> str:
+    said = _tool("kafka-broker-api-versions", broker)
+    found = re.search(r"\(id: (\d+) ", said)
+    if found is None:
+        raise AssertionError(said)
+    return found[1]
 
 
 def _lags(broker: Broker, group: str) -> dict[int, int]:

@@ -24,6 +24,7 @@ public final class Compat {
             case "consume" -> consume();
             case "groups" -> groups();
             case "admin" -> admin();
+            case "transactions" -> transactions();
             default -> throw new IllegalArgumentException(arguments[0]);
         }
         System.out.println("holds");
@@ -281,6 +282,193 @@ public final class Compat {
     static long offset(Admin admin, TopicPartition partition, OffsetSpec spec) throws Exception {
         return admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get().offset();
     }
+
+    // --- transactions --------------------------------------------------------------------------------------
+
+    static void transactions() throws Exception {
+        wholeOrNothing();
+        fencing();
+        exactlyOnce();
+        hanging();
+    }
+
+    static void wholeOrNothing() throws Exception {
+        String name = prefix + "-whole";
+        create(name, 3, Map.of());
+        var partitions = List.of(new TopicPartition(name, 0), new TopicPartition(name, 1), new TopicPartition(name, 2));
+        try (var admin = admin_(); var producer = transactional(name + "-tx");
+             var reader = consumer(null, Map.of("isolation.level", "read_committed"))) {
+            reader.assign(partitions);
+            reader.seekToBeginning(partitions);
+            List<String> wanted = new ArrayList<>();
+            int epoch = -1;
+            for (int n = 0; n < 6; n++) {
+                producer.beginTransaction();
+                List<String> values = new ArrayList<>();
+                for (int m = 0; m < 30; m++) {
+                    values.add(n + "-" + m);
+                    producer.send(new ProducerRecord<>(name, m % 3, null, bytes(n + "-" + m)));
+                }
+                producer.flush();
+                var open = admin.describeTransactions(List.of(name + "-tx")).description(name + "-tx").get();
+                equal(open.state(), TransactionState.ONGOING, "state");
+                equal(open.topicPartitions(), Set.copyOf(partitions), "partitions of the transaction");
+                // transaction version 2: every transaction has an epoch of its own
+                if (open.producerEpoch() <= epoch) throw new AssertionError("epoch " + open.producerEpoch());
+                epoch = open.producerEpoch();
+                equal(reader.poll(Duration.ofMillis(300)).count(), 0, "records of a transaction that is open");
+                if (n % 2 == 1) producer.abortTransaction();
+                else {
+                    producer.commitTransaction();
+                    wanted.addAll(values);
+                    equal(values(poll(reader, 30)), sorted(values), "records of a transaction, once committed");
+                }
+            }
+            reader.seekToBeginning(partitions);
+            equal(values(poll(reader, wanted.size())), sorted(wanted), "committed records");
+            equal(reader.poll(Duration.ofMillis(300)).count(), 0, "records after the last");
+            var zero = partitions.get(0);
+            equal(reader.endOffsets(List.of(zero)).get(zero), 66L, "end: 60 records and 6 markers");
+            equal(offset(admin, zero, OffsetSpec.latest()), 66L, "latest");
+        }
+    }
+
+    static void fencing() throws Exception {
+        String name = prefix + "-fenced";
+        create(name, 1, Map.of());
+        try (var admin = admin_()) {
+            var first = transactional(name + "-tx");
+            first.beginTransaction();
+            first.send(new ProducerRecord<>(name, bytes("of the first"))).get();
+            try (var second = transactional(name + "-tx")) {
+                second.beginTransaction();
+                second.send(new ProducerRecord<>(name, bytes("of the second"))).get();
+                second.commitTransaction();
+            }
+            try {
+                first.commitTransaction();
+                throw new AssertionError("a fenced producer has committed");
+            } catch (ProducerFencedException | InvalidProducerEpochException expected) {
+            } finally {
+                first.close(Duration.ZERO);
+            }
+            var byTool = transactional(name + "-by-tool");
+            byTool.beginTransaction();
+            byTool.send(new ProducerRecord<>(name, bytes("of the third"))).get();
+            admin.fenceProducers(List.of(name + "-by-tool")).all().get();
+            try {
+                byTool.commitTransaction();
+                throw new AssertionError("a producer that was fenced by a tool has committed");
+            } catch (ProducerFencedException | InvalidProducerEpochException expected) {
+            } finally {
+                byTool.close(Duration.ZERO);
+            }
+        }
+        try (var reader = consumer(null, Map.of("isolation.level", "read_committed"))) {
+            reader.assign(List.of(new TopicPartition(name, 0)));
+            reader.seekToBeginning(reader.assignment());
+            equal(values(poll(reader, 1)), List.of("of the second"), "committed records");
+            equal(reader.poll(Duration.ofMillis(300)).count(), 0, "records of the fenced producers");
+        }
+    }
+
+    static void exactlyOnce() throws Exception {
+        String source = prefix + "-source", target = prefix + "-target", name = prefix + "-transform";
+        create(source, 2, Map.of());
+        create(target, 2, Map.of());
+        fill(source, 2, 120);
+        var reading = Map.<String, Object>of("isolation.level", "read_committed", "max.poll.records", 20,
+            "group.instance.id", "transformer");
+        // The first is left in its third transaction, all sent and nothing committed, as if it had been killed.
+        var left = transactional(name);
+        var leftReading = consumer(name, reading);
+        leftReading.subscribe(List.of(source));
+        for (int n = 0; n < 3; n++) {
+            transform(left, leftReading, target);
+            if (n < 2) left.commitTransaction();
+        }
+        try (var producer = transactional(name); var consumer = consumer(name, reading)) {
+            consumer.subscribe(List.of(source));
+            for (int done = 40; done < 120; ) {
+                done += transform(producer, consumer, target);
+                producer.commitTransaction();
+            }
+            try {
+                left.commitTransaction();
+                throw new AssertionError("the one that was left has committed");
+            } catch (ProducerFencedException | InvalidProducerEpochException expected) {
+            }
+        } finally {
+            left.close(Duration.ZERO);
+            leftReading.close(CloseOptions.timeout(Duration.ZERO));
+        }
+        try (var reader = consumer(null, Map.of("isolation.level", "read_committed"))) {
+            reader.assign(List.of(new TopicPartition(target, 0), new TopicPartition(target, 1)));
+            reader.seekToBeginning(reader.assignment());
+            List<String> wanted = new ArrayList<>();
+            for (int n = 0; n < 120; n++) wanted.add("" + 2 * n);
+            equal(values(poll(reader, 120)), sorted(wanted), "transformed records, each once");
+            equal(reader.poll(Duration.ofMillis(300)).count(), 0, "more transformed records");
+        }
+    }
+
+    static int transform(Producer<byte[], byte[]> producer, KafkaConsumer<byte[], byte[]> consumer, String target) {
+        List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
+        until(() -> {
+            consumer.poll(Duration.ofMillis(100)).forEach(found::add);
+            return !found.isEmpty();
+        }, "records to transform");
+        producer.beginTransaction();
+        Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
+        for (var record : found) {
+            int value = Integer.parseInt(text(record.value()));
+            producer.send(new ProducerRecord<>(target, record.partition(), null, bytes("" + 2 * value)));
+            positions.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
+        }
+        producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
+        producer.flush();
+        return found.size();
+    }
+
+    static void hanging() throws Exception {
+        String name = prefix + "-hanging";
+        create(name, 1, Map.of());
+        var zero = new TopicPartition(name, 0);
+        try (var admin = admin_(); var producer = transactional(name + "-tx")) {
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(name, bytes("x"))).get();
+            var state = admin.describeProducers(List.of(zero)).partitionResult(zero).get().activeProducers().get(0);
+            equal(state.currentTransactionStartOffset().getAsLong(), 0L, "start of the transaction");
+            var listed = admin.listTransactions(new ListTransactionsOptions()
+                .filterStates(Set.of(TransactionState.ONGOING)).filterProducerIds(Set.of(state.producerId()))).all().get();
+            equal(listed.size(), 1, "listed");
+            equal(listed.iterator().next().transactionalId(), name + "-tx", "listed");
+            admin.abortTransaction(new AbortTransactionSpec(
+                zero, state.producerId(), (short) state.producerEpoch(), state.coordinatorEpoch().orElse(0))).all().get();
+            try (var reader = consumer(null, Map.of("isolation.level", "read_committed"))) {
+                reader.assign(List.of(zero));
+                equal(reader.endOffsets(List.of(zero)).get(zero), 2L, "end after the operator's abort");
+                reader.seekToBeginning(reader.assignment());
+                equal(reader.poll(Duration.ofMillis(300)).count(), 0, "records of what was aborted");
+            }
+            try {
+                producer.abortTransaction();
+            } catch (KafkaException ignored) {  // its transaction is over already
+            }
+        }
+    }
+
+    static KafkaProducer<byte[], byte[]> transactional(String id) {
+        var producer = producer(Map.of("transactional.id", id, "max.block.ms", 20_000));
+        producer.initTransactions();
+        return producer;
+    }
+
+    static List<String> values(List<ConsumerRecord<byte[], byte[]>> records) {
+        return sorted(records.stream().map(record -> text(record.value())).toList());
+    }
+
+    static List<String> sorted(List<String> values) { return values.stream().sorted().toList(); }
 
     // --- details -------------------------------------------------------------------------------------------
 
