@@ -280,7 +280,11 @@ class Agent:
             except LeaseLost as error:
                 identity.valid_until = self._clock.monotonic()
                 if await self._is_taken():
-                    self._give_up(str(error))
+                    info = identity.info
+                    self._end(
+                        f"another agent has taken the lease of {info.host}:{info.port}; two agents can't be advertised "
+                        f"at one address, give each its own (--advertise): {error}"
+                    )
                     return
                 await self._register_again()
                 continue
@@ -313,18 +317,6 @@ class Agent:
         return any(
             member.broker_id == mine and member.info.instance != self._instance for member in ring.members
         )
-
-    def _give_up(self, reason: str) -> None:
-        info = self.services.identity.info
-        log.error(
-            "another agent has this one's address and its lease; ending",
-            advertised=f"{info.host}:{info.port}", broker_id=self.services.identity.broker_id, error=reason,
-        )  # fmt: skip
-        if self._on_lost is not None:
-            self._on_lost(
-                f"another agent has taken the lease of {info.host}:{info.port}; two agents can't be advertised at "
-                "one address, give each its own (--advertise)"
-            )
 
     async def _register_again(self) -> None:
         """The lease lapsed (a pause, a partition): take it anew under a higher epoch, groups start over."""

@@ -22,6 +22,9 @@ class AgentTelemetry:
             "fetched_records", "Records sent to consumers, whole batches counted."
         )
         self.refused_batches = self._counter("refused_batches", "Batches refused, by Kafka error.", "error")
+        self.fetch_failures = self._counter(
+            "fetch_failures", "Partitions that could not be read for a fetch, by Kafka error.", "error"
+        )
         self.bad_requests = self._counter("bad_requests", "Frames that could not be read, by kind.", "kind")
         self.connections_closed = self._counter(
             "connections_closed", "Connections closed by the agent, by reason.", "reason"

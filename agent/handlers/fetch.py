@@ -75,6 +75,7 @@ async def handle(
     except SequencerError as error:
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
+        services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.wishes))
         wanted = [
             _Wanted(
                 wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1)
@@ -228,7 +229,8 @@ async def _read(
         return False
     for (each, _, _), outcome in zip(plan, outcomes, strict=True):
         if isinstance(outcome, EXPECTED):
-            each.data.error_code = code_of(outcome)
+            each.data.error_code = code = code_of(outcome)
+            services.telemetry.fetch_failures.labels(code.name).inc()
             log.error(
                 "records can't be read now",
                 topic=each.topic.topic.name if each.topic else "", partition=each.wish.key[2],

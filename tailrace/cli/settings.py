@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,10 +89,3 @@ class Settings(LayeredSettings):
     agent: AgentSettings = Field(default_factory=lambda: AgentSettings.model_validate({}))
     sequencer: SequencerSettings = Field(default_factory=lambda: SequencerSettings())
     cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
-
-    @property
-    def cache_settings(self) -> CacheSettings:
-        """The cache's budgets; `agent.chunk_cache_bytes` is heard where `cache.memory_bytes` was left alone."""
-        if "chunk_cache_bytes" in self.agent.model_fields_set:
-            return replace(self.cache, memory_bytes=self.agent.chunk_cache_bytes)
-        return self.cache

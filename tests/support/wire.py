@@ -1,0 +1,188 @@
+"""An agent on a real socket over stores that can be made to fail, and a Kafka client of few lines that asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from structlog.testing import capture_logs
+
+from agent.protocol import ApiKey, decode_response, encode_request
+from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from agent.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from agent.server import Agent, AgentOptions
+from agent.settings import AgentSettings
+from agent.telemetry import AgentTelemetry
+from agent.telemetry_observers import StoreMetrics
+from sequencer.api import CreateTopic, SequencerUnavailable, Topic
+from sequencer.committer import LocalSequencer
+from sequencer.rows import RowStore
+from sequencer.settings import SequencerSettings
+from sequencer.sql.store import SqlRowStore
+from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.faulty import FaultyStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.object_store.metered import MeteredStore
+from tailrace.record_batch import split
+
+HASTY: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000, "upload_deadline_ms": 300,
+                         "commit_deadline_ms": 300, "drain_ms": 2_000}  # fmt: skip
+"""Settings that seal and give up soon."""
+
+
+class KafkaSocket:
+    """One connection to an agent; one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, port: int) -> KafkaSocket:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
+        self.send(api, version, request)
+        return await self.receive(api, version)
+
+    def send(self, api: ApiKey, version: int, request: Any) -> None:
+        self._writer.write(b"".join(encode_request(1, api, version, request, "test")))
+
+    async def receive(self, api: ApiKey, version: int) -> Any:
+        """The next answer. Raises asyncio.IncompleteReadError where the agent hung up."""
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        return decode_response(api, version, await self._reader.readexactly(size))[1]
+
+    async def produce(self, batch: bytes, topic: str = "t", partition: int = 0) -> PartitionProduceResponse:
+        data = [PartitionProduceData(partition, memoryview(batch))]
+        request = ProduceRequest(
+            acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(topic, partition_data=data)]
+        )
+        answer = await self.ask(ApiKey.PRODUCE, 9, request)
+        return cast(PartitionProduceResponse, answer.responses[0].partition_responses[0])
+
+    async def fetch(self, offset: int = 0, topic: str = "t", partition: int = 0) -> PartitionData:
+        wish = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        answer = await self.ask(ApiKey.FETCH, 12, FetchRequest(topics=[FetchTopic(topic, partitions=[wish])]))
+        return cast(PartitionData, answer.responses[0].partitions[0])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def batches_of(row: PartitionData) -> list[tuple[int, int]]:
+    """(base offset, record count) of each batch of a fetch's answer."""
+    records = memoryview(bytes(cast(Any, row.records) or b""))
+    return [(header.base_offset, header.record_count) for header, _ in split(records)]
+
+
+class RowStoreThatGoesAway:
+    """A row store as its callers see it while its database can't be reached."""
+
+    def __init__(self, inner: RowStore) -> None:
+        self._inner = inner
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        async def asked(*args: Any, **more: Any) -> Any:
+            if self.is_away:
+                raise SequencerUnavailable("the database can't be reached (by the test)")
+            return await method(*args, **more)
+
+        return asked
+
+
+@dataclass
+class WiredAgent:
+    """A running agent and what it runs on."""
+
+    agent: Agent
+    sequencer: LocalSequencer
+    rows: RowStoreThatGoesAway
+    store: FaultyStore
+    objects: ObjectStore
+    clock: Clock
+    logs: list[Any]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A counter's value; 0 where it was never counted."""
+        return self.agent.telemetry.registry.get_sample_value(f"tailrace_{name}", labels) or 0.0
+
+    def told(self, event: str) -> list[Any]:
+        """The log lines of that event."""
+        return [line for line in self.logs if line["event"] == event]
+
+    async def topic(self, name: str = "t", partitions: int = 1) -> Topic:
+        created = await self.sequencer.create_topic(CreateTopic(name, partitions, {}))
+        assert isinstance(created, Topic)
+        return created
+
+    async def client(self) -> KafkaSocket:
+        return await KafkaSocket.open(self.agent.kafka_port)
+
+    async def keys(self) -> list[str]:
+        """Every object there is."""
+        return [info.key async for info in self.objects.list("")]
+
+
+@asynccontextmanager
+async def wired_agent(
+    folder: Path,
+    *,
+    objects: ObjectStore | None = None,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+    sequencer_settings: SequencerSettings | None = None,
+    **settings: Any,
+) -> AsyncIterator[WiredAgent]:
+    """An agent on a free port over SQLite in `folder` and a faulty store; drained at the end."""
+    clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
+    inner = objects or MemoryStore(clock)
+    store = FaultyStore(inner, clock, entropy)
+    telemetry = AgentTelemetry()
+    sql = SqlRowStore(f"sqlite:///{folder}/rows.db", clock=clock, entropy=entropy)
+    rows = RowStoreThatGoesAway(sql)
+    sequencer = LocalSequencer(cast(RowStore, rows), clock, entropy, sequencer_settings)
+    await sequencer.start()
+    agent = Agent(
+        AgentOptions(listen_port=0),
+        AgentSettings.model_validate({**HASTY, **settings}),
+        sequencer=sequencer,
+        store=MeteredStore(store, clock, StoreMetrics(telemetry.registry)),
+        clock=clock,
+        entropy=entropy,
+        telemetry=telemetry,
+    )
+    with capture_logs() as logs:
+        await agent.start()
+        try:
+            yield WiredAgent(agent, sequencer, rows, store, inner, clock, logs)
+        finally:
+            rows.is_away = False
+            store.outage.end()
+            await agent.drain()
+            await sequencer.close()
+            await sql.close()
+            await store.close()
+
+
+def run_wired(scenario: Callable[[WiredAgent], Awaitable[None]], folder: Path, **more: Any) -> None:
+    """Run a scenario against a fresh agent."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(30), wired_agent(folder, **more) as wired:
+            await scenario(wired)
+
+    asyncio.run(whole())
