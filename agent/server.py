@@ -24,6 +24,7 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.memory_budget import MemoryBudget
 from agent.metadata import Catalog
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.stamps import Stamps
 from agent.services import Identity, Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -228,6 +229,7 @@ class Agent:
             sequencer=self._sequencer,
             catalog=self.catalog,
             lanes=lanes,
+            stamps=Stamps(self._sequencer),
             reader=self._reader,
             tail=Tail(self._sequencer, self._clock),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent.groups.coordinator import GroupCoordinator
     from agent.metadata import Catalog
     from agent.produce.lanes import Lanes
+    from agent.produce.stamps import Stamps
     from agent.telemetry import AgentTelemetry
     from cache.reader import BatchReader
 
@@ -46,6 +47,7 @@ class Services:
     sequencer: Sequencer
     catalog: Catalog
     lanes: Lanes
+    stamps: Stamps
     reader: BatchReader
     tail: Tail
     sessions: FetchSessions

@@ -27,7 +27,7 @@ from agent.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from agent.services import Deferred, RequestContext, Services
-from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery, StampRequest
+from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates
 from tailrace.object_store.api import Buffer
@@ -127,7 +127,7 @@ async def _bound_to_transactions(
         for each in ours
     ]
     try:
-        stamps = (await services.sequencer.stamp_batches(StampRequest(asked))).stamps
+        stamps = await services.stamps.of(asked)
     except EXPECTED as error:
         for each in ours:
             _refuse(services, each.row, code_of(error), str(error))

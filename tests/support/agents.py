@@ -16,6 +16,7 @@ from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.metadata import Catalog
 from agent.produce.lanes import Lane, Lanes
+from agent.produce.stamps import Stamps
 from agent.protocol import decode_response, encode_request
 from agent.services import Identity, RequestContext, Services
 from agent.settings import AgentSettings
@@ -125,6 +126,7 @@ class AgentBench:
             sequencer=sequencer,
             catalog=catalog,
             lanes=Lanes([self.lane]),
+            stamps=Stamps(sequencer),
             reader=BatchReader(self.cache, clock, self._pool),
             tail=Tail(sequencer, clock),
             fetch_memory=FetchMemory(256 << 20),

@@ -20,7 +20,7 @@ from agent.protocol.messages.produce import (
 from sequencer.api import CreateTopic, FindPartition, FindRequest
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.object_store.faulty import Operation
-from tailrace.record_batch import crc_of, read_header
+from tailrace.record_batch import MarkerKind, control_batch, crc_of, read_header
 from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, batch, run
 
@@ -148,6 +148,17 @@ def test_a_topic_may_stamp_its_own_time() -> None:
         (run_,) = found.partitions[0].runs
         stored = await bench.objects.get_range(run_.key, run_.start, run_.length)
         assert read_header(stored).max_timestamp == row.log_append_time_ms
+
+    run(scenario)
+
+
+def test_a_marker_from_a_client_is_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        marker = control_batch(MarkerKind.COMMIT, producer_id=1, producer_epoch=0, timestamp_ms=0)
+        (row,) = await produce(bench, (0, marker), version=12)
+        assert row.error_code == ErrorCode.INVALID_RECORD
+        assert not bench.sequencer.commits
 
     run(scenario)
 

@@ -1,0 +1,83 @@
+"""Stamps: merged calls, each answered to those who asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from agent.produce.stamps import Stamps
+from sequencer.api import (
+    BatchError,
+    Sequencer,
+    SequencerUnavailable,
+    Stamp,
+    StampAnswer,
+    StampQuery,
+    StampRequest,
+)
+
+
+class SlowSequencer:
+    """Stamps a batch with ten times its producer's id, once it may."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.may_answer = asyncio.Event()
+        self.fails = False
+
+    async def stamp_batches(self, request: StampRequest) -> StampAnswer:
+        self.calls.append([each.producer_id for each in request.batches])
+        await self.may_answer.wait()
+        if self.fails:
+            raise SequencerUnavailable("by the test")
+        return StampAnswer([Stamp(BatchError.NONE, 10 * each.producer_id) for each in request.batches])
+
+
+def queries(*producers: int) -> list[StampQuery]:
+    return [StampQuery(UUID(int=1), 0, each, 0) for each in producers]
+
+
+def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
+    async def scenario() -> None:
+        sequencer = SlowSequencer()
+        stamps = Stamps(cast(Sequencer, sequencer))
+
+        async def numbers(*producers: int) -> list[int]:
+            return [each.number for each in await stamps.of(queries(*producers))]
+
+        first = asyncio.ensure_future(numbers(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        later = [asyncio.ensure_future(numbers(*each)) for each in ((2, 3), (4,), (5, 6))]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sequencer.calls == [[1]]
+        later.pop(1).cancel()  # a connection that has gone
+        sequencer.may_answer.set()
+        assert await asyncio.gather(first, *later) == [[10], [20, 30], [50, 60]]
+        assert sequencer.calls == [[1], [2, 3, 4, 5, 6]]
+        assert await numbers(7) == [70]
+
+    asyncio.run(scenario())
+
+
+def test_an_error_is_told_to_all_who_asked_and_to_nobody_after() -> None:
+    async def scenario() -> None:
+        sequencer = SlowSequencer()
+        stamps = Stamps(cast(Sequencer, sequencer))
+        sequencer.fails = True
+        sequencer.may_answer.set()
+        both: list[Any] = await asyncio.gather(
+            stamps.of(queries(1)), stamps.of(queries(2)), return_exceptions=True
+        )
+        assert all(isinstance(each, SequencerUnavailable) for each in both)
+        assert sequencer.calls == [[1, 2]]
+        with pytest.raises(SequencerUnavailable):
+            await stamps.of(queries(3))
+        sequencer.fails = False
+        assert [each.number for each in await stamps.of(queries(4))] == [40]
+
+    asyncio.run(scenario())
