@@ -51,8 +51,8 @@ def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, 
     for run in runs:
         # Records without a timestamp (-1) age from when they were committed. Markers go with what they ended.
         newest_ms = run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
-        is_older = newest_ms < now_ms - limits.retention_ms or run.kind is ObjectKind.MARKERS
-        is_old = limits.retention_ms >= 0 and is_older
+        goes_along = end is not None and run.kind is ObjectKind.MARKERS
+        is_old = limits.retention_ms >= 0 and (goes_along or newest_ms < now_ms - limits.retention_ms)
         is_over = limits.retention_bytes >= 0 and total_bytes - run.length >= limits.retention_bytes
         if not is_old and not is_over:
             break
