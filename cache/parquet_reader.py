@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cache.chunk import ChunkBytes, ChunkRef, ObjectRotten, chunks_of
@@ -99,10 +100,12 @@ class ParquetReader:
 
     async def _read_index(self, run: Run) -> ParquetIndex:
         index: ParquetIndex | int = min(run.index_start, run.object_size)
+        crc = run.index_crc
         while isinstance(index, int):
             index = await self._decode_range(
-                run, index, run.object_size, lambda tail: _parse_index(tail, run.object_size)
+                run, index, run.object_size, partial(_parse_index, size=run.object_size, crc=crc)
             )
+            crc = 0  # that of the bytes from `index_start` on, which were not enough
         self._indexes[run.key] = index
         while len(self._indexes) > self._cache.settings.index_entries:
             self._indexes.popitem(last=False)
@@ -170,18 +173,18 @@ def _cut(refs: list[ChunkRef], chunks: list[ChunkBytes], start: int, end: int) -
     return views[0] if len(views) == 1 else b"".join(views)
 
 
-def _parse_index(tail: Buffer, size: int) -> ParquetIndex | int:
+def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
     """The index; or, where the tail is too short for it, the byte at which the footer begins."""
     from tailrace.parquet_object.read import FooterNeedsMore, read_index
     from tailrace.parquet_object.schema import SCHEMA
 
     try:
-        index = read_index(tail, size)
+        index = read_index(tail, size, crc=crc)
     except FooterNeedsMore as error:
         if error.needed <= len(tail):
             raise
         return size - error.needed
-    # Parquet's footer has no checksum: one that rotted may still parse. What it claims is looked at here, where
+    # Without a CRC (objects of old), a footer that rotted may still parse. What it claims is looked at here, where
     # a wrong claim is brought again from the store, and where the loop need not wait for it.
     names = index.metadata.schema.to_arrow_schema().names
     if names != SCHEMA.names:

@@ -140,7 +140,14 @@ async def rewrite(
     )
     return RewriteResult(
         ObjectDescription(
-            object_id, ObjectKind.PARQUET, key, written.size, written.crc, written.index_start, created_ms
+            object_id,
+            ObjectKind.PARQUET,
+            key,
+            written.size,
+            written.crc,
+            written.index_start,
+            created_ms,
+            index_crc=written.index_crc,
         ),
         replacements,
         written.row_count,

@@ -199,7 +199,11 @@ class ObjectKind(enum.IntEnum):
 
 
 class ObjectDescription(Value, frozen=True):
-    """One stored object. `index_start`: the byte at which its footer begins."""
+    """One stored object. `index_start`: the byte at which its footer begins.
+
+    `index_crc`: CRC-32C of the bytes from there to the end, for footers without a checksum of their own
+    (Parquet's); 0: not known.
+    """
 
     object_id: UUID
     kind: ObjectKind
@@ -209,6 +213,7 @@ class ObjectDescription(Value, frozen=True):
     index_start: int
     created_ms: int
     format_version: int = 1
+    index_crc: int = 0
 
 
 class RunProposal(Value, frozen=True):
@@ -450,7 +455,8 @@ class Run(Value, frozen=True):
     """A committed run: [base_offset, end_offset) of one partition, out of one object.
 
     Of a mixed object: its batches stand at [start, start + length), one after another.
-    Of a Parquet object: offsets may have holes, `batches` is empty, and the object's own index tells more.
+    Of a Parquet object: offsets may have holes, `batches` is empty, and the object's own index, whose CRC-32C
+    is `index_crc` (0: not known), tells more.
     Of markers: one control batch per entry of `markers`, of `length` bytes together, in no object (nil
     `object_id`, no key); `max_timestamp` is -1, so that no look-up by time finds a marker.
     """
@@ -472,6 +478,7 @@ class Run(Value, frozen=True):
     created_ms: int
     batches: list[RunBatch]
     markers: list[Marker] = []
+    index_crc: int = 0
 
 
 class AbortedTransaction(Value, frozen=True):

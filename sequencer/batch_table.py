@@ -65,4 +65,5 @@ def join_run(row: RunRow, stored: ObjectRow | None) -> Run:
         row.created_ms,
         decode_table(row.batches),
         decode_markers(row.markers),
+        0 if stored is None else stored.index_crc,
     )

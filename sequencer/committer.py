@@ -892,4 +892,5 @@ def _description(row: ObjectRow) -> ObjectDescription:
         row.index_start,
         row.created_ms,
         row.format_version,
+        row.index_crc,
     )

@@ -25,7 +25,7 @@ from sequencer.rows import (
 )
 from tailrace.clock import Clock
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
 _running_max = attrgetter("running_max_timestamp")

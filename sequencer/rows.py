@@ -222,6 +222,7 @@ class ObjectRow(Row, frozen=True):
     format_version: int
     live_runs: int
     retired_ms: int | None
+    index_crc: int = 0
 
 
 class RunRow(Row, frozen=True):

@@ -248,6 +248,7 @@ def object_row(described: ObjectDescription) -> ObjectRow:
         format_version=described.format_version,
         live_runs=0,
         retired_ms=None,
+        index_crc=described.index_crc,
     )
 
 

@@ -263,7 +263,7 @@ class LogReader:
 
     async def _parquet_index(self, run: Run) -> ParquetIndex:
         tail = await self._store.get_range(run.key, run.index_start, run.object_size - run.index_start)
-        return read_index(tail, run.object_size)
+        return read_index(tail, run.object_size, crc=run.index_crc)
 
     async def _row_group(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int

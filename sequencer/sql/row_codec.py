@@ -82,7 +82,7 @@ def text_to_database(dialect: Dialect) -> Convert:
 RUN_COLUMNS = (
     "r.topic_id, r.partition, r.base_offset, r.end_offset, r.object_id, r.kind, o.key, o.size, "
     "o.index_start, r.start, r.length, r.max_timestamp, r.running_max_timestamp, r.commit_number, "
-    "r.created_ms, r.batches, r.markers"
+    "r.created_ms, r.batches, r.markers, o.index_crc"
 )
 """What `decode_run` wants, of runs `r` joined with objects `o`."""
 
@@ -99,7 +99,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
         key, rest[0], rest[1] = "", 0, 0
     elif key is None:
         raise AssertionError(f"the run at {base_offset} of {topic_id}-{partition} names no known object")
-    *numbers, batches, markers = rest
+    *numbers, batches, markers, index_crc = rest
     size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
     return Run(
         topic_id=UUID(bytes=topic_id) if dialect == "sqlite" else topic_id,
@@ -119,6 +119,7 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
         created_ms=created_ms,
         batches=decode_table(batches),
         markers=decode_markers(markers),
+        index_crc=index_crc or 0,
     )
 
 

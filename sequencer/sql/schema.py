@@ -38,7 +38,7 @@ from sequencer.rows import (
     TransactionRow,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -263,6 +263,7 @@ objects = _table(
     _value("format_version", sa.Integer),
     _value("live_runs", sa.BigInteger),
     _value("retired_ms", sa.BigInteger, nullable=True),
+    _value("index_crc", sa.BigInteger),
     sa.Index("objects_by_key", "key", unique=True),
     sa.Index("objects_by_retirement", "retired_ms"),
     storage={**_removed, "fillfactor": 85},

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import Buffer
@@ -164,13 +165,22 @@ class ParquetIndex:
         return start, end - start
 
 
-def read_index(tail: Buffer, size: int) -> ParquetIndex:
+def read_index(tail: Buffer, size: int, *, crc: int = 0) -> ParquetIndex:
     """The index, from the last bytes of an object of `size` bytes.
 
     Read `min(size, TAIL_BYTES)` bytes first; where that is not enough, FooterNeedsMore says how many are.
+
+    Args:
+        crc: CRC-32C of `tail`; 0: not known. Parquet's footer has no checksum, and Arrow may end the process
+            over one that rotted: what the caller knows is compared before Arrow sees a byte.
+
     Raises InvalidParquetObject.
     """
     view = memoryview(tail)
+    if crc and crc32c(view) != crc:
+        raise InvalidParquetObject(
+            f"an index of {len(view)} bytes of CRC {crc32c(view):#010x}; {crc:#010x} was written"
+        )
     if len(view) > size or size < _END:
         raise InvalidParquetObject(f"a tail of {len(view)} bytes of an object of {size}")
     if len(view) < _END:

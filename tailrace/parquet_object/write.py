@@ -67,7 +67,8 @@ class SourceRun:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParquet:
-    """What was written. `data` holds the file where no path was given. `crc`: CRC-32C of the whole file."""
+    """What was written. `data` holds the file where no path was given. `crc`: CRC-32C of the whole file;
+    `index_crc`: of the bytes from `index_start` on."""
 
     path: str | None
     data: Buffer | None
@@ -77,6 +78,7 @@ class WrittenParquet:
     runs: list[ParquetRun]
     row_groups: list[RowGroupRange]
     index: ParquetIndex
+    index_crc: int
 
     @property
     def index_start(self) -> int:
@@ -132,10 +134,16 @@ def write_parquet(
         data = memoryview(sink.getvalue())
         size, crc = len(data), int(crc32c(data))
         index = read_index(data, size)
-        return WrittenParquet(None, data, size, crc, header.row_count, header.runs, index.row_groups, index)
+        index_crc = int(crc32c(data[size - index.footer_bytes :]))
+        return WrittenParquet(
+            None, data, size, crc, header.row_count, header.runs, index.row_groups, index, index_crc
+        )
     size, crc, tail = _sum_up(path)
     index = read_index(tail, size)
-    return WrittenParquet(path, None, size, crc, header.row_count, header.runs, index.row_groups, index)
+    index_crc = int(crc32c(tail[len(tail) - index.footer_bytes :]))
+    return WrittenParquet(
+        path, None, size, crc, header.row_count, header.runs, index.row_groups, index, index_crc
+    )
 
 
 def _sum_up(path: str) -> tuple[int, int, bytes]:
