@@ -30,7 +30,7 @@ from tailrace.clock import Entropy
 from tailrace.record_batch import BatchHeader, check_crc, read_header
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.simulation.cluster import Cluster
-from tests.simulation.loop import SimulatedClock
+from tests.simulation.loop import SimulatedClock, SimulatedProcess
 from tests.simulation.network import KafkaStream, NoAnswer
 from tests.support.history.events import (
     Acked,
@@ -70,6 +70,8 @@ class Stage(Protocol):
     cluster: Cluster
     clock: SimulatedClock
     is_calm: bool
+    is_input_over: bool
+    """No client writes any more to what others read to process it."""
     names: LogNames
 
     def entropy(self, name: str) -> Entropy: ...
@@ -111,9 +113,9 @@ class LogNames:
 class Client:
     """A process with connections to agents."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: Stage, name: str, process: SimulatedProcess | None = None) -> None:
         self.stage = stage
-        self.process = stage.cluster.process(name)
+        self.process = process or stage.cluster.process(name)
         self.name = self.process.name
         self.clock = SimulatedClock(stage.cluster.loop, self.process)
         self.luck = stage.entropy(self.name)
@@ -307,6 +309,10 @@ class Producer(Client):
             else:
                 self.stage.record(Unanswered(at=now, client=self.name, record=record, error=error))
 
+    def is_any_left(self, batches: Sequence[OutBatch]) -> bool:
+        """Whether a batch is not stored as far as the client knows."""
+        return any(not batch.is_acked for batch in batches)
+
     async def take_producer_id(self) -> None:
         """An id of its own, for an idempotent producer."""
         response = await self.until_answered(
@@ -424,8 +430,10 @@ class Got:
 class Reader(Client):
     """Fetches partitions from where it stands, and drops what is aborted as Kafka's consumers do."""
 
-    def __init__(self, stage: Stage, name: str, isolation: Isolation) -> None:
-        super().__init__(stage, f"{name} {isolation}")
+    def __init__(
+        self, stage: Stage, name: str, isolation: Isolation, process: SimulatedProcess | None = None
+    ) -> None:
+        super().__init__(stage, f"{name} {isolation}", process)
         self.isolation: Isolation = isolation
 
     async def fetch(
@@ -534,16 +542,16 @@ class Reader(Client):
                 continue
             for partition, got in found.items():
                 if got.code is ErrorCode.NONE:
-                    self._saw(log, partition, got)
+                    self.saw(log, partition, got)
                     positions[partition] = got.position
                 elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    self._out_of_range(log, partition, positions.pop(partition), got)
+                    self.out_of_range(log, partition, positions.pop(partition), got)
                 elif got.code in GONE:
                     log, positions = await self.surely_look_up(topic), {}
                     break
             await self.pause(0.01, 0.15)
 
-    def _out_of_range(self, log: Log, partition: int, position: int, got: Got) -> None:
+    def out_of_range(self, log: Log, partition: int, position: int, got: Got) -> None:
         if got.log_start <= position <= got.high_watermark:
             self.stage.violated(f"{log.name}-{partition}: {position} out of range: {got}")
         if position > got.high_watermark:
@@ -582,7 +590,7 @@ class Reader(Client):
             )
         )  # fmt: skip
 
-    def _saw(self, log: Log, partition: int, got: Got) -> None:
+    def saw(self, log: Log, partition: int, got: Got) -> None:
         now = self.stage.now()
         for record in got.records:
             self.stage.record(
@@ -609,7 +617,7 @@ class Reader(Client):
                     pass
                 end = got.last_stable if self.isolation == "committed" else got.high_watermark
                 if got.code is ErrorCode.NONE and (got.position > offset or got.position == end):
-                    self._saw(log, partition, got)
+                    self.saw(log, partition, got)
                     offset = got.position
                 elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < got.log_start:
                     offset = got.log_start

@@ -266,7 +266,9 @@ class Cluster:
     async def start_node(self, address: str, wall_offset_ms: int = 0) -> None:
         """A sequencer server at one of the addresses, in place of the one that was there."""
         if address in self.nodes:
-            self.network.reset(self.nodes[address][0])  # whoever sends to the address now meets another machine
+            self.network.reset(
+                self.nodes[address][0]
+            )  # whoever sends to the address now meets another machine
         process = self.process(address, wall_offset_ms)
         node = SequencerNode(
             cast(RowStore, self.rows),

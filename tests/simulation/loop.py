@@ -47,6 +47,8 @@ class SimulatedProcess:
         self.is_dead = False
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
+        self.crashed: asyncio.Future[None] = loop.create_future()
+        """Done when the process has crashed: for those who would wait for it."""
         self._held: list[asyncio.Handle] = []
         loop.processes.append(self)
 
@@ -70,6 +72,8 @@ class SimulatedProcess:
     def crash(self) -> None:
         """Never run again. What it sent is on its way."""
         self.is_stopped = self.is_dead = True
+        if not self.crashed.done():
+            self.crashed.set_result(None)
 
     def _release(self) -> None:
         held, self._held = self._held, []

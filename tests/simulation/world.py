@@ -30,6 +30,7 @@ from tailrace.object_store.faulty import Operation
 from tailrace.object_store.memory import MemoryStore
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import Cluster, SimulatedAgent
+from tests.simulation.groups import GroupMember, GroupWatch
 from tests.simulation.invariants import RowWatch, faults_in_rows, garbage_left
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.scenario import (
@@ -41,6 +42,7 @@ from tests.simulation.scenario import (
     Scenario,
     draw,
 )
+from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.support.history.checker import check
 from tests.support.history.events import AnyEvent, Isolation
 
@@ -123,6 +125,7 @@ class World:
         self.clock = SimulatedClock(loop)
         self.luck = self.entropy("world")
         self.is_calm = False
+        self.is_input_over = False
         self.names = LogNames()
         self.objects = MemoryStore(self.clock)
         self._database = SimulatedProcess("database", loop, self._wall_error("database"))
@@ -144,7 +147,8 @@ class World:
         self._logs: dict[str, Log] = {}
         self._clients: dict[Client, asyncio.Task[None]] = {}
         self._readers: list[asyncio.Task[None]] = []
-        self._births = 0
+        self._inputs: list[asyncio.Task[None]] = []
+        self._followers: list[asyncio.Task[None]] = []
 
     # --- the Stage
 
@@ -198,6 +202,8 @@ class World:
             await self._make_topic(EXPIRING, 1, retention_bytes="900")
         if self._scenario.makes_again:
             await self._make_topic(REMADE, 1)
+        if self._scenario.processors:
+            await self._make_topic(OUTPUT, 1)
 
     async def _start_agent(self, host: str) -> SimulatedAgent:
         zone = f"zone-{int(host.rpartition('-')[2]) % self._scenario.zones}"
@@ -237,10 +243,18 @@ class World:
             self._start(expiring, expiring.run(EXPIRING, 2 * scenario.batches))
         if scenario.makes_again:
             self._start_idempotent("remade", REMADE)
+        for number in range(scenario.transactional_producers):
+            self._inputs.append(asyncio.create_task(self._run_transactions(f"transactional-{number}")))
+        for number in range(scenario.processors):
+            self._followers.append(asyncio.create_task(self._run_processors(number)))
+        watch = GroupWatch(self.violated)
+        for number in range(scenario.group_members):
+            member = GroupMember(self, f"member-{number}", "group", watch)
+            self._followers.append(self._follow(member, member.run(EVENTS)))
         isolations: tuple[Isolation, Isolation] = ("uncommitted", "committed")
         for number in range(scenario.readers):
             for topic in self._logs:
-                reader = Reader(self, f"reader-{number}", isolations[number % 2])
+                reader = Reader(self, f"reader-{number}", isolations[self.luck.below(2)])
                 self._readers.append(reader.process.spawn(reader.read_for_ever(topic)))
 
     def _start_idempotent(self, name: str, topic: str) -> None:
@@ -250,17 +264,71 @@ class World:
         self._start(producer, producer.run(topic, scenario.batches, scenario.window, by_id=by_id))
 
     def _start(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
-        self._clients[client] = client.process.spawn(work)
+        self._inputs.append(self._follow(client, work))
+
+    def _follow(self, client: Client, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a client; the task is done when the client is, or when its process has crashed."""
+        task = client.process.spawn(work)
+        self._clients[client] = task
+
+        async def follow() -> None:
+            await asyncio.wait({task, client.process.crashed}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+
+        return asyncio.create_task(follow(), name=client.name)
+
+    async def _run_transactions(self, name: str) -> None:
+        """Instances of one transactional producer, one after the other, now and then before the last one is gone."""
+        progress = Progress(2 + self._scenario.batches // 2)
+        is_second_version = bool(self.luck.below(2))
+        while progress.transactions_left > 0:
+            producer = TransactionalProducer(self, name, name, is_second_version=is_second_version)
+            await self._let_run(producer, producer.run([EVENTS], progress), self._inputs)
+
+    async def _run_processors(self, number: int) -> None:
+        log = self._logs[EVENTS]
+        partitions = [each for each in range(log.partitions) if each % self._scenario.processors == number]
+        if not partitions:
+            return
+        progress = Progress(1)
+        name, is_second_version = f"processor-{number}", bool(self.luck.below(2))
+        while progress.transactions_left > 0:
+            processor = Processor(self, name, name, is_second_version=is_second_version)
+            work = processor.work(EVENTS, OUTPUT, partitions, "processors", progress)
+            await self._let_run(processor, work, self._followers)
+
+    async def _let_run(
+        self, client: Client, work: Coroutine[Any, Any, None], zombies: list[asyncio.Task[None]]
+    ) -> None:
+        """Until the instance has ended, or is so slow that the next one takes its place."""
+        following = self._follow(client, work)
+        if self.is_calm or self.luck.below(4):
+            await following
+            return
+        await asyncio.wait({following}, timeout=0.2 + 2.0 * self.luck.fraction())
+        if not following.done():
+            zombies.append(following)
+            client.process.stop()
+            self.note(f"{client.name} is taken for dead")
+            self._loop.call_later(0.5 + 4.0 * self.luck.fraction(), client.process.go_on)
 
     async def _wait_for_clients(self) -> None:
-        waiting = {task: client for client, task in self._clients.items() if not client.process.is_dead}
-        done, pending = await asyncio.wait(waiting, timeout=PATIENCE_SECONDS) if waiting else ((), ())
-        for task in sorted(done, key=hash):
+        await self._wait_for(self._inputs)
+        self.is_input_over = True
+        self.note("the input is over")
+        await self._wait_for(self._followers)
+
+    async def _wait_for(self, tasks: list[asyncio.Task[None]]) -> None:
+        give_up = self._loop.time() + PATIENCE_SECONDS
+        while waiting := [task for task in tasks if not task.done()]:
+            await asyncio.wait(waiting, timeout=max(0.0, give_up - self._loop.time()))
+            if self._loop.time() >= give_up:
+                names = ", ".join(task.get_name() for task in tasks if not task.done())
+                self.violated(f"not done {PATIENCE_SECONDS} s after the last fault: {names}")
+                raise AssertionError(f"stuck: {names}\n{self._loop.stacks()[-6000:]}")
+        for task in tasks:
             task.result()
-        for task in sorted(pending, key=hash):
-            self.violated(f"{waiting[task].name} is not done {PATIENCE_SECONDS} s after the last fault")
-        if pending:
-            raise AssertionError(f"stuck:\n{self._loop.stacks()[-6000:]}")
 
     async def _read_everything(self) -> None:
         isolations: tuple[Isolation, Isolation] = ("uncommitted", "committed")
