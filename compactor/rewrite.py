@@ -235,7 +235,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
     records = dropped = markers = 0
     for run in piece.runs:
         if run.kind is ObjectKind.MARKERS:
-            markers += len(run.markers)
+            markers += run.end_offset - run.base_offset  # more than it has where a recovery left a hole
             continue
         position = run.start
         for batch in run.batches:

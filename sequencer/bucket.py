@@ -1,0 +1,238 @@
+"""What the bucket says of itself: checkpoints and objects, compared with the rows that a checkpoint has.
+
+Read-only. Only mixed objects are looked into, each whole, and only those that no row names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from sequencer import checkpoint
+from sequencer.checkpoint import Chain, CheckpointedRows, Head, HeadPlace, InvalidCheckpoint
+from sequencer.rows import (
+    ObjectRow,
+    PartitionRow,
+    SessionRow,
+    TopicRow,
+)
+from tailrace import mixed_object
+from tailrace.mixed_object import Footer, InvalidObject, read_footer
+from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
+
+READS_AT_ONCE = 8
+FORGOTTEN_MS = 3_600_000
+"""An unnamed object, older by this than the checkpoint, of a session that the checkpoint doesn't know, is garbage of a
+session whose row was gone already."""
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class FoundCheckpoints:
+    """The rows of the newest chain that is sound, and all heads that are. `problems`: what is not."""
+
+    chain: Chain | None
+    rows: CheckpointedRows
+    heads: dict[HeadPlace, Head]
+    unreadable: list[HeadPlace]
+    problems: list[str]
+
+
+async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoints:
+    """All heads, and the newest rows that they and the parts give. Raises StoreError."""
+    heads: dict[HeadPlace, Head] = {}
+    unreadable: list[HeadPlace] = []
+    problems: list[str] = []
+
+    async def read(place: HeadPlace) -> None:
+        key = checkpoint.head_key(cluster_id, place)
+        try:
+            heads[place] = checkpoint.decode_head(await store.get(key))
+        except (InvalidCheckpoint, ObjectMissing) as error:
+            unreadable.append(place)
+            problems.append(f"checkpoint {key} can't be read: {error}")
+
+    await _each(sorted(await list_heads(store, cluster_id)), read)
+    for chain in checkpoint.chains(heads):
+        try:
+            return FoundCheckpoints(chain, await _rows_of(store, chain), heads, unreadable, problems)
+        except (InvalidCheckpoint, ObjectMissing) as error:
+            name = checkpoint.head_key(cluster_id, chain.snapshot.place)
+            problems.append(f"the snapshot of checkpoint {name} can't be read: {error}")
+    return FoundCheckpoints(None, CheckpointedRows(), heads, unreadable, problems)
+
+
+async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadPlace]:
+    """Where heads are, readable or not."""
+    places: list[HeadPlace] = []
+    async for info in store.list(checkpoint.meta_prefix(cluster_id)):
+        place = checkpoint.place_of(cluster_id, info.key)
+        if place is not None and info.key.endswith(".head"):
+            places.append(place)
+    return places
+
+
+async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
+    rows = CheckpointedRows()
+    for part in chain.snapshot.parts:
+        if not part.is_hot:
+            rows.apply(checkpoint.decode_part(await store.get(part.key), part))
+    for head in chain.replayed:
+        if head.is_snapshot:
+            rows.forget_hot()
+            for part in head.parts:
+                if part.is_hot:
+                    rows.apply(checkpoint.decode_part(await store.get(part.key), part))
+        rows.apply(head.tables)
+    return rows
+
+
+def reserved_ends(found: FoundCheckpoints) -> Callable[[UUID, int], int]:
+    """The offset of a partition from which on none was ever assigned, as far as all heads tell.
+
+    Each head raises what may be assigned by its reservation at most; so does one that can't be read.
+    """
+    ends: dict[tuple[UUID, int], int] = {}
+    for head in found.heads.values():
+        for table in head.tables:
+            if table.kind != PartitionRow.__name__:
+                continue
+            for row in checkpoint.decode_table(table)[1]:
+                assert isinstance(row, PartitionRow)
+                place = (row.topic_id, row.partition)
+                ends[place] = max(ends.get(place, 0), row.end_offset)
+    for row in found.rows.all(PartitionRow):
+        place = (row.topic_id, row.partition)
+        ends[place] = max(ends.get(place, 0), row.end_offset)
+    newest = max(found.heads) if found.heads else None
+    if newest is not None and not found.unreadable and found.heads[newest].reservation == 0:
+        beyond = 0  # the last committer said that it assigned nothing more
+    else:
+        most = max((head.reservation for head in found.heads.values()), default=0)
+        beyond = most * (1 + len(found.unreadable))
+    return lambda topic_id, partition: ends.get((topic_id, partition), 0) + beyond
+
+
+def later_topics(found: FoundCheckpoints) -> list[TopicRow]:
+    """Topics of heads that are newer than the chain: made, and acknowledged, after a snapshot could last be taken."""
+    if found.chain is None:
+        return []
+    named: dict[UUID, TopicRow] = {}
+    for place in sorted(place for place in found.heads if place > found.chain.last.place):
+        for table in found.heads[place].tables:
+            if table.kind != TopicRow.__name__:
+                continue
+            _, puts, deletes = checkpoint.decode_table(table)
+            for key in deletes:
+                named = {topic_id: row for topic_id, row in named.items() if (topic_id,) != key}
+            named.update((row.topic_id, row) for row in puts if isinstance(row, TopicRow))
+    known = found.rows.by_kind[TopicRow]
+    return [row for row in named.values() if (row.topic_id,) not in known]
+
+
+@dataclass(frozen=True, slots=True)
+class LaterObject:
+    """A sound mixed object that no row names."""
+
+    key: str
+    size: int
+    crc: int
+    footer: Footer
+
+
+@dataclass(slots=True)
+class FoundObjects:
+    """What the bucket holds beside what the checkpoint's rows name."""
+
+    later: list[LaterObject] = field(default_factory=list)
+    garbage: list[str] = field(default_factory=list)
+    rotten: list[str] = field(default_factory=list)
+    missing: list[ObjectRow] = field(default_factory=list)
+    prefixes: dict[UUID, str] = field(default_factory=dict)
+    """Of every session that left an object."""
+
+
+def session_of(cluster_id: str, key: str) -> tuple[UUID, str, int | None] | None:
+    """The session under whose prefix a key is, that prefix, and the number in the session (None for Parquet)."""
+    parts = key.removeprefix(f"{cluster_id}/").split("/")
+    if len(parts) < 4 or parts[0] not in ("mixed", "parquet"):
+        return None
+    try:
+        session_id = UUID(parts[2])
+    except ValueError:
+        return None
+    number = int(parts[3]) if parts[3].isdecimal() else None
+    return session_id, f"{cluster_id}/{'/'.join(parts[:3])}/", number
+
+
+async def find_objects(
+    store: ObjectStore, cluster_id: str, rows: CheckpointedRows, head: Head
+) -> FoundObjects:
+    """Compare the bucket with the rows. Raises StoreError."""
+    named = {row.key: row for row in rows.all(ObjectRow)}
+    sessions: dict[UUID, SessionRow] = {row.session_id: row for row in rows.all(SessionRow)}
+    found = FoundObjects()
+    present: dict[str, int] = {}
+    unknown: list[ObjectInfo] = []
+    for folder in ("mixed", "parquet"):
+        async for info in store.list(f"{cluster_id}/{folder}/"):
+            place = session_of(cluster_id, info.key)
+            if place is not None:
+                found.prefixes[place[0]] = place[1]
+            if info.key in named:
+                present[info.key] = info.size
+            elif (
+                folder == "parquet"
+                or place is None
+                or _is_garbage(info, sessions.get(place[0]), place[2], head)
+            ):
+                found.garbage.append(info.key)
+            else:
+                unknown.append(info)
+    found.missing = [row for key, row in named.items() if row.live_runs > 0 and present.get(key) != row.size]
+
+    async def read(info: ObjectInfo) -> None:
+        try:
+            later = await _read_later(store, info)
+        except (InvalidObject, ObjectMissing) as error:
+            found.rotten.append(f"{info.key}: {error}")
+            return
+        found.later.append(later)
+
+    await _each(unknown, read)
+    found.later.sort(key=lambda later: later.key)
+    found.rotten.sort()
+    return found
+
+
+def _is_garbage(info: ObjectInfo, session: SessionRow | None, number: int | None, head: Head) -> bool:
+    """Whether an unnamed object was garbage at the checkpoint already."""
+    if session is None:
+        return info.modified_ms < head.created_ms - FORGOTTEN_MS
+    return session.closed_ms is not None or (number is not None and number < session.next_number)
+
+
+async def _read_later(store: ObjectStore, info: ObjectInfo) -> LaterObject:
+    data = await store.get(info.key)
+    problems = mixed_object.audit(data)
+    if problems:
+        raise InvalidObject("; ".join(problems))
+    return LaterObject(info.key, len(data), crc32c(data), read_footer(data, len(data)))
+
+
+async def _each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
+    """Act on all, a few at a time."""
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            await act(item)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(READS_AT_ONCE, len(items))):
+            group.create_task(work())
