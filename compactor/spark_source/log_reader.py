@@ -129,7 +129,12 @@ class DatabaseIndex:
 
     async def find(self, request: FindRequest) -> FindAnswer:
         state = await self._state()
-        return await Reader(self._store, lambda: state).find_batches(request)
+
+        async def look_again() -> None:
+            nonlocal state
+            state = await self._state()
+
+        return await Reader(self._store, lambda: state, look_again).find_batches(request)
 
     async def close(self) -> None:
         await self._store.close()

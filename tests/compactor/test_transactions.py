@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -18,10 +19,10 @@ from cache.chunk_cache import ChunkCache
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from compactor.cycle import in_offset_order
+from compactor.cycle import CompactionSettings, RunHere, in_offset_order, run_cycle
 from compactor.plan import Piece, PlanSettings, WorkItem, plan
 from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
-from compactor.spark_source.log_reader import LogReader, OffsetRange
+from compactor.spark_source.log_reader import DatabaseIndex, LogReader, OffsetRange
 from sequencer.api import (
     AbortedTransaction,
     CompactionCandidate,
@@ -37,10 +38,14 @@ from sequencer.api import (
     Topic,
     Verdict,
 )
+from sequencer.committer import LocalSequencer
+from sequencer.sql.store import open_row_store
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import MARKER_BYTES, Compression, read_header
 from tailrace.records import NewRecord, encode_batch
+from tests.support.compaction import Log as RealLog
+from tests.support.compaction import batch_of
 from tests.support.consumer import JavaLikeConsumer
 
 TOPIC = UUID(int=5)
@@ -436,6 +441,50 @@ def test_a_flipped_producer_id_drops_no_record_in_silence() -> None:
         [item] = plan([log.candidate(100)], PlanSettings())
         found = await log.rewritten(item)
         assert isinstance(found, RewriteFailure) and "CRC" in found.reason
+
+    asyncio.run(whole())
+
+
+def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_path: Path) -> None:
+    async def whole() -> None:
+        clock, entropy = ManualClock(T0), SeededEntropy(1)
+        url = f"sqlite:///{tmp_path}/rows.db"
+        sequencer = LocalSequencer(open_row_store(url, clock=clock, entropy=entropy), clock, entropy)
+        await sequencer.start()
+        store = MemoryStore(clock)
+        index = DatabaseIndex(url, clock, entropy)
+        try:
+            log = RealLog(sequencer, store, clock)
+            await log.topic("t")
+            good, bad = await log.producer("good"), await log.producer("bad")
+            for number in range(3):
+                await log.produce(
+                    ("t", 0, batch_of([b"g%d" % number], producer=good)),
+                    ("t", 0, batch_of([b"b%d" % number], producer=bad)),
+                )
+                await log.finish(bad, is_commit=False)
+            await log.finish(good, is_commit=True)
+            await log.produce(("t", 0, batch_of([b"open"], producer=good)))
+            expected = [(each.offset, each.value) for each in await log.consumed("t")]
+            assert [value for _, value in expected] == [b"g0", b"g1", b"g2"]
+            reader = LogReader(index, store, "t", ["offset", "value"])
+            here = RunHere(store, clock, entropy)
+            for _ in range(2):
+                start, end = (await reader.bounds())[0]
+                rows = [
+                    (row["offset"], row["value"])
+                    async for batch in reader.read(OffsetRange(0, start, end))
+                    for row in batch.to_pylist()
+                ]
+                assert rows == expected
+                all_there_is = CompactionSettings(min_bytes=1, min_age_ms=0)
+                summary = await run_cycle(
+                    sequencer, here, clock=clock, entropy=entropy, settings=all_there_is
+                )
+            assert summary.failures == summary.refused == []
+        finally:
+            await index.close()
+            await sequencer.close()
 
     asyncio.run(whole())
 

@@ -226,3 +226,38 @@ def test_the_package_alone_imports_no_pyarrow() -> None:
         "assert not {'pyarrow', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_no_flipped_byte_of_a_footer_gets_past_its_crc() -> None:
+    """Arrow ends the process over some of them: 1 of 1,118 flips did."""
+    written = write(source(simple(2)))
+    data = whole(written)
+    tail = data[written.index_start :]
+    assert read_index(tail, written.size, crc=written.index_crc).header == written.index.header
+    for place in range(len(tail)):
+        for mask in (1, 0x80, 0xFF):
+            flipped = bytearray(tail)
+            flipped[place] ^= mask
+            with pytest.raises(InvalidParquetObject, match="was written"):
+                read_index(flipped, written.size, crc=written.index_crc)
+    with pytest.raises(InvalidParquetObject, match="was written"):
+        read_index(data[written.index_start - 1 :], written.size, crc=written.index_crc)
+
+
+def test_the_crc_of_the_index_is_the_same_for_a_file_at_a_path(tmp_path: Path) -> None:
+    options = {"object_id": UUID(int=1), "cluster_id": "c", "created_ms": 9}
+    in_memory = write_parquet([source(simple(2))], **options)
+    at_path = write_parquet([source(simple(2))], **options, path=str(tmp_path / "a.parquet"))
+    assert at_path.index_crc == in_memory.index_crc != 0
+
+
+def test_an_object_without_a_row_is_an_object(tmp_path: Path) -> None:
+    run = SourceRun(TopicPartition(TOPIC, 0), "flights", [], 5, 9)
+    written = write(run)
+    assert verify(whole(written), [run], size=written.size, crc=written.crc) == []
+    index = read_index(whole(written), written.size, crc=0)
+    assert (index.header.row_count, index.row_groups) == (0, [])
+    held = index.run_of(TOPIC, 0)
+    assert held is not None and (held.base_offset, held.end_offset, held.max_timestamp) == (5, 9, -1)
+    (tmp_path / "empty.parquet").write_bytes(whole(written))
+    assert pq.read_table(tmp_path / "empty.parquet").num_rows == 0
