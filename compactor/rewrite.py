@@ -235,7 +235,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
     records = dropped = markers = 0
     for run in piece.runs:
         if run.kind is ObjectKind.MARKERS:
-            markers += run.end_offset - run.base_offset  # more than it has where a recovery left a hole
+            markers += len(run.markers) or run.end_offset - run.base_offset  # none: a hole that a recovery left
             continue
         position = run.start
         for batch in run.batches:

@@ -222,7 +222,7 @@ class _Planner:
         return row.value if isinstance(row, CounterRow) else 0
 
     def _count_certain(self) -> None:
-        names = {
+        names: dict[str, type[Row]] = {
             "topics": TopicRow,
             "partitions": PartitionRow,
             "runs": RunRow,
