@@ -1,0 +1,480 @@
+"""The version before against this one: its agent with our sequencer, our agent with its sequencer, its databases.
+
+What version 0.1.0 wrote is in `golden/` (see `conversation.py`). A version that follows records its own beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import cramjam
+import msgspec
+import psycopg
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from fastcrc.crc32 import iscsi as crc32c
+
+import sequencer.sql.migrations as migrations
+from agent.groups.stored_group import StoredGroup, restored
+from cache.chunk_cache import ChunkCache
+from cache.peer import ChunkRequest, ChunkStatus, PeerServer
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from sequencer.api import CommitRequest, GroupState, MetadataRequest, Ring, RunBatch, SessionRef
+from sequencer.batch_table import decode_table
+from sequencer.memory import MemoryRowStore
+from sequencer.methods import METHODS
+from sequencer.sql.schema import metadata as schema
+from tailrace.clock import ManualClock
+from tailrace.mixed_object import InvalidObject, read_footer
+from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.header import METADATA_KEY, InvalidParquetObject, unpack_header
+from tailrace.rpc import HelloRefused, KnownCluster
+from tailrace.rpc.frames import Header, decode_body, decode_frame, encode_body, encode_frame
+from tailrace.rpc.hello import VERSIONS, Hello, answer_hello, check_welcome, make_hello
+from tests.contracts.conversation import (
+    GOLDEN,
+    NOW,
+    SECRET,
+    Pipe,
+    client,
+    frames_of,
+    local,
+    plain,
+    reads,
+    script,
+    served,
+    sql_store,
+)
+from tests.fuzz.rpc import structs
+from tests.support.servers import PostgresServer
+
+BEFORE = "0.1.0"
+REVISION = "0001"
+"""The schema of that version's databases."""
+
+
+def golden(suffix: str) -> bytes:
+    return (GOLDEN / f"{BEFORE}.{suffix}").read_bytes()
+
+
+def assert_extends(new: Any, old: Any, where: str = "") -> None:
+    """Arrays may have grown at their ends; nothing else may differ."""
+    if isinstance(old, list):
+        assert isinstance(new, list) and len(new) >= len(old), f"{where}: {new!r} in place of {old!r}"
+        for number, (one, another) in enumerate(zip(new, old, strict=False)):
+            assert_extends(one, another, f"{where}[{number}]")
+    elif isinstance(old, dict):
+        assert isinstance(new, dict) and new.keys() == old.keys(), where
+        for key in old:
+            assert_extends(new[key], old[key], f"{where}.{key}")
+    else:
+        assert new == old, f"{where}: {new!r} in place of {old!r}"
+
+
+# --- stored and sent structs -------------------------------------------------------------------------------
+
+
+def struct_named(name: str) -> type[Any]:
+    from agent.groups.stored_group import StoredGroup
+    from tailrace.mixed_object import Footer
+    from tailrace.parquet_object.header import ParquetHeader
+
+    kinds: list[type[Any]] = [*structs(), Header, Footer, ParquetHeader, StoredGroup, RunBatch]
+    return {f"{kind.__module__}.{kind.__name__}": kind for kind in kinds}[name]
+
+
+@pytest.mark.parametrize("name", sorted(msgspec.msgpack.decode(golden("values"))))
+def test_a_struct_of_the_version_before_is_read_and_only_appended_to(name: str) -> None:
+    kind = struct_named(name)
+    for data in msgspec.msgpack.decode(golden("values"))[name]:
+        value = decode_body(data, kind)
+        assert_extends(plain(value), msgspec.msgpack.decode(data), name)
+        added = kind.__struct_fields__[len(msgspec.msgpack.decode(data)) :]
+        for field in msgspec.structs.fields(kind):
+            if field.name in added:
+                default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+                assert getattr(value, field.name) == default, f"{name}.{field.name} has a default"
+
+
+@pytest.mark.parametrize("name", sorted(msgspec.msgpack.decode(golden("values"))))
+def test_the_version_before_reads_our_structs_by_ignoring_what_was_appended(name: str) -> None:
+    """What it does: msgspec skips what stands behind the fields that a decoder knows."""
+    kind = struct_named(name)
+    for data in msgspec.msgpack.decode(golden("values"))[name]:
+        known = len(msgspec.msgpack.decode(data))
+        fields = [(field, Any) for field in kind.__struct_fields__[:known]]
+        before = msgspec.defstruct("Before", fields, array_like=True)
+        read = decode_body(encode_body(decode_body(data, kind)), before)
+        assert len(plain(read)) == known
+        assert_extends(plain(read), msgspec.msgpack.decode(data), name)
+
+
+# --- RPC ---------------------------------------------------------------------------------------------------
+
+
+def _is_id(value: Any) -> bool:
+    """A UUID, or a session's prefix."""
+    return (isinstance(value, bytes) and len(value) == 16) or (isinstance(value, str) and value.endswith("/"))
+
+
+class Identities:
+    """What the version before was given where we give something else: ids and the keys made of them."""
+
+    def __init__(self) -> None:
+        self.ours: dict[Any, Any] = {}
+
+    def learn(self, old: Any, new: Any) -> None:
+        """Compare two answers; where both have an id, it stands for the other from now on."""
+        if isinstance(old, list) and isinstance(new, list):
+            for one, another in zip(old, new, strict=False):
+                self.learn(one, another)
+        elif _is_id(old) and _is_id(new):
+            self.ours.setdefault(old, new)
+
+    def translated(self, old: Any) -> Any:
+        """The value with our ids."""
+        if isinstance(old, list):
+            return [self.translated(part) for part in old]
+        if isinstance(old, dict):
+            return {key: self.translated(part) for key, part in old.items()}
+        if isinstance(old, str) and "/" in old:
+            head, _, tail = old.rpartition("/")
+            return self.ours.get(head + "/", head + "/") + tail
+        return self.ours.get(old, old) if isinstance(old, bytes) else old
+
+
+class _Caller:
+    """The receiver of a peer that plays back."""
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.reason = ""
+
+    def frame_limit(self) -> int:
+        return 1 << 20
+
+    def received(self, frame: memoryview) -> None:
+        self.answers.put_nowait(bytes(frame))
+
+    def lost(self, reason: str) -> None:
+        self.reason = reason
+        self.answers.put_nowait(b"")
+
+
+def test_the_agent_of_the_version_before_is_served_by_our_sequencer() -> None:
+    """Its frames, byte for byte but for ids that our sequencer gave; our answers are its answers, appended to."""
+
+    async def conversation() -> int:
+        clock = ManualClock(NOW)
+        ours = await local(MemoryRowStore(clock), clock)
+        server = await served(ours)
+        pipe, caller, ids = Pipe(server.accept), _Caller(), Identities()
+        wire = await pipe.connect(caller)
+        frames = frames_of(golden("rpc"))
+        asked = 0
+        for (is_client, sent), (is_server, expected) in zip(frames[::2], frames[1::2], strict=True):
+            assert is_client and not is_server
+            request, old = decode_frame(memoryview(sent)), decode_frame(memoryview(expected))
+            method = request.header.method
+            body = bytes(request.body)
+            if method in METHODS:
+                body = msgspec.msgpack.encode(ids.translated(msgspec.msgpack.decode(body)))
+            wire.send(encode_frame(request.header, body))
+            said = await asyncio.wait_for(caller.answers.get(), 5)
+            assert said, f"{method}: our server ended the connection: {caller.reason}"
+            new = decode_frame(memoryview(said))
+            assert (new.header.correlation, new.header.flags) == (old.header.correlation, old.header.flags), (
+                method,
+                bytes(new.body),
+            )
+            before, now = msgspec.msgpack.decode(old.body), msgspec.msgpack.decode(new.body)
+            ids.learn(before, now)
+            if new.header.flags & 2:
+                assert now[0] == before[0], f"{method}: the error's code"
+            elif method != "statistics":
+                assert_extends(now, ids.translated(before), method)
+            asked += 1
+        await server.close(grace_s=0)
+        await ours.close()
+        return asked
+
+    assert asyncio.run(conversation()) > 50
+
+
+class _Before:
+    """The sequencer of the version before: it expects what was recorded, and answers what was recorded."""
+
+    def __init__(self) -> None:
+        self.frames = frames_of(golden("rpc"))
+        self.wire: Any = None
+        self.asked: list[str] = []
+
+    def accept(self, wire: Any) -> _Before:
+        self.wire = wire
+        return self
+
+    def frame_limit(self) -> int:
+        return 1 << 20
+
+    def received(self, frame: memoryview) -> None:
+        (_, expected), (_, answer) = self.frames[:2]
+        del self.frames[:2]
+        old, new = decode_frame(memoryview(expected)), decode_frame(frame)
+        self.asked.append(new.header.method)
+        assert new.header == old.header
+        assert_extends(msgspec.msgpack.decode(new.body), msgspec.msgpack.decode(old.body), old.header.method)
+        recorded = decode_frame(memoryview(answer))
+        self.wire.send(encode_frame(recorded.header, bytes(recorded.body)))
+
+    def lost(self, reason: str) -> None:
+        return
+
+
+def test_our_agent_is_served_by_the_sequencer_of_the_version_before() -> None:
+    """Today's client says what the version before understands, and understands what that one answered."""
+
+    async def conversation() -> tuple[_Before, list[Any]]:
+        before = _Before()
+        remote = client(Pipe(before.accept))
+        answers = await script(remote)
+        await remote.close()
+        return before, answers
+
+    before, answers = asyncio.run(conversation())
+
+    assert before.frames == []
+    said = [
+        (frame.header.flags, msgspec.msgpack.decode(frame.body))
+        for is_client, data in frames_of(golden("rpc"))
+        if not is_client
+        for frame in [decode_frame(memoryview(data))]
+    ][2:]
+    for answer, (flags, old), method in zip(answers, said, before.asked[2:], strict=True):
+        if flags & 2:
+            assert answer[0] == old[0], method
+        else:
+            assert_extends(plain(answer), old, method)
+
+
+def test_a_peer_that_speaks_only_other_versions_is_told_which_we_speak() -> None:
+    nonce = bytes(16)
+    theirs = Hello("tailrace", [9, 10], "", 0, nonce)
+    with pytest.raises(HelloRefused, match=r"client speaks versions \[9, 10\], the server \[1\]") as refused:
+        answer_hello(theirs, KnownCluster(), SECRET, nonce)
+    assert refused.value.code == "version"
+
+    ours = make_hello(KnownCluster().identity, nonce)
+    welcome = answer_hello(ours, KnownCluster(), SECRET, nonce)
+    with pytest.raises(HelloRefused, match=r"server chose version 9, offered were \[1\]"):
+        check_welcome(ours, msgspec.structs.replace(welcome, version=9), SECRET)
+
+
+def test_a_peer_that_speaks_our_version_and_newer_ones_is_answered_in_ours() -> None:
+    theirs = Hello("tailrace", [*VERSIONS, 99], "", 0, bytes(16))
+
+    assert answer_hello(theirs, KnownCluster(), SECRET, bytes(16)).version == max(VERSIONS)
+
+
+def test_a_method_that_the_other_side_does_not_have_is_an_error_that_says_so() -> None:
+    async def ask() -> bytes:
+        clock = ManualClock(NOW)
+        ours = await local(MemoryRowStore(clock), clock)
+        server = await served(ours)
+        caller = _Caller()
+        wire = await Pipe(server.accept).connect(caller)
+        for is_client, sent in frames_of(golden("rpc"))[:4]:
+            if is_client:
+                wire.send([pack(">I", len(sent)), sent])
+                await caller.answers.get()
+        wire.send(encode_frame(Header(1, 9, "method_of_a_later_version", 0), b"\x90"))
+        said = await caller.answers.get()
+        await server.close(grace_s=0)
+        await ours.close()
+        return said
+
+    code, message = msgspec.msgpack.decode(decode_frame(memoryview(asyncio.run(ask()))).body)
+    assert code == "unknown_method"
+    assert "is this server older?" in message
+
+
+def test_a_cache_peer_of_another_version_is_refused_and_bypassed() -> None:
+    async def ask() -> Any:
+        cache = ChunkCache(MemoryStore(ManualClock()), CacheSettings(), lambda: ZoneRing(Ring(1, []), "a", 1))
+        try:
+            return await PeerServer(cache).chunk(ChunkRequest(99, "k", 0, 0, 10, False, 100))
+        finally:
+            await cache.close()
+
+    answer, tail = asyncio.run(ask())
+    assert answer.status is ChunkStatus.REFUSED
+    assert "version 99; this agent speaks" in answer.detail
+    assert tail == []
+
+
+# --- databases -----------------------------------------------------------------------------------------------
+
+
+def sqlite_of_before(tmp_path: Path) -> str:
+    path = tmp_path / "rows.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(golden("sqlite").decode())
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+def postgresql_of_before(server: PostgresServer) -> str:
+    """The tables by the migration of that version, the rows as COPY wrote them."""
+    url = server.create_database()
+    config = Config()
+    config.set_main_option("script_location", str(Path(str(migrations.__file__)).parent))
+    with engine(url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, REVISION)
+    with psycopg.connect(url.replace("+asyncpg", "")) as connection:
+        for table, columns, rows in re.findall(
+            r"COPY (\w+) \((.*?)\)\n(.*?)\\\.\n", golden("postgresql").decode(), re.DOTALL
+        ):
+            connection.execute(f'DELETE FROM "{table}"')
+            with connection.cursor().copy(f'COPY "{table}" ({columns}) FROM STDIN') as copy:
+                copy.write(rows)
+    return url
+
+
+def engine(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("+asyncpg", "+psycopg"), poolclass=sa.NullPool)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "sqlite":
+        yield sqlite_of_before(tmp_path)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    made = postgresql_of_before(server)
+    yield made
+    server.drop_database(made)
+
+
+def on_database(url: str, scenario: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Run a scenario on the database, brought up to date, in the minute in which it was left."""
+
+    async def run() -> Any:
+        clock = ManualClock(NOW)
+        store = sql_store(url, clock)
+        try:
+            ours = await local(store, clock)
+            try:
+                return await scenario(ours)
+            finally:
+                await ours.close()
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def test_a_database_of_the_version_before_is_brought_up_to_date_and_read_whole(url: str) -> None:
+    with engine(url).connect() as connection:
+        assert MigrationContext.configure(connection).get_current_revision() == REVISION
+
+    read = on_database(url, reads)
+
+    assert_extends(plain(read), msgspec.msgpack.decode(golden("reads")))
+    with engine(url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema) == []
+
+
+def test_its_sessions_go_on_and_its_commits_are_answered_as_they_were(url: str) -> None:
+    frames = [decode_frame(memoryview(data)) for _, data in frames_of(golden("rpc"))]
+    pairs = [
+        (decode_body(asked.body, CommitRequest), msgspec.msgpack.decode(answered.body))
+        for asked, answered in zip(frames[::2], frames[1::2], strict=True)
+        if asked.header.method == "commit"
+    ]
+
+    async def scenario(ours: Any) -> tuple[Any, Any]:
+        second, answer = pairs[2]
+        again = await ours.commit(second)
+        assert_extends(plain(again), answer, "a commit asked again after the upgrade")
+        await ours.renew_session(SessionRef(second.session_id))
+        known = await ours.metadata(MetadataRequest())
+        following = msgspec.structs.replace(second, number=3, object=None, runs=[])
+        return await ours.commit(following), known
+
+    following, known = on_database(url, scenario)
+    assert following.commit_number > 0
+    assert {topic.name for topic in known.topics} == {"flights", "weather"}
+
+
+def test_what_is_upgraded_twice_stays_as_it_is(url: str) -> None:
+    first = on_database(url, reads)
+    assert plain(on_database(url, reads)) == plain(first)
+
+
+# --- formats that are too new ----------------------------------------------------------------------------------
+
+
+def test_a_mixed_object_of_a_later_format_is_refused_by_its_version() -> None:
+    data = bytearray((GOLDEN / "mixed_object_v1.bin").read_bytes())
+    data[-12:-10] = pack(">H", 2)
+    packed = int.from_bytes(data[-20:-16], "big")
+    data[-8:-4] = pack(">I", crc32c(bytes(data[-20 - packed : -8])))
+
+    with pytest.raises(InvalidObject, match="format version 2; this one reads"):
+        read_footer(bytes(data), len(data))
+
+
+def test_a_parquet_object_of_a_later_format_is_refused_by_its_version() -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    value = pq.read_metadata(pa.BufferReader((GOLDEN / "parquet_object_v1.parquet").read_bytes())).metadata
+    ours = value[METADATA_KEY]
+
+    with pytest.raises(InvalidParquetObject, match=r"begins with b'9:.*this version reads"):
+        unpack_header(b"9:" + ours[2:])
+    assert unpack_header(ours).version == 1
+
+
+def test_a_parquet_header_of_a_later_version_inside_is_refused() -> None:
+    import base64
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    value = pq.read_metadata(pa.BufferReader((GOLDEN / "parquet_object_v1.parquet").read_bytes())).metadata
+    packed = base64.b64decode(value[METADATA_KEY][2:])
+    unpacked = bytearray(int.from_bytes(packed[:4], "big"))
+    cramjam.zstd.decompress_into(packed[8:], unpacked)
+    fields = msgspec.msgpack.decode(unpacked)
+    fields[0] = 9
+    again = msgspec.msgpack.encode(fields)
+    body = bytes(cramjam.zstd.compress(again))
+
+    with pytest.raises(InvalidParquetObject, match="header version 9; this one reads"):
+        unpack_header(b"1:" + base64.b64encode(pack(">II", len(again), crc32c(body)) + body))
+
+
+def test_a_group_stored_by_a_later_version_is_refused_by_its_version() -> None:
+    blob = msgspec.msgpack.encode(StoredGroup(9, "range", "m-1", []))
+    with pytest.raises(ValueError, match="stored in version 9; this agent reads 1"):
+        restored(GroupState("g", 1, "Stable", "consumer", ["m-1"], blob), 0.0, 3.0, 10)
+
+
+def test_a_batch_table_of_the_version_before_is_read() -> None:
+    rows = msgspec.msgpack.decode(golden("values"))["sequencer.api.RunBatch"]
+    table = b"\x93" + b"".join(rows)
+
+    assert plain(decode_table(table)) == [msgspec.msgpack.decode(row) for row in rows]
