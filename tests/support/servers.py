@@ -101,6 +101,9 @@ class PostgresServer:
     port: int
     pid: int
     log: Path
+    command: Sequence[str] = ()
+    """What it was started with; the same again starts it anew on its data."""
+    user: str | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
 
     def url(self, database: str = "postgres") -> str:
@@ -226,7 +229,7 @@ def postgres_server(
         log = home / "log"
         # SIGINT is PostgreSQL's fast shutdown: sessions are ended, the data directory is left clean.
         with _server(command, log, _postgres_answers, user=user, stop=signal.SIGINT) as (process, port):
-            yield PostgresServer(port, process.pid, log)
+            yield PostgresServer(port, process.pid, log, command(port), user)
 
 
 # -- below: details ------------------------------------------------------------------------------------

@@ -1,0 +1,242 @@
+"""`make faults`: real processes under load, one fault after the other; what clients saw is checked each time.
+
+Prints a line as each scenario ends, then a table and JSON. Exit status: 0 when the checker found nothing; 1 when it
+did, or a cluster did not serve again. Gaps beyond their target are marked; they fail nothing, as a busy machine makes
+them longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.faults.scenarios import SCENARIOS, Scenario, Trial
+from tests.faults.stand import Stand, StandFailed, can_mount, running_stand
+from tests.support.cluster import ClusterFailed
+from tests.support.history.availability import Availability, find_gaps
+from tests.support.history.checker import Report, check
+from tests.support.history.events import Acked, Ended, Sent
+from tests.support.history.workload import Run, Workload, WorkloadFailed, running_workload
+
+BASELINE_SECONDS = 4.0
+FLOW_SECONDS = 60.0
+
+
+@dataclass
+class Result:
+    """What a scenario showed. Gaps are the longest times without an acknowledgement, in seconds."""
+
+    scenario: str
+    about: str
+    seconds: float = 0.0
+    acked: int = 0
+    transactions: int = 0
+    baseline_gap: float = 0.0
+    gap: float = 0.0
+    """Between acknowledgements of any producer."""
+    partition_gap: float = 0.0
+    """Of the partition that fared worst."""
+    transaction_gap: float = 0.0
+    """Between ends of transactions."""
+    beyond_down_gap: float = 0.0
+    """`gap` less the time for which nothing could be written."""
+    target: float | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    failure: str = ""
+    history: str = ""
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.faults and not self.failure
+
+    @property
+    def is_within_target(self) -> bool:
+        return self.target is None or self.beyond_down_gap <= self.target
+
+
+def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transactions: bool = True) -> Result:
+    """Load the stand, do what the scenario says, wait until all is served again, read everything, check."""
+    began = time.monotonic()
+    result = Result(scenario.name, scenario.about, target=scenario.target_seconds)
+    topic = f"{scenario.name}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
+    path = histories / f"{topic}.jsonl"
+    result.history = str(path)
+    workload = Workload(topic=topic, loops=1 if transactions else 0)
+    try:
+        with running_workload(stand.bootstrap, workload, path=path) as run:
+            result.remarks = run.remarks
+            _wait_until_all_flows(run, run.now(), "before the fault")
+            steady_at = run.now()
+            time.sleep(BASELINE_SECONDS)
+            fault_at = run.now()
+            trial = Trial(stand, run, result.notes)
+            scenario.act(trial)
+            _wait_until_all_flows(run, run.now(), "after the fault")
+            ended_at = run.now()
+            report = check(run.finish())
+            _fill_in(
+                result,
+                report,
+                find_gaps(run.events, steady_at, fault_at),
+                find_gaps(run.events, fault_at, ended_at),
+            )
+            if not report.is_clean:
+                print(report.text(), file=sys.stderr)
+    except (WorkloadFailed, ClusterFailed, StandFailed) as error:
+        result.failure = str(error)
+        print(f"{scenario.name}: {error}\n{stand.report()}", file=sys.stderr)
+    result.seconds = round(time.monotonic() - began, 1)
+    if result.is_clean:
+        path.unlink(missing_ok=True)
+    return result
+
+
+def run_all(scenarios: Sequence[Scenario], histories: Path, *, transactions: bool = True) -> list[Result]:
+    """One after the other, on one cluster where that is possible; a new one after one that failed."""
+    results: list[Result] = []
+    stack, stand = ExitStack(), None
+    with stack:
+        for scenario in scenarios:
+            if scenario.wants_small_disk and not can_mount():
+                print(
+                    f"{scenario.name}: skipped, no file system can be mounted here (it wants root)",
+                    file=sys.stderr,
+                )
+                continue
+            if stand is None or (stand.folder is not None) != scenario.wants_small_disk:
+                stack.close()
+                stand = stack.enter_context(running_stand(on_small_disk=scenario.wants_small_disk))
+            result = try_scenario(stand, scenario, histories, transactions=transactions)
+            results.append(result)
+            print(_line(result), file=sys.stderr)
+            if not result.is_clean:
+                stack.close()
+                stand = None
+    return results
+
+
+def show(results: Sequence[Result]) -> None:
+    """The table."""
+    table = Table(title="Faults under load: the longest time without an acknowledgement, in seconds")
+    for column in ("scenario", "found", "acked", "txns"):
+        table.add_column(column, justify="left" if column in ("scenario", "found") else "right")
+    for column in ("before", "any", "partition", "txn", "down", "beyond", "target"):
+        table.add_column(column, justify="right")
+    for each in results:
+        table.add_row(
+            each.scenario,
+            "nothing" if each.is_clean else ", ".join(each.faults) or "failed",
+            str(each.acked),
+            str(each.transactions),
+            f"{each.baseline_gap:.2f}",
+            f"{each.gap:.2f}",
+            f"{each.partition_gap:.2f}",
+            f"{each.transaction_gap:.2f}",
+            f"{each.notes.get('down_seconds', 0):.1f}",
+            f"{each.beyond_down_gap:.2f}" + ("" if each.is_within_target else " !"),
+            "" if each.target is None else f"{each.target:.0f}",
+        )
+    Console(width=130).print(table)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.run", description=__doc__)
+    parser.add_argument("--only", default="", help="scenarios, by comma")
+    parser.add_argument(
+        "--json", type=Path, default=None, help="where to write the results; standard output without"
+    )
+    parser.add_argument(
+        "--histories", type=Path, default=Path("/tmp/tailrace-faults"), help="of failed scenarios"
+    )
+    parser.add_argument("--without-transactions", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    chosen = parser.parse_args(arguments)
+    if chosen.list:
+        for scenario in SCENARIOS:
+            print(f"{scenario.name:18} {scenario.about}")
+        return 0
+    names = [name for name in chosen.only.split(",") if name]
+    unknown = set(names) - {scenario.name for scenario in SCENARIOS}
+    if unknown:
+        parser.error(f"no scenario is named {sorted(unknown)}; see --list")
+    scenarios = [scenario for scenario in SCENARIOS if not names or scenario.name in names]
+    chosen.histories.mkdir(parents=True, exist_ok=True)
+    results = run_all(scenarios, chosen.histories, transactions=not chosen.without_transactions)
+    show(results)
+    written = json.dumps([_as_json(result) for result in results], indent=2)
+    if chosen.json is None:
+        print(written)
+    else:
+        chosen.json.write_text(written + "\n")
+    return 0 if results and all(result.is_clean for result in results) else 1
+
+
+# -- below: details ------------------------------------------------------------------------------------
+
+
+def _wait_until_all_flows(run: Run, since: float, when: str) -> None:
+    """Until every partition has taken a record sent after `since`, and a transaction that began then has ended."""
+    deadline = time.monotonic() + FLOW_SECONDS
+    workload, seen = run.workload, 0
+    wanted = {(workload.inputs, partition) for partition in range(workload.partitions)}
+    wants_end = workload.loops > 0
+    sent: dict[str, tuple[str, int]] = {}
+    while wanted or wants_end:
+        if time.monotonic() > deadline:
+            raise WorkloadFailed(
+                f"{when}: not all is served within {FLOW_SECONDS:.0f} s: no acknowledgement of {sorted(wanted)}, "
+                f"transactions: {'none ended' if wants_end else 'fine'}; {run.remarks[-3:]}"
+            )
+        count = len(run.events)
+        for event in run.events[seen:count]:
+            match event:
+                case Sent() if event.at > since:
+                    sent[event.record] = event.topic, event.partition
+                case Acked() if event.record in sent:
+                    wanted.discard(sent[event.record])
+                case Ended() if event.at > since and event.outcome == "committed":
+                    wants_end = False
+        seen = count
+        time.sleep(0.05)
+
+
+def _fill_in(result: Result, report: Report, before: Availability, after: Availability) -> None:
+    result.faults = {str(kind): number for kind, number in report.kinds.items()}
+    result.acked = report.records_acked
+    result.transactions = report.transactions_committed
+    result.baseline_gap = round(before.any.seconds, 3)
+    result.gap = round(after.any.seconds, 3)
+    result.partition_gap = round(after.worst_partition.seconds, 3)
+    result.transaction_gap = round(after.transactions.seconds, 3)
+    result.beyond_down_gap = round(max(0.0, after.any.seconds - result.notes.get("down_seconds", 0.0)), 3)
+
+
+def _line(result: Result) -> str:
+    found = "nothing found" if result.is_clean else f"FAULTS {result.faults} {result.failure}"
+    return (
+        f"{result.scenario}: {found}; {result.acked} acked, longest gap {result.gap:.2f} s "
+        f"(a partition: {result.partition_gap:.2f} s); {result.seconds:.0f} s"
+    )
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    values = asdict(result)
+    values["is_clean"], values["is_within_target"] = result.is_clean, result.is_within_target
+    return values
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""The faults: what is done to the stand under load, and how long nobody may be answered because of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.stand import Stand
+from tests.faults.store_proxy import StoreProxy
+from tests.support.cluster import Part
+from tests.support.history.workload import Run
+
+SEQUENCER_SECONDS = 30.0
+PAUSE_SECONDS = 13.0
+"""Past an agent's lease (10 s) and, with the stand's settings, its upload session's (8 s)."""
+
+
+@dataclass
+class Trial:
+    """One run of a scenario: the stand, the load, and what the scenario has to say."""
+
+    stand: Stand
+    run: Run
+    notes: dict[str, float] = field(default_factory=dict)
+
+    def observe(self, seconds: float) -> None:
+        """Let the load go on."""
+        time.sleep(seconds)
+
+    def restart(self, part: Part) -> None:
+        self.stand.restart(part)
+        self.stand.wait_until_ready([part])
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A fault. `target_seconds`: the longest gap between acknowledgements it may make; None: only told."""
+
+    name: str
+    about: str
+    act: Callable[[Trial], None]
+    target_seconds: float | None = None
+    wants_small_disk: bool = False
+
+
+def kill_agents(trial: Trial) -> None:
+    for agent in list(trial.stand.agents):
+        trial.stand.kill(agent)
+        trial.observe(2)
+        trial.restart(agent)
+        trial.observe(2)
+
+
+def kill_an_agent(trial: Trial) -> None:
+    agent = trial.stand.agents[0]
+    trial.stand.kill(agent)
+    trial.observe(3)
+    trial.restart(agent)
+
+
+def drain_agents(trial: Trial) -> None:
+    for agent in list(trial.stand.agents):
+        trial.stand.drain(agent)
+        trial.restart(agent)
+
+
+def pause_an_agent(trial: Trial) -> None:
+    agent = trial.stand.agents[-1]
+    trial.stand.pause(agent)
+    trial.observe(PAUSE_SECONDS)
+    trial.stand.resume(agent)
+    trial.observe(3)
+
+
+def kill_the_committer(trial: Trial) -> None:
+    for _ in range(2):  # one after the other: each has to take over once
+        committer = trial.stand.wait_for_committer(SEQUENCER_SECONDS)
+        trial.stand.kill(committer)
+        trial.observe(5)
+        trial.restart(committer)
+        trial.observe(1)
+
+
+def pause_the_committer(trial: Trial) -> None:
+    committer = trial.stand.wait_for_committer(SEQUENCER_SECONDS)
+    trial.stand.pause(committer)
+    trial.observe(8)
+    trial.stand.resume(committer)
+    trial.observe(5)
+
+
+def kill_the_database(trial: Trial) -> None:
+    killed_at = time.monotonic()
+    trial.stand.kill_database()
+    trial.observe(10)
+    trial.notes["restart_seconds"] = round(trial.stand.restart_database(), 2)
+    trial.notes["down_seconds"] = round(time.monotonic() - killed_at, 2)
+    trial.observe(4)
+
+
+def store_busy(trial: Trial) -> None:
+    proxy = _proxy(trial)
+    proxy.be("503")
+    trial.observe(6)
+    proxy.be("503", 0.5)
+    trial.observe(5)
+    proxy.be("pass")
+    trial.notes["down_seconds"] = 6.0
+
+
+def store_hangs(trial: Trial) -> None:
+    proxy = _proxy(trial)
+    proxy.be("hang")
+    trial.observe(6)
+    proxy.be("hang", 0.2)
+    trial.observe(5)
+    proxy.be("pass")
+    trial.notes["down_seconds"] = 6.0
+
+
+def store_cuts(trial: Trial) -> None:
+    proxy = _proxy(trial)
+    proxy.be("cut", 0.5)
+    trial.observe(8)
+    proxy.be("cut")
+    trial.observe(3)
+    proxy.be("pass")
+    trial.notes["down_seconds"] = 3.0
+
+
+def store_slow(trial: Trial) -> None:
+    proxy = _proxy(trial)
+    proxy.be("slow", 0.3)
+    trial.observe(10)
+    proxy.be("pass")
+
+
+def fill_the_disk(trial: Trial) -> None:
+    folder = trial.stand.folder
+    assert folder is not None
+    ballast = folder / "ballast"
+    filled_at = time.monotonic()
+    _fill(ballast)
+    while time.monotonic() < filled_at + 6:
+        trial.observe(0.5)
+        _fill(ballast)  # what had been given back meanwhile, too
+    ballast.unlink()
+    trial.notes["down_seconds"] = round(time.monotonic() - filled_at, 2)
+
+
+def skew_clocks(trial: Trial) -> None:
+    stand, hour = trial.stand, 3_600_000
+    shifts = (hour, -hour, 40 * 365 * 24 * hour)
+    for agent, shift in zip(stand.agents, shifts, strict=True):
+        stand.shift_clock(agent, shift)
+    stand.shift_clock(stand.sequencers[0], 2 * hour)
+    stand.shift_clock(stand.sequencers[1], -2 * hour)
+    trial.observe(4)
+    stand.kill(stand.wait_for_committer(SEQUENCER_SECONDS))  # a node whose clock is hours off takes over
+    trial.observe(5)
+    for part in (*stand.agents, *stand.sequencers):
+        stand.shift_clock(part, 0)  # they jump back
+    for sequencer in stand.sequencers:
+        if not sequencer.is_running:
+            trial.restart(sequencer)
+    trial.observe(3)
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario("agent-kill", "kill -9 of each agent in turn, restarted after 2 s", kill_agents, 5.0),
+    Scenario("agent-drain", "SIGTERM to each agent in turn, restarted at once", drain_agents, 5.0),
+    Scenario(
+        "agent-pause",
+        f"SIGSTOP of an agent for {PAUSE_SECONDS:.0f} s, past its leases; SIGCONT",
+        pause_an_agent,
+    ),
+    Scenario("sequencer-kill", "kill -9 of the committer, twice", kill_the_committer, 5.0),
+    Scenario(
+        "sequencer-pause",
+        "SIGSTOP of the committer for 8 s, past its lease; SIGCONT",
+        pause_the_committer,
+        5.0,
+    ),
+    Scenario("database-kill", "kill -9 of PostgreSQL, started again after 10 s", kill_the_database, 2.0),
+    Scenario(
+        "store-503", "the store answers 503 for 6 s, then to half of the requests for 5 s", store_busy, 2.0
+    ),
+    Scenario(
+        "store-hang", "the store answers nothing for 6 s, then to a fifth nothing for 5 s", store_hangs, 5.0
+    ),
+    Scenario(
+        "store-cut", "the store cuts half of the connections for 8 s, then all for 3 s", store_cuts, 2.0
+    ),
+    Scenario("store-slow", "a third of the store's answers come 2 s late, for 10 s", store_slow),
+    Scenario("disk-full", "the folder's disk is full for 6 s", fill_the_disk, 2.0, wants_small_disk=True),
+    Scenario(
+        "clock-skew",
+        "clocks hours and years apart, the committer killed meanwhile, then all jump back",
+        skew_clocks,
+        5.0,
+    ),
+)
+"""`target_seconds` is beyond `down_seconds`, the time for which nothing could be written whatever Tailrace does."""
+
+
+def _proxy(trial: Trial) -> StoreProxy:
+    assert trial.stand.proxy is not None
+    return trial.stand.proxy
+
+
+def _fill(ballast: Path) -> None:
+    block = b"\0" * 4096
+    with open(ballast, "ab", buffering=0) as file:
+        try:
+            while file.write(block) == len(block):
+                pass
+        except OSError as error:
+            if error.errno != 28:  # ENOSPC
+                raise

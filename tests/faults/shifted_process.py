@@ -1,0 +1,42 @@
+"""A Tailrace process whose wall clock is wrong by as much as a file says, at any moment.
+
+`python -m tests.faults.shifted_process FILE COMMAND...` runs `tailrace COMMAND...`; FILE holds the shift in
+milliseconds as eight bytes, and may be written to while the process runs: then its clock jumps. The monotonic clock
+is true, as a machine's is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+from pathlib import Path
+
+from tailrace.clock import SystemClock
+
+_SHIFT = struct.Struct("<q")
+
+
+def write_shift(file: Path, milliseconds: int) -> None:
+    """Shift the clock of the process that was started with `file`."""
+    with open(file, "r+b" if file.exists() else "wb") as opened:
+        opened.write(_SHIFT.pack(milliseconds))
+
+
+def shift_clock(file: Path) -> None:
+    """From now on, this process's wall clock is shifted by what the file says."""
+    with open(file, "rb") as opened:
+        shared = mmap.mmap(opened.fileno(), _SHIFT.size, access=mmap.ACCESS_READ)
+    true_wall_ms = SystemClock.wall_ms
+
+    def wall_ms(self: SystemClock) -> int:
+        return true_wall_ms(self) + int(_SHIFT.unpack_from(shared)[0])
+
+    SystemClock.wall_ms = wall_ms  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    shift_clock(Path(sys.argv.pop(1)))
+    from tailrace.cli.app import main
+
+    main()

@@ -1,0 +1,234 @@
+"""A cluster whose every part can be made to fail, and be mended: processes, database, store, disk, clocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.shifted_process import write_shift
+from tests.faults.store_proxy import StoreProxy, store_proxy
+from tests.support.cluster import Cluster, Part
+from tests.support.servers import end_process, end_with_parent, moto_server, postgres_server
+
+ROOT = Path(__file__).parents[2]
+ZONES = ("az-a", "az-a", "az-a")
+DISK_MIB = 64
+SETTINGS = {
+    "TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000",  # so that a pause of 13 s is past it; the others are defaults
+    "TAILRACE_LOG_LEVEL": "info",
+}
+
+
+class StandFailed(Exception):
+    """A fault could not be made, or its mending did not help."""
+
+
+@dataclass
+class Stand(Cluster):
+    """A cluster with handles for misfortune."""
+
+    proxy: StoreProxy | None = None
+    folder: Path | None = None
+    """Where the objects are, if not on S3: on a small disk of its own."""
+    postgres_pid: int = 0
+    mended: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def store_url(self) -> str:
+        return super().store_url if self.folder is None else f"file://{self.folder}"
+
+    # -- processes
+
+    def restart(self, part: Part) -> None:
+        """Start what was killed again, at its address, without waiting."""
+        if part.is_running:
+            raise StandFailed(f"{part.name} runs")
+        with open(part.log, "ab") as output:
+            part.process = subprocess.Popen(
+                part.process.args,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environ(),
+                preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
+            )
+
+    def pause(self, part: Part) -> None:
+        part.process.send_signal(signal.SIGSTOP)
+
+    def resume(self, part: Part) -> None:
+        part.process.send_signal(signal.SIGCONT)
+
+    # -- clocks
+
+    def shift_clock(self, part: Part, milliseconds: int) -> None:
+        write_shift(self._shift_file(part.name), milliseconds)
+
+    # -- the database
+
+    def kill_database(self) -> None:
+        """SIGKILL to the postmaster and all its children, as the machine's end would."""
+        pids = [self.postgres_pid, *_children(self.postgres_pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for process in self.mended:
+            process.poll()
+        deadline = time.monotonic() + 10
+        while any(_is_alive(pid) for pid in pids):
+            if time.monotonic() > deadline:
+                raise StandFailed("PostgreSQL's processes did not end by SIGKILL")
+            time.sleep(0.02)
+
+    def restart_database(self) -> float:
+        """Start PostgreSQL on its data again; returns when it takes connections, with the seconds that took."""
+        postgres, began = self.postgres, time.monotonic()
+        with open(postgres.log, "ab") as output:
+            process = subprocess.Popen(
+                postgres.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=postgres.log.parent,
+                user=postgres.user,
+                group=None if postgres.user is None else pwd.getpwnam(postgres.user).pw_gid,
+                extra_groups=None if postgres.user is None else [],
+                preexec_fn=end_with_parent(signal.SIGINT, os.getpid()),
+            )
+        self.mended.append(process)
+        self.postgres_pid = process.pid
+        while True:
+            try:
+                postgres.execute("SELECT 1")
+                return time.monotonic() - began
+            except Exception as error:
+                if process.poll() is not None or time.monotonic() - began > 30:
+                    said = postgres.log.read_text(errors="replace")[-2000:]
+                    raise StandFailed(f"PostgreSQL did not come back: {said}") from error
+                time.sleep(0.05)
+
+    def end_database(self) -> None:
+        """Those that were started here; the first is its starter's."""
+        for process in self.mended:
+            end_process(process, signal.SIGINT)
+
+    # -- below: details
+
+    def _shift_file(self, name: str) -> Path:
+        return self.logs / f"{name}.clock"
+
+    def _environ(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            **self.s3.environ,
+            "TAILRACE_LOG_FORMAT": "json",
+            "PYTHONPATH": str(ROOT),
+            **self.environ,
+        }
+
+    def _start(self, name: str, address: str, http: str, arguments: Sequence[str], zone: str = "") -> Part:
+        log, shift = self.logs / f"{name}.log", self._shift_file(name)
+        write_shift(shift, 0)
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.shifted_process", str(shift), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environ(),
+                preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
+            )
+        return Part(name, address, http, log, process, zone)
+
+
+@contextmanager
+def running_stand(
+    *, on_small_disk: bool = False, zones: Sequence[str] = ZONES, environ: Mapping[str, str] | None = None
+) -> Iterator[Stand]:
+    """A ready cluster: three agents, two sequencers, PostgreSQL that keeps what it confirmed, a store.
+
+    Args:
+        on_small_disk: objects in a folder on a disk of 64 MiB (wants root) instead of moto behind the proxy.
+    """
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-faults-")))
+        s3 = stack.enter_context(moto_server())
+        bucket = s3.create_bucket()
+        folder = stack.enter_context(small_disk(home / "disk")) if on_small_disk else None
+        proxy = stack.enter_context(store_proxy(int(s3.endpoint.rpartition(":")[2]), home / "proxy.log"))
+        s3 = dataclasses.replace(s3, endpoint=proxy.endpoint)
+        # What a killed process wrote survives it without fsync; what it kept in its buffers would not.
+        postgres = stack.enter_context(postgres_server(fsync=True, settings={"fsync": "off"}))
+        stand = Stand(
+            s3,
+            bucket,
+            postgres,
+            postgres.create_database(),
+            home,
+            {**SETTINGS, **(environ or {})},
+            proxy=proxy,
+            folder=folder,
+            postgres_pid=postgres.pid,
+        )
+        stack.callback(stand.end_database)
+        stack.callback(stand.end)
+        try:
+            stand.wait_until_ready([stand.launch_sequencer() for _ in range(2)])
+            stand.wait_until_ready([stand.launch_agent(zone) for zone in zones])
+            yield stand
+        except BaseException:
+            print(stand.report(), file=sys.stderr)
+            raise
+
+
+def can_mount() -> bool:
+    """Whether a small disk can be had here."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-mount-") as folder:
+        try:
+            with small_disk(Path(folder) / "disk"):
+                return True
+        except StandFailed:
+            return False
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 64 MiB, mounted; root only."""
+    folder.mkdir()
+    asked = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0777", "tailrace-faults", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode:
+        raise StandFailed(f"no small disk can be mounted: {asked.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *_children(int(child))]
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    """Not gone, and not a zombie that its parent has yet to bury."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
