@@ -32,7 +32,16 @@ from sequencer.api import (
     UnknownGroup,
 )
 from sequencer.leases import live_agent, new_group
-from sequencer.rows import AgentRow, GroupOffsetRow, GroupRow, PartitionRow, PendingOffsetRow, Row, TopicRow
+from sequencer.rows import (
+    AgentRow,
+    GroupOffsetRow,
+    GroupRow,
+    PartitionRow,
+    PendingOffsetRow,
+    Row,
+    TopicRow,
+    key_of,
+)
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from sequencer.transactions import transaction_for_offsets
@@ -96,8 +105,9 @@ def delete_group(draft: Draft, request: GroupRef) -> Empty:
     for offset in draft.all(GroupOffsetRow):
         if offset.group_id == row.group_id:
             draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
-    for pending in draft.pending_of(row.group_id):
-        draft.delete(PendingOffsetRow, row.group_id, pending.topic_id, pending.partition, pending.producer_id)
+    for pending in draft.all(PendingOffsetRow):
+        if pending.group_id == row.group_id:
+            draft.delete(PendingOffsetRow, *key_of(pending))
     draft.visible_change()
     return Empty()
 

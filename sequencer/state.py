@@ -63,7 +63,8 @@ class HotState:
         self.open_transactions: dict[str, None] = {}
         self.open_ranges: dict[tuple[UUID, int], dict[int, int]] = {}
         """First offset by producer id."""
-        self.pending_of: dict[str, dict[Key, None]] = {}
+        self.pending_of: dict[tuple[str, int], dict[Key, None]] = {}
+        """By group and producer id."""
         self.pending_at: dict[tuple[str, UUID, int], int] = {}
         """How many transactions will change this position of a group."""
         self._aborted_on: dict[tuple[UUID, int], list[AbortedRow]] = {}
@@ -146,7 +147,7 @@ class HotState:
                 aborted.remove(before)
             insort(aborted, row, key=_last_offset)
         elif isinstance(row, PendingOffsetRow):
-            self.pending_of.setdefault(row.group_id, {})[key] = None
+            self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
             if before is None:
                 place = (row.group_id, row.topic_id, row.partition)
                 self.pending_at[place] = self.pending_at.get(place, 0) + 1
@@ -190,9 +191,10 @@ class HotState:
             if not aborted:
                 del self._aborted_on[place]
         elif isinstance(row, PendingOffsetRow):
-            del self.pending_of[row.group_id][key]
-            if not self.pending_of[row.group_id]:
-                del self.pending_of[row.group_id]
+            owner = (row.group_id, row.producer_id)
+            del self.pending_of[owner][key]
+            if not self.pending_of[owner]:
+                del self.pending_of[owner]
             position = (row.group_id, row.topic_id, row.partition)
             self.pending_at[position] -= 1
             if not self.pending_at[position]:
@@ -323,10 +325,10 @@ class Draft:
         durable = map(key_of, self.durable.aborted_from(topic_id, partition, 0))
         return self.among(AbortedRow, durable, lambda key: key[:2] == (topic_id, partition))
 
-    def pending_of(self, group_id: str) -> list[PendingOffsetRow]:
-        """A group's positions that open transactions will change."""
-        durable = self.durable.pending_of.get(group_id, {})
-        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id)
+    def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
+        """A group's positions that a producer's open transaction will change."""
+        durable = self.durable.pending_of.get((group_id, producer_id), {})
+        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id)
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
         """The partition's row, if its topic is not deleted."""

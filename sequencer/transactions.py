@@ -465,9 +465,7 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
 
 def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool) -> None:
     is_known = draft.get(GroupRow, group_id) is not None
-    for pending in draft.pending_of(group_id):
-        if pending.producer_id != producer_id:
-            continue
+    for pending in draft.pending_of(group_id, producer_id):
         draft.delete(type(pending), group_id, pending.topic_id, pending.partition, producer_id)
         draft.visible_change()
         if is_commit and is_known and draft.live_partition(pending.topic_id, pending.partition) is not None:

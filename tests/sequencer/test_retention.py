@@ -9,9 +9,9 @@ from sequencer.retention import RetentionLimits, expired_end, limits_of
 from sequencer.settings import SequencerSettings
 
 
-def run(base: int, at: int, length: int = 100, created: int = 0) -> Run:
+def run(base: int, at: int, length: int = 100, created: int = 0, kind: ObjectKind = ObjectKind.MIXED) -> Run:
     nil = UUID(int=0)
-    return Run(nil, 0, base, base + 1, nil, ObjectKind.MIXED, "k", 0, 0, 0, length, at, at, 1, created, [])
+    return Run(nil, 0, base, base + 1, nil, kind, "k", 0, 0, 0, length, at, at, 1, created, [])
 
 
 def test_time_stops_at_the_first_run_that_is_young() -> None:
@@ -29,6 +29,17 @@ def test_bytes_leave_at_least_what_is_promised() -> None:
 def test_records_without_a_time_age_from_their_commit() -> None:
     assert expired_end([run(0, -1, created=90)], 100, RetentionLimits(50, -1), now_ms=100) is None
     assert expired_end([run(0, -1, created=10)], 100, RetentionLimits(50, -1), now_ms=100) == 1
+
+
+def test_markers_go_with_what_stood_before_them_and_age_when_they_stand_first() -> None:
+    def marker(base: int, created: int) -> Run:
+        return run(base, -1, created=created, kind=ObjectKind.MARKERS)
+
+    limits = RetentionLimits(50, -1)
+    assert expired_end([run(0, 10), marker(1, 99), marker(2, 99), run(3, 99)], 400, limits, now_ms=100) == 3
+    assert expired_end([run(0, 99), marker(1, 99)], 200, limits, now_ms=100) is None
+    assert expired_end([marker(0, 99)], 100, limits, now_ms=100) is None
+    assert expired_end([marker(0, 10), run(1, 99)], 200, limits, now_ms=100) == 1
 
 
 def test_a_compacted_topic_loses_nothing_by_age() -> None:

@@ -17,7 +17,7 @@ from sequencer.memory import MemoryRowStore
 from sequencer.rows import Changes, CounterRow, GroupOffsetRow, ObjectRow, RowStore, RunRow, key_of
 from sequencer.sql.store import SqlRowStore, open_row_store
 from tailrace.clock import ManualClock, SeededEntropy
-from tests.support.row_samples import object_row, run_row
+from tests.support.row_samples import marker_row, object_row, run_row
 from tests.support.servers import PostgresServer
 
 CLOCK = ManualClock()
@@ -59,6 +59,21 @@ class World:
             self.ends[place] = (row.end_offset, running)
             self.runs.setdefault(place, []).append(row)
             changes.put(row)
+
+    def mark(self, changes: Changes, draw: st.DataObject) -> None:
+        """A run of markers at a partition's end."""
+        place = draw.draw(st.sampled_from(PLACES))
+        end, running = self.ends.get(place, (0, -1))
+        row = marker_row(
+            end,
+            running_max=running,
+            topic_id=place[0],
+            partition=place[1],
+            count=draw.draw(st.integers(1, 2)),
+        )
+        self.ends[place] = (row.end_offset, running)
+        self.runs.setdefault(place, []).append(row)
+        changes.put(row)
 
     def trim(self, changes: Changes, draw: st.DataObject) -> None:
         for rows in self.runs.values():
@@ -114,7 +129,16 @@ class World:
 
 PLACES = [(topic_id, partition) for topic_id in TOPICS for partition in (0, 1)]
 RUN = st.tuples(st.integers(1, 9), st.integers(-1, 30), st.sampled_from([0, 0, 0, 4]), st.integers(1, 50))
-STEPS = [World.append, World.append, World.append, World.trim, World.swap, World.collect, World.other]
+STEPS = [
+    World.append,
+    World.append,
+    World.append,
+    World.mark,
+    World.trim,
+    World.swap,
+    World.collect,
+    World.other,
+]
 
 
 async def everything(store: RowStore, world: World) -> dict[str, object]:
