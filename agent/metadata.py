@@ -52,6 +52,7 @@ class Catalog:
         """The newest snapshot, asked for after this call began."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
+            self._next.add_done_callback(_seen)
         await asyncio.shield(self._next)
         return self.snapshot
 
@@ -78,6 +79,12 @@ class Catalog:
     async def topic_by_id(self, topic_id: UUID) -> KnownTopic | None:
         """The topic, asking once if it isn't known."""
         return self.snapshot.by_id.get(topic_id) or (await self.refresh()).by_id.get(topic_id)
+
+
+def _seen(refresh: asyncio.Task[None]) -> None:
+    """Look at how a refresh ended: whoever asked for it may be gone."""
+    if not refresh.cancelled():
+        refresh.exception()
 
 
 def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str]) -> Snapshot:
