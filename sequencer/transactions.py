@@ -382,13 +382,17 @@ def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGran
     named = request.transaction
     asked = (named.producer_id, named.producer_epoch)
     is_last = asked == (row.ended_id, row.ended_epoch)
-    if request.number >= 0 and row.number != request.number:
-        is_last = is_last and request.number == row.ended_number
-    elif asked == (row.producer_id, row.producer_epoch):
+    is_current = asked == (row.producer_id, row.producer_epoch)
+    if is_current and request.number in (-1, row.number):
         return None
+    if request.number >= 0:
+        is_last = is_last and request.number == row.ended_number
+    elif asked == (row.answered_id, row.answered_epoch):
+        # That end gave no new epoch: what was begun since (and aborted by a time-out) is asked for by the same.
+        is_last = is_last and row.number == row.ended_number
     if is_last and row.ended_is_commit == request.is_commit:
         return ProducerGrant(row.answered_id, row.answered_epoch)
-    if is_last or (request.number >= 0 and asked == (row.producer_id, row.producer_epoch)):
+    if is_last or is_current:
         raise InvalidTransactionState(
             f"transaction {row.ended_number} of transactional id {row.transactional_id!r} was"
             f" {'committed' if row.ended_is_commit else 'aborted'}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from sequencer.api import (
     InvalidProducerIdMapping,
     OffsetPosition,
     PartitionError,
+    ProducerFenced,
     ProducerGrant,
     SequencerError,
     TransactionRef,
@@ -176,6 +178,23 @@ def test_a_time_out_at_the_last_epoch_gives_nobody_the_old_producer_id() -> None
     assert (world.row().producer_epoch, world.row().producer_id) == (0, world.state.counter(PRODUCER_ID))
     (refused,) = world.do(end("a", old, commit=True, bump=True))
     assert isinstance(refused, InvalidProducerIdMapping)
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_an_end_after_a_time_out_does_not_get_the_answer_of_the_end_before(number: int) -> None:
+    world = World()
+    producer = world.init()
+    place, ref = (TOPICS[0], 0), TransactionRef("a", producer.producer_id, producer.producer_epoch)
+    added = AddToTransaction(ref, [place])
+    commit = EndTransaction(ref, is_commit=True, bumps_epoch=False)
+    world.do(lambda draft: add_to_transaction(draft, added, SETTINGS), store(*place, producer, 1))
+    assert world.do(lambda draft: end_transaction(draft, commit)) == [producer]
+    world.do(lambda draft: add_to_transaction(draft, added, SETTINGS), store(*place, producer, 2))
+    world.now_ms += 60_000
+    assert world.do(abort_timed_out) == [1]
+    late = msgspec.structs.replace(commit, number=number)
+    (refused,) = world.do(lambda draft: end_transaction(draft, late))
+    assert isinstance(refused, ProducerFenced)
 
 
 def test_an_end_and_what_follows_may_be_decided_together() -> None:
