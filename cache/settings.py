@@ -18,7 +18,9 @@ class CacheSettings:
     """
 
     chunk_bytes: int = 4 * MIB
+    """How much one GET reads; agents of a ring must agree on it."""
     memory_bytes: int = 256 * MIB
+    """Chunks held, of all kinds together."""
     fresh_share: float = 0.25
     """Part of `memory_bytes` for what this agent uploaded itself, in order of age."""
     catch_up_share: float = 0.25

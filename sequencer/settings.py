@@ -12,7 +12,9 @@ class SequencerSettings:
     """Durations in ms, limits as counts. A limit that is reached is answered with an error that names it."""
 
     session_lease_ms: int = 30_000
+    """How long an upload session lives without being renewed."""
     agent_lease_ms: int = 10_000
+    """How long an agent keeps its broker id, its place in the ring and its groups without renewing."""
     committer_lease_ms: int = 2_000
     """With the nodes' polling, another node has taken over within 3 s of a committer's death."""
     deletion_grace_ms: int = 60_000
@@ -20,7 +22,9 @@ class SequencerSettings:
     sweep_interval_ms: int = _DAY_MS
     """A dead session's prefix must be found empty twice, this far apart."""
     producer_expiry_ms: int = 7 * _DAY_MS
+    """State of a producer that wrote nothing to a partition for so long is forgotten."""
     offsets_retention_ms: int = 7 * _DAY_MS
+    """Positions of a group without members are forgotten after this time (offsets.retention.minutes)."""
     transaction_max_timeout_ms: int = 15 * 60 * 1000
     """The longest time-out a transactional producer may ask for (Kafka's transaction.max.timeout.ms)."""
     transactional_id_expiration_ms: int = 7 * _DAY_MS
@@ -28,26 +32,41 @@ class SequencerSettings:
     swap_answers_ms: int = 7 * _DAY_MS
     """How long a swap's answer is kept for being asked again."""
     default_retention_ms: int = 7 * _DAY_MS
+    """retention.ms of topics where neither topic nor cluster sets it; -1 for no limit."""
     default_retention_bytes: int = -1
+    """retention.bytes of such topics; -1 for no limit."""
     default_cleanup_policy: str = "delete"
+    """cleanup.policy of such topics."""
     commit_wait_ms: int = 5_000
     """How long a commit waits for the number before it."""
     max_early_commits: int = 64
     """Commits of one session that wait for an earlier number."""
     max_queued_requests: int = 10_000
+    """Requests that wait for the committer; more are refused, to be asked again."""
     max_group_requests: int = 256
     """Requests merged into one transaction."""
     max_topics: int = 10_000
+    """Topics of the cluster."""
     max_partitions_per_topic: int = 10_000
+    """Partitions of one topic."""
     max_batches_per_commit: int = 100_000
+    """Batches of one object."""
     max_runs_per_commit: int = 20_000
+    """Partitions of one object."""
     max_groups: int = 50_000
+    """Consumer groups."""
     max_transactional_ids: int = 100_000
+    """Transactional ids that are remembered."""
     max_open_transactions: int = 50_000
+    """Transactions open at once."""
     max_feed_commits: int = 10_000
+    """Commits that the feed remembers for those who follow."""
     max_feed_runs: int = 50_000
+    """Runs that it remembers."""
     max_feed_wait_ms: int = 30_000
+    """The longest wait for news."""
     max_feed_waiters: int = 10_000
+    """Followers that wait at once."""
     removal_step: int = 1_000
     """Runs removed by one transaction of retention."""
     checkpoint_interval_ms: int = 3_000
