@@ -569,6 +569,8 @@ class Checkpointer:
             return
         mine = self._state.counter(COMMIT_NUMBER)
         if head.epoch > self._epoch or head.commit_number > mine:
+            # Raises LeaseLost if another has become the committer since: the head is that one's, nothing was lost.
+            await self._rows.write(Changes(), self._epoch)
             self._refuse(
                 DatabaseIsOlder(
                     f"the bucket has a checkpoint of commit {head.commit_number}, committer epoch {head.epoch}; this"

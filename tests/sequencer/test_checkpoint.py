@@ -16,6 +16,7 @@ from sequencer.api import (
     Empty,
     GarbageRequest,
     IncarnationChanged,
+    LeaseLost,
     ObjectDescription,
     ObjectKind,
     OpenSession,
@@ -377,6 +378,23 @@ def test_a_database_older_than_the_bucket_is_refused() -> None:
         with pytest.raises(IncarnationChanged):
             await world.join()
             await world.make_topic()
+
+    run(use, leads=False)
+
+
+def test_a_committer_that_was_overtaken_before_it_looked_at_the_bucket_has_lost_its_lease_only() -> None:
+    async def use(world: World) -> None:
+        await world.lead(is_opened=False)
+        slow, overtaken = world.checkpointer, world.sequencer
+        world.clock.advance(60)
+        await world.lead()
+        await world.join()
+        await world.commit(await world.make_topic())
+        await world.settle()
+        with pytest.raises(LeaseLost):
+            await slow.export()
+        assert slow.refusal is None
+        await overtaken.close()
 
     run(use, leads=False)
 
