@@ -63,6 +63,8 @@ def select_batches(
     for run in runs:
         if run.end_offset <= reached:
             continue
+        if end_limit is not None and run.base_offset >= end_limit:
+            return Selection(taken, max_bytes - room, reached, True)
         start = run.start
         for batch in run.batches:
             if batch.verdict == Verdict.STORED:

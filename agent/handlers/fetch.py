@@ -37,6 +37,7 @@ from sequencer.api import (
     Verdict,
 )
 from tailrace.object_store.api import ObjectMissing
+from tailrace.record_batch import MARKER_BYTES
 
 log = structlog.get_logger("agent.fetch")
 
@@ -198,7 +199,8 @@ def _run_bytes(run: Run, offset: int, end: int) -> int:
     if run.base_offset >= end:
         return 0
     if not run.batches:
-        return run.length
+        # A hole brings a batch without data, which takes the client past it.
+        return max(run.length, MARKER_BYTES)
     return sum(
         batch.length
         for batch in run.batches

@@ -403,6 +403,31 @@ def test_markers_are_control_batches_between_the_others_and_need_no_object() -> 
     asyncio.run(whole())
 
 
+def test_a_run_of_no_markers_is_a_hole_that_clients_pass() -> None:
+    """What a recovery leaves between the last certain offset and the next."""
+    first, body, _ = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED)])
+    hole = structs.replace(markers_run(13), end_offset=50)
+    second, more, _ = mixed_run("m/2", 50, [(batch_of(2), Verdict.STORED)])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        await store.put("m/2", [more])
+        reader = reader_over(store, clock)
+        ended = await reader.read([first, hole], 10, 10_000, EPOCH)
+        assert [base for base, _ in batches_in(ended)] == [10, 49]
+        assert (ended.client_offset, ended.record_count, ended.is_complete) == (50, 3, True)
+        within = await reader.read([hole], 20, 1, EPOCH)
+        assert (within.batch_count, within.client_offset, within.is_complete) == (1, 50, True)
+        going_on = await reader.read([hole, second], 20, 10_000, EPOCH)
+        assert [base for base, _ in batches_in(going_on)] == [50]
+        waiting = await reader.read([first, hole, second], 10, 10_000, EPOCH, end_limit=13)
+        assert (waiting.batch_count, waiting.client_offset, waiting.is_complete) == (1, 13, False)
+
+    asyncio.run(whole())
+
+
 def test_a_time_is_never_found_on_a_marker() -> None:
     async def whole() -> None:
         clock = ManualClock()
