@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -123,8 +123,9 @@ class AgentHttp:
         topics = [
             (
                 known.topic.name,
-                str(known.topic.partitions),
-                ", ".join(f"{name}={value}" for name, value in sorted(known.topic.configs.items())),
+                known.topic.partitions,
+                ", ".join(f"{name}={value}" for name, value in sorted(known.topic.configs.items()))
+                or _NOTHING,
             )
             for _, known in sorted(snapshot.by_name.items())
         ]
@@ -132,46 +133,94 @@ class AgentHttp:
             (
                 str(member.broker_id),
                 f"{member.info.host}:{member.info.port}",
-                member.info.zone,
+                member.info.zone or _NOTHING,
                 "draining" if member.draining else "serving",
                 member.info.version,
             )
             for member in snapshot.ring.members
         ]
-        try:
-            listed = (await self._sequencer.list_groups(Empty())).groups
-            groups = [(one.group_id, one.state, str(one.owner)) for one in listed]
-        except SequencerError as error:
-            groups = [("unknown", str(error), "")]
         tables = [
             _table("Topics", ("name", "partitions", "configs"), topics),
             _table("Agents", ("id", "address", "zone", "state", "version"), agents),
-            _table("Groups", ("group", "state", "coordinator"), groups),
         ]
+        try:
+            async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
+                tables.extend(await self._tables_of_sequencer())
+        except (SequencerError, TimeoutError) as error:
+            reason = html.escape(str(error) or f"no answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
+            tables.append(f"<h2>Groups</h2><p class=bad>The sequencer can't be asked: {reason}</p>")
         return web.Response(text=_page(snapshot.cluster_id, tables), content_type="text/html")
 
+    async def _tables_of_sequencer(self) -> list[str]:
+        lags: dict[str, int] = {}
+        for lag in (await self._sequencer.lags(Empty())).lags:
+            lags[lag.group_id] = lags.get(lag.group_id, 0) + max(0, lag.high_watermark - lag.committed)
+        groups = [
+            (
+                one.group_id,
+                one.state,
+                str(one.owner) if one.owner >= 0 else _NOTHING,
+                lags.get(one.group_id, _NOTHING),
+            )
+            for one in (await self._sequencer.list_groups(Empty())).groups
+        ]
+        found = await self._sequencer.statistics(Empty())
+        kept = [
+            ("runs", found.runs),
+            ("objects", found.objects),
+            ("bytes", found.live_bytes),
+            ("bytes not compacted yet", found.uncompacted_bytes),
+            ("objects waiting to be deleted", found.retired_objects),
+            ("bytes waiting to be deleted", found.retired_bytes),
+            ("idempotent producers", found.producers),
+            ("open transactions", found.open_transactions),
+            ("open upload sessions", found.open_sessions),
+        ]
+        return [
+            _table("Groups", ("group", "state", "coordinator", "lag in records"), groups),
+            _table("Kept", ("what", "number"), kept),
+        ]
+
+
+_NOTHING = "-"
+MAX_SHOWN = 500
+"""Rows of a table; who has more wants the command line."""
 
 _STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#223}"
-    "table{border-collapse:collapse;width:100%;margin-bottom:2rem}"
-    "td,th{text-align:left;padding:.3rem .8rem;border-bottom:1px solid #dde}h1 small{font-weight:normal;color:#778}"
+    ":root{color-scheme:light dark}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}"
+    "h1{margin-bottom:0}h1+p,.bad,caption{color:#777}h1+p{margin-top:0;font-size:13px}.bad{color:#c33}"
+    "h2{font-size:1.1rem;margin:2rem 0 .3rem}table{border-collapse:collapse;width:100%}"
+    "td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884;overflow-wrap:anywhere}"
+    "th{font-weight:600;color:#777}.number{text-align:right;font-variant-numeric:tabular-nums}"
 )
 
 
 def _page(cluster_id: str, tables: Sequence[str]) -> str:
-    links = '<p><a href="/metrics">metrics</a> · <a href="/readyz">readiness</a></p>'
-    title = f"<h1>Tailrace <small>{html.escape(cluster_id)}</small></h1>"
+    links = '<a href="/metrics">metrics</a> · <a href="/readyz">readiness</a>'
+    title = f"<h1>Tailrace</h1><p>cluster {html.escape(cluster_id)} · {links}</p>"
     head = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Tailrace</title><style>{_STYLE}</style>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        f"<title>Tailrace</title><style>{_STYLE}</style></head>"
     )
-    return f"{head}<body>{title}{links}{''.join(tables)}</body></html>"
+    return f"{head}<body>{title}{''.join(tables)}</body></html>"
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    if not rows:
+        return f"<h2>{title}</h2><p>none</p>"
+    numbers = [all(isinstance(row[place], int) for row in rows) for place in range(len(columns))]
+    head = _row("th", columns, numbers)
+    body = "".join(_row("td", row, numbers) for row in rows[:MAX_SHOWN])
+    more = f"<p>and {len(rows) - MAX_SHOWN:,} more</p>" if len(rows) > MAX_SHOWN else ""
+    return f"<h2>{title}</h2><table>{head}{body}</table>{more}"
+
+
+def _row(tag: str, cells: Sequence[str | int], numbers: Sequence[bool]) -> str:
+    shown = (
+        f"<{tag}{' class=number' if is_number else ''}>"
+        f"{f'{cell:,}' if isinstance(cell, int) else html.escape(cell)}</{tag}>"
+        for cell, is_number in zip(cells, numbers, strict=True)
     )
-    if not body:
-        body = f'<tr><td colspan="{len(columns)}">none</td></tr>'
-    head = "".join(f"<th>{column}</th>" for column in columns)
-    return f"<h2>{title}</h2><table><tr>{head}</tr>{body}</table>"
+    return f"<tr>{''.join(shown)}</tr>"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
 
 import typer
@@ -75,8 +78,20 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, BadStoreUrl | UnknownDatabase):
         return str(error)
     if isinstance(error, OSError):
-        return str(error)
+        return _explain_address(error) or str(error)
     return None
+
+
+def _explain_address(error: OSError) -> str | None:
+    """What asyncio and uvloop say of an address that can't be bound, as HOST:PORT and what to do."""
+    found = re.search(r"\('([^']+)', (\d+)", str(error))
+    if found is None or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+        return None
+    host = f"[{found[1]}]" if ":" in found[1] else found[1]
+    return (
+        f"can't listen at {host}:{found[2]}: {os.strerror(error.errno).lower()}; give another address with --listen, "
+        "--http or --rpc"
+    )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,11 @@ def list_configs(
     if as_json:
         print_json(rows)
     else:
-        print_table(("config", "value", "from"), [(row["name"], row["value"], row["source"]) for row in rows])
+        print_table(
+            ("config", "value", "from"),
+            [(row["name"], row["value"], row["source"]) for row in rows],
+            if_none="no config is set; --all shows the defaults",
+        )
 
 
 @app.command()

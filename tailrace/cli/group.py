@@ -48,7 +48,9 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         print_json(groups)
     else:
         print_table(
-            ("group", "state", "type"), [(one["group"], one["state"], one["protocol_type"]) for one in groups]
+            ("group", "state", "type"),
+            [(one["group"], one["state"], one["protocol_type"]) for one in groups],
+            if_none="no groups",
         )
 
 
@@ -93,6 +95,7 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
     print_table(
         ("member", "instance", "client", "host"),
         [(one["member_id"], one["instance_id"], one["client_id"], one["host"]) for one in found["members"]],
+        if_none="no members",
     )
     print_table(
         ("topic", "partition", "committed", "end offset", "lag"),
@@ -100,6 +103,7 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
             (one["topic"], one["partition"], one["committed"], one["end_offset"], one["lag"])
             for one in found["offsets"]
         ],
+        if_none="no committed offsets",
     )
 
 

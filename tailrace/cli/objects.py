@@ -46,7 +46,7 @@ def list_objects(
     if as_json:
         print_json(objects)
         return
-    print_table(("key", "bytes"), [(one["key"], one["size"]) for one in objects])
+    print_table(("key", "bytes"), [(one["key"], one["size"]) for one in objects], if_none="no objects")
     if len(objects) == limit:
         print(f"the first {limit}; --limit shows more")
 

@@ -17,9 +17,19 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str | None = None,
+    if_none: str | None = None,
 ) -> None:
-    """A table as wide as the terminal; numbers stand to the right. In a pipe, nothing is cut off."""
+    """A table as wide as the terminal; numbers stand to the right. In a pipe, nothing is cut off.
+
+    `if_none` is said instead of a table without rows.
+    """
+    if not rows and if_none is not None:
+        print(if_none)
+        return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

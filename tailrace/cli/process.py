@@ -34,7 +34,7 @@ from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic
 
 log = structlog.get_logger("tailrace.process")
 
-_COMMITTER_PATIENCE_SECONDS = 30.0
+_COMMITTER_PATIENCE_SECONDS = 15.0
 _BROKER_CONFIGS = {
     definition.broker_name: definition
     for definition in TOPIC_CONFIGS.values()
@@ -166,8 +166,9 @@ async def run_agent(settings: Settings) -> None:
         raise CommandFailed("no object store was given; give --store URL, such as s3://bucket/prefix")
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
-            f"{'both' if settings.database else 'neither'} --database and --sequencer were given; give "
-            "--sequencer HOST:PORT, or --database URL for a sequencer inside this agent"
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT, or --database URL for a "
+            "sequencer inside this agent"
         )
     await _run_agent(settings, settings.store, settings.database)
 
@@ -251,6 +252,9 @@ def agent_options(settings: Settings, http_port: int) -> AgentOptions:
 
 async def wait_for_committer(node: SequencerNode, clock: Clock) -> None:
     """Until this process is the committer: one that was killed leaves a lease of seconds behind."""
+    if not node.is_committer:
+        log.warning("waiting for another process to end that uses this database as its sequencer",
+                    address=node.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
     give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
     while not node.is_committer:
         if node.lost is not None:

@@ -25,18 +25,32 @@ Database = Annotated[
 Sequencers = Annotated[
     str | None, typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Where sequencers are served.")
 ]
-Listen = Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="For Kafka clients.")]
+Listen = Annotated[
+    str | None,
+    typer.Option("--listen", metavar="HOST:PORT", help="For Kafka clients. Default: 127.0.0.1:9092"),
+]
 Advertise = Annotated[
     str | None, typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told to use.")
 ]
-Http = Annotated[str | None, typer.Option("--http", metavar="HOST:PORT", help="For metrics and health.")]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="For metrics, health and a page that shows what is there. Default: 127.0.0.1:9644",
+    ),
+]
 Rpc = Annotated[str | None, typer.Option("--rpc", metavar="HOST:PORT", help="For other Tailrace processes.")]
 RpcAdvertise = Annotated[
     str | None, typer.Option("--rpc-advertise", metavar="HOST:PORT", help="What the others are told to use.")
 ]
-Zone = Annotated[str | None, typer.Option("--zone", help="The zone this agent is in.")]
-LogLevelFlag = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
-LogFormatFlag = Annotated[str | None, typer.Option("--log-format", help="auto, json or console.")]
+Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone this agent is in.")]
+LogLevelFlag = Annotated[
+    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+]
+LogFormatFlag = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, json or console.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +60,9 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    data: Annotated[str | None, typer.Option("--data", metavar="DIR", help="Default: ./data")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Where all is kept. Default: ./data")
+    ] = None,
     listen: Listen = None,
     http: Http = None,
     advertise: Advertise = None,
@@ -58,7 +74,7 @@ def serve(
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
-    """Run everything in one process: SQLite and a folder, no services."""
+    """Run all in one process, on SQLite and a folder."""
     settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
                          store=store, database=database, log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_serve
@@ -84,7 +100,7 @@ def agent(
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
-    """Run an agent of a cluster; with --processes N, a supervisor of N."""
+    """Run an agent of a cluster (or N, with --processes)."""
     settings = _settings(config, store=store, database=database, sequencers=sequencer, listen=listen,
                          advertise=advertise, rpc=rpc, rpc_advertise=rpc_advertise, http=http, zone=zone,
                          processes=processes, log_level=log_level, log_format=log_format)  # fmt: skip
@@ -108,7 +124,10 @@ def sequencer(
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
-    """Run a sequencer server; several may share one PostgreSQL. Without --store it collects no garbage."""
+    """Run a sequencer server before PostgreSQL.
+
+    Several may share one database. Without --store it collects no garbage.
+    """
     settings = _settings(config, database=database, rpc=rpc, rpc_advertise=rpc_advertise, http=http, store=store,
                          log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_sequencer
@@ -132,7 +151,7 @@ def compact(
     log_format: LogFormatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Rewrite mixed objects into Parquet with Spark, until nothing qualifies."""
+    """Rewrite mixed objects as Parquet, with Spark."""
     settings = _settings(config, store=store, database=database, sequencers=sequencer, log_level=log_level,
                          log_format=log_format)  # fmt: skip
     from tailrace.cli.compact import run_compact

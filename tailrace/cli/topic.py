@@ -38,6 +38,7 @@ def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         print_table(
             ("topic", "partitions", "id"),
             [(topic["name"], topic["partitions"], topic["topic_id"]) for topic in found],
+            if_none="no topics",
         )
 
 
