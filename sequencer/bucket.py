@@ -57,7 +57,7 @@ async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoi
             unreadable.append(place)
             problems.append(f"checkpoint {key} can't be read: {error}")
 
-    await _each(sorted(await list_heads(store, cluster_id)), read)
+    await each(sorted(await list_heads(store, cluster_id)), read)
     for chain in checkpoint.chains(heads):
         try:
             return FoundCheckpoints(chain, await _rows_of(store, chain), heads, unreadable, problems)
@@ -204,7 +204,7 @@ async def find_objects(
             return
         found.later.append(later)
 
-    await _each(unknown, read)
+    await each(unknown, read)
     found.later.sort(key=lambda later: later.key)
     found.rotten.sort()
     return found
@@ -225,14 +225,17 @@ async def _read_later(store: ObjectStore, info: ObjectInfo) -> LaterObject:
     return LaterObject(info.key, len(data), crc32c(data), read_footer(data, len(data)))
 
 
-async def _each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
-    """Act on all, a few at a time."""
+async def each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
+    """Act on all, a few at a time. Raises what the first that failed raised."""
     waiting = iter(items)
 
     async def work() -> None:
         for item in waiting:
             await act(item)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(READS_AT_ONCE, len(items))):
-            group.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(READS_AT_ONCE, len(items))):
+                group.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

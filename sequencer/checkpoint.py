@@ -28,6 +28,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.rows import HOT, KEYS, Changes, CommitRow, Row, key_of
+from tailrace import messagepack
 from tailrace.object_store.api import Buffer
 
 VERSION = 1
@@ -200,7 +201,7 @@ def encode_head(head: Head) -> bytes:
 def decode_head(data: Buffer) -> Head:
     """A stored head. Raises InvalidCheckpoint."""
     try:
-        head = _heads.decode(unseal(data))
+        head = messagepack.decode(_heads, unseal(data))
     except msgspec.DecodeError as error:
         raise InvalidCheckpoint(f"no head: {error}") from error
     if head.version not in READABLE_VERSIONS:
@@ -221,7 +222,7 @@ def decode_part(data: Buffer, part: Part) -> list[Table]:
         )
     del computed
     try:
-        return _tables.decode(unseal(data))
+        return messagepack.decode(_tables, unseal(data))
     except msgspec.DecodeError as error:
         raise InvalidCheckpoint(f"{part.key}: no part: {error}") from error
 
@@ -268,10 +269,10 @@ class _TableCodec:
         self._keys: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[key])  # type: ignore[valid-type]
 
     def rows(self, data: msgspec.Raw) -> list[Row]:
-        return [self._kind(*msgspec.structs.astuple(stored)) for stored in self._rows.decode(data)]
+        return [self._kind(*msgspec.structs.astuple(stored)) for stored in messagepack.decode(self._rows, data)]
 
     def keys(self, data: msgspec.Raw) -> list[tuple[object, ...]]:
-        return [msgspec.structs.astuple(key) for key in self._keys.decode(data)]
+        return [msgspec.structs.astuple(key) for key in messagepack.decode(self._keys, data)]
 
 
 def _definition(one: msgspec.structs.FieldInfo) -> Any:

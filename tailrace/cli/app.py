@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from tailrace.cli import config, group, objects, processes, topic
+from tailrace.cli import audit, config, group, objects, processes, recover, topic
 from tailrace.cli.failures import CommandFailed
 from tailrace.settings import BadSettings
 
@@ -21,6 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 processes.register(app)
+audit.register(app)
+recover.register(app)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(objects.app, name="object")

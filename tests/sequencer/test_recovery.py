@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
@@ -22,195 +21,29 @@ from sequencer.api import (
     IncarnationChanged,
     InitProducer,
     MetadataRequest,
-    ObjectDescription,
-    ObjectKind,
     OffsetPosition,
     OpenSession,
     ProducerFenced,
-    Run,
-    RunProposal,
-    SessionGrant,
     Topic,
     TransactionRef,
     TransactionsRequest,
     TransactionState,
-    Verdict,
 )
 from sequencer.bucket import read_checkpoints
 from sequencer.checkpoint import ClusterFile
-from sequencer.checkpointer import Checkpointer, read_cluster_file
-from sequencer.committer import LocalSequencer
+from sequencer.checkpointer import read_cluster_file
 from sequencer.memory import MemoryRowStore
 from sequencer.recovery import RecoveryRefused, recover
-from sequencer.recovery_plan import RecoveryReport
 from sequencer.rows import CounterRow, ObjectRow, RunRow, TopicRow
-from sequencer.settings import SequencerSettings
-from tailrace.clock import ManualClock, SeededEntropy
-from tailrace.ids import TopicPartition
-from tailrace.mixed_object import SealedObject, coordinates, seal
+from tailrace.clock import SeededEntropy
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import assemble, read_header
+from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
 from tests.support.row_samples import changes
 
-SETTINGS = SequencerSettings(session_lease_ms=10_000_000, checkpoint_interval_ms=1_000)
-AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
-RESERVATION = 1_000
 
-
-@dataclass(frozen=True)
-class Batch:
-    """What a producer wrote: its records are told apart by `name`."""
-
-    name: str
-    records: int = 1
-    producer_id: int = -1
-    sequence: int = -1
-    epoch: int = 0
-    is_transactional: bool = False
-
-    @property
-    def bytes(self) -> bytes:
-        return assemble(
-            self.name.encode().ljust(8, b"."),
-            attributes=0x10 if self.is_transactional else 0,
-            record_count=self.records,
-            last_offset_delta=self.records - 1,
-            base_timestamp=5,
-            max_timestamp=5,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch if self.producer_id >= 0 else -1,
-            base_sequence=self.sequence,
-        )
-
-
-@dataclass
-class World:
-    """A cluster whose database can be lost: `told` is what was acknowledged, by (topic, partition, name)."""
-
-    clock: ManualClock = field(default_factory=ManualClock)
-    entropy: SeededEntropy = field(default_factory=lambda: SeededEntropy(5))
-    number: int = 0
-    told: dict[tuple[str, int, str], int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.rows = MemoryRowStore(self.clock, cluster_id="c")
-        self.bucket = MemoryStore(self.clock)
-        self.session: SessionGrant
-        self.sequencer: LocalSequencer
-        self.checkpointer: Checkpointer
-        self.topics: dict[str, Topic] = {}
-
-    async def lead(self) -> None:
-        self.checkpointer = Checkpointer(
-            self.bucket, self.rows, self.clock, interval_ms=1_000, reservation=RESERVATION
-        )
-        self.sequencer = LocalSequencer(
-            self.rows, self.clock, self.entropy, SETTINGS, checkpointer=self.checkpointer
-        )
-        await self.sequencer.start()
-        await self.checkpointer.export()
-        agent = await self.sequencer.register_agent(AGENT)
-        self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
-        self.number = 0
-
-    async def make_topic(self, name: str, partitions: int = 1) -> Topic:
-        made = asyncio.ensure_future(self.sequencer.create_topic(CreateTopic(name, partitions, {"a": name})))
-        while not made.done():
-            await asyncio.sleep(0)
-            await self.checkpointer.export()
-        self.topics[name] = await made
-        return self.topics[name]
-
-    async def checkpoint(self) -> None:
-        for _ in range(4):
-            await self.checkpointer.export()
-            for _ in range(20):
-                await asyncio.sleep(0)
-
-    async def upload(self, runs: Sequence[tuple[str, int, Sequence[Batch]]]) -> tuple[SealedObject, str]:
-        sealed = seal(
-            [
-                (
-                    TopicPartition(self.topics[topic].topic_id, partition),
-                    topic,
-                    [(coordinates(read_header(batch.bytes)), [batch.bytes]) for batch in batches],
-                )
-                for topic, partition, batches in runs
-            ],
-            object_id=self.entropy.uuid(),
-            session_id=self.session.session_id,
-            number=self.number,
-            created_ms=self.clock.wall_ms(),
-        )
-        key = f"{self.session.prefix}{self.number:012d}"
-        await self.bucket.put(key, sealed.parts)
-        self.number += 1
-        return sealed, key
-
-    async def write(
-        self, topic: str, *batches: Batch, partition: int = 0, transactions: Sequence[int] = ()
-    ) -> None:
-        sealed, key = await self.upload([(topic, partition, batches)])
-        described = ObjectDescription(
-            sealed.footer.object_id, ObjectKind.MIXED, key, sealed.size, sealed.crc, sealed.footer.data_length,
-            sealed.footer.created_ms,
-        )  # fmt: skip
-        proposals = [
-            RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches, list(transactions))
-            for run in sealed.footer.runs
-        ]
-        answer = await self.sequencer.commit(
-            CommitRequest(self.session.session_id, sealed.footer.number, 0, described, proposals)
-        )
-        for batch, outcome in zip(batches, answer.runs[0].outcomes, strict=True):
-            if outcome.base_offset >= 0:
-                self.told[topic, partition, batch.name] = outcome.base_offset
-
-    async def lose_database(self) -> None:
-        """The committer dies with its database."""
-        self.rows = MemoryRowStore(self.clock, cluster_id="new")
-
-    async def recover(self, *, is_watched: bool = False) -> RecoveryReport:
-        return await recover(
-            self.bucket, self.rows, self.clock, holder="r", settings=SETTINGS, is_watched=is_watched
-        )
-
-    async def runs(self, topic: str, partition: int = 0) -> list[Run]:
-        """Tiling, from log start to the end."""
-        topic_id = self.topics[topic].topic_id
-        ends = await self.sequencer.find_batches(
-            FindRequest([FindPartition(topic_id, partition, 0, 1 << 30)])
-        )
-        at = ends.partitions[0].log_start_offset
-        answer = await self.sequencer.find_batches(
-            FindRequest([FindPartition(topic_id, partition, at, 1 << 30)])
-        )
-        found = answer.partitions[0]
-        for run in found.runs:
-            assert run.base_offset == at, f"{run.base_offset} follows {at}"
-            at = run.end_offset
-        assert at == found.high_watermark
-        return found.runs
-
-    async def read(self, topic: str, partition: int = 0) -> dict[str, int]:
-        """The offset of every batch that is there, by name."""
-        found: dict[str, int] = {}
-        for run in await self.runs(topic, partition):
-            if run.kind is ObjectKind.MARKERS:
-                continue
-            data, start = await self.bucket.get(run.key), run.start
-            for batch in run.batches:
-                if batch.verdict is Verdict.STORED:
-                    name = data[start + 61 : start + 69].decode().rstrip(".")
-                    assert name not in found, f"{name} twice"
-                    found[name] = batch.base_offset
-                start += batch.length
-        return found
-
-
-def run(use: Callable[[World], Awaitable[None]]) -> None:
+def run(use: Callable[[LosableCluster], Awaitable[None]]) -> None:
     async def whole() -> None:
-        world = World()
+        world = LosableCluster()
         await world.lead()
         await use(world)
 
@@ -218,7 +51,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_what_was_checkpointed_is_where_it_was_and_what_came_later_is_above_all_that_was_assigned() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t", 2)
         await world.write("t", Batch("a", 3), Batch("b", 2))
         await world.checkpoint()
@@ -246,7 +79,7 @@ def test_what_was_checkpointed_is_where_it_was_and_what_came_later_is_above_all_
 
 
 def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a", 3))
         await world.checkpoint()
@@ -266,7 +99,7 @@ def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
 
 
 def test_the_logs_epoch_rises_where_it_goes_on() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         topic = await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -283,7 +116,7 @@ def test_the_logs_epoch_rises_where_it_goes_on() -> None:
 
 
 def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kept() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a", 2, 7, 0))
         await world.checkpoint()
@@ -301,7 +134,7 @@ def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kep
 
 
 def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         first = world.session
@@ -324,7 +157,7 @@ def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None
 
 
 def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.upload([("t", 0, [Batch("orphan")])])
         await world.sequencer.commit(CommitRequest(world.session.session_id, 0, 0, None, []))
@@ -340,7 +173,7 @@ def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
 
 
 def test_group_offsets_are_those_of_the_checkpoint() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         topic = await world.make_topic("t")
         await world.write("t", Batch("a", 5))
 
@@ -362,7 +195,7 @@ def test_group_offsets_are_those_of_the_checkpoint() -> None:
 
 
 def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         topic = await world.make_topic("t")
         grant = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
         asked = TransactionRef("x", grant.producer_id, grant.producer_epoch)
@@ -401,7 +234,7 @@ def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced
 
 
 def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         world.topics["lost"] = Topic(UUID(int=99), "lost", 3, {}, 0)
@@ -419,7 +252,7 @@ def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
 
 
 def test_a_second_loss_starts_from_the_first_recovery() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -442,7 +275,7 @@ def test_a_second_loss_starts_from_the_first_recovery() -> None:
 
 
 def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a", 2))
         await world.write("t", Batch("b"))
@@ -465,7 +298,7 @@ def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
 
 
 def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -488,7 +321,7 @@ def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
 
 
 def test_a_dry_run_touches_nothing() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a"))
         await world.checkpoint()
@@ -501,7 +334,7 @@ def test_a_dry_run_touches_nothing() -> None:
 
 
 def test_only_an_empty_database_without_a_committer_is_touched() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         with pytest.raises(RecoveryRefused, match="not empty"):
@@ -522,7 +355,7 @@ def test_only_an_empty_database_without_a_committer_is_touched() -> None:
 
 
 def test_a_cluster_that_lives_is_not_recovered() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         live = world.checkpointer
@@ -540,7 +373,7 @@ def test_a_cluster_that_lives_is_not_recovered() -> None:
 
 
 def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         old, old_checkpointer = world.sequencer, world.checkpointer
@@ -557,7 +390,7 @@ def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
 
 
 def test_a_database_that_is_half_filled_serves_nobody() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         await world.lose_database()
@@ -571,7 +404,7 @@ def test_a_database_that_is_half_filled_serves_nobody() -> None:
 
 
 def test_an_empty_bucket_and_an_unknown_cluster_are_refused() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         nothing = MemoryStore(world.clock)
         with pytest.raises(RecoveryRefused):
             await recover(nothing, None, world.clock, holder="r")
@@ -582,7 +415,7 @@ def test_an_empty_bucket_and_an_unknown_cluster_are_refused() -> None:
 
 
 def test_counters_go_on_above_all_that_was_given_out() -> None:
-    async def use(world: World) -> None:
+    async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.checkpoint()
         given = [(await world.sequencer.init_producer(InitProducer())).producer_id for _ in range(3)]
