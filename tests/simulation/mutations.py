@@ -1,0 +1,728 @@
+"""Bugs planted in the product, one at a time, to see that the simulation finds them.
+
+    python -m tests.simulation.mutations [--only NAME] [--seeds 60]
+
+runs each bug on seed after seed until one finds it, and prints how many that took. A bug that no seed finds is a
+failure: either the simulation doesn't look, or the code that the bug takes away does nothing.
+
+A bug is a patch: a function of the product replaced for the time of a run. `needs` narrows the scenario that a seed
+draws to where the bug could show (a compaction bug needs a compactor); everything else is as drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+import msgspec
+
+import agent.groups.coordinator as coordinator_module
+import cache.reader as reader_module
+import compactor.rewrite as rewrite_module
+import sequencer.committer as committer_module
+import sequencer.compaction as compaction
+import sequencer.garbage as garbage
+import sequencer.groups as groups
+import sequencer.leases as leases
+import sequencer.node as node_module
+import sequencer.retention as retention
+import sequencer.sessions as sessions
+import sequencer.topics as topics
+import sequencer.transactions as transactions
+from agent.groups.group import Group
+from agent.produce.lanes import Lane, Lanes
+from agent.protocol.error_codes import ErrorCode
+from sequencer import assign
+from sequencer.api import (
+    BatchError,
+    BatchOutcome,
+    CommitAnswer,
+    DeadSession,
+    Empty,
+    FindPartition,
+    FindRequest,
+    GarbageRequest,
+    ProducerGrant,
+    RunOutcome,
+    Verdict,
+)
+from sequencer.memory import MemoryRowStore
+from sequencer.node import SequencerNode
+from sequencer.producers import STORE, Judgement
+from sequencer.rows import AbortedRow, GroupRow, OpenRangeRow, ProducerRow, SessionRow
+from sequencer.state import HotState, replace_row
+from tests.simulation.scenario import Scenario, draw
+from tests.simulation.world import entropy_of, simulate
+
+MAX_SEEDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One planted bug. `patches`: (where, attribute, what stands there instead, made from what stood there)."""
+
+    name: str
+    patches: Sequence[tuple[Any, str, Callable[[Any], Any]]]
+    needs: dict[str, Any] = field(default_factory=dict)
+
+    def scenario(self, seed: int) -> Scenario:
+        """What the seed draws, with what the bug needs."""
+        return replace(draw(entropy_of(seed, "scenario")), **self.needs)
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for where, attribute, change in self.patches:
+                changed = change(getattr(where, attribute))
+                stack.enter_context(mock.patch.object(where, attribute, changed))
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How a planted bug was found; `seeds` is 0 when it wasn't."""
+
+    mutation: Mutation
+    seeds: int
+    seconds: float
+    what: str = ""
+
+
+def find(mutation: Mutation, max_seeds: int = MAX_SEEDS, first: int = 0) -> Finding:
+    """Run seeds until one is violated."""
+    started = time.process_time()
+    with mutation.planted():
+        for seed in range(first, first + max_seeds):
+            violations = simulate(seed, mutation.scenario(seed)).violations
+            if violations:
+                seconds = time.process_time() - started
+                return Finding(mutation, seed - first + 1, seconds, _short(violations))
+    return Finding(mutation, 0, time.process_time() - started)
+
+
+def _short(violations: Sequence[str]) -> str:
+    text = violations[0].strip().splitlines()[-1]
+    return text if len(text) <= 150 else text[:147] + "..."
+
+
+# --- what stands in the place of the product's functions
+
+
+def always(value: Any) -> Callable[[Any], Any]:
+    """A function that gives the same, whatever it is asked."""
+    return lambda original: lambda *args, **kwargs: value
+
+
+def does_nothing(original: Any) -> Any:
+    return lambda *args, **kwargs: None
+
+
+def _answers_before_the_commit(original: Any) -> Any:
+    async def commit(
+        self: Any, session: Any, number: int, description: Any, proposals: Any, deadline: Any, **more: Any
+    ) -> Any:
+        wanted = [FindPartition(each.topic_id, each.partition, 0, 0) for each in proposals]
+        found = await self._sequencer.find_batches(FindRequest(wanted))
+        runs = []
+        for proposal, partition in zip(proposals, found.partitions, strict=True):
+            offset, outcomes = partition.high_watermark, []
+            for batch in proposal.batches:
+                outcomes.append(BatchOutcome(BatchError.NONE, offset))
+                offset += batch.record_count
+            runs.append(RunOutcome(outcomes, 0))
+        self._spawn(_later(original(self, session, number, description, proposals, None)))
+        return CommitAnswer(0, runs)
+
+    return commit
+
+
+async def _later(work: Any) -> None:
+    await work
+
+
+def _trusts_every_upload(original: Any) -> Any:
+    async def upload(self: Any, session: Any, key: str, sealed: Any) -> None:
+        await original(self, session, key, sealed)
+
+    return upload
+
+
+def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
+    """Judgements that should refuse (or know) a batch have it stored."""
+
+    def change(original: Any) -> Any:
+        def judge(*args: Any) -> Judgement:
+            judged: Judgement = original(*args)
+            return STORE if judged.error in errors else judged
+
+        return judge
+
+    return change
+
+
+def _tells_duplicates_a_wrong_offset(original: Any) -> Any:
+    def judge(*args: Any) -> Judgement:
+        judged: Judgement = original(*args)
+        if judged.error is BatchError.DUPLICATE:
+            return Judgement(BatchError.DUPLICATE, judged.base_offset + 1)
+        return judged
+
+    return judge
+
+
+def _admits_instead(*errors: BatchError) -> Callable[[Any], Any]:
+    def change(original: Any) -> Any:
+        def admit(*args: Any, **kwargs: Any) -> BatchError:
+            error: BatchError = original(*args, **kwargs)
+            return BatchError.NONE if error in errors else error
+
+        return admit
+
+    return change
+
+
+def _any_session_is_live(original: Any) -> Any:
+    def live_session(draft: Any, session_id: UUID) -> Any:
+        found = draft.get(SessionRow, session_id)
+        return found if found is not None else original(draft, session_id)
+
+    return live_session
+
+
+def _applies_each_commit_anew(original: Any) -> Any:
+    def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
+        session = draft.get(SessionRow, request.session_id)
+        if session is not None and request.number < session.next_number:
+            draft.put(replace_row(session, next_number=request.number))
+            try:
+                return sessions.apply_commit(
+                    draft, draft.get(SessionRow, request.session_id), request, self._settings
+                )
+            finally:
+                draft.put(session)
+        return original(self, draft, change, request)
+
+    return decide
+
+
+def _applies_commits_as_they_come(original: Any) -> Any:
+    def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
+        session = draft.get(SessionRow, request.session_id)
+        if session is not None and session.closed_ms is None and request.number > session.next_number:
+            early = replace_row(session, next_number=request.number)
+            draft.put(early)
+            answer = sessions.apply_commit(draft, early, request, self._settings)
+            draft.put(session)
+            return answer
+        known = sessions.known_answer(draft, request)
+        if known is not None and session is not None and request.number == session.next_number:
+            draft.put(replace_row(session, next_number=request.number + 1))
+        return original(self, draft, change, request)
+
+    return decide
+
+
+def _does_not_wait_for_the_session_before(original: Any) -> Any:
+    async def commit(self: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
+        session.after = None
+        return await original(self, session, *args, **kwargs)
+
+    return commit
+
+
+def _keeps_its_state_after_a_failed_write(original: Any) -> Any:
+    async def write(self: Any, draft: Any, epoch: int) -> None:
+        await self._store.write(draft.changes, epoch)
+
+    return write
+
+
+def _shows_before_it_writes(original: Any) -> Any:
+    async def write(self: Any, draft: Any, epoch: int) -> None:
+        self._state.apply(draft.changes)
+        await original(self, draft, epoch)
+
+    return write
+
+
+def _takes_any_epoch(original: Any) -> Any:
+    async def write(self: Any, changes: Any, committer_epoch: int) -> None:
+        await original(self, changes, self._epoch)
+
+    return write
+
+
+def _forgets_producers_at_load(original: Any) -> Any:
+    def init(self: Any, loaded: Any) -> None:
+        original(self, {kind: rows for kind, rows in loaded.items() if kind is not ProducerRow})
+
+    return init
+
+
+def _sweeps_open_sessions(original: Any) -> Any:
+    async def find_garbage(state: Any, store: Any, limit: int, settings: Any) -> Any:
+        found = await original(state, store, limit, settings)
+        opened = [
+            DeadSession(row.session_id, row.prefix, 0)
+            for row in state.all(SessionRow)
+            if row.closed_ms is None
+        ]
+        return msgspec.structs.replace(found, sessions=[*found.sessions, *opened])
+
+    return find_garbage
+
+
+def _sweep_ends_quietly(original: Any) -> Any:
+    def session_swept(draft: Any, request: Any, settings: Any) -> Any:
+        row = draft.get(SessionRow, request.session_id)
+        if row is not None and row.closed_ms is None:
+            return Empty()
+        return original(draft, request, settings)
+
+    return session_swept
+
+
+def _collects_what_is_used(original: Any) -> Any:
+    """Garbage by age: whatever is older than a second."""
+
+    async def collect(sequencer: Any, store: Any, clock: Any, **more: Any) -> Any:
+        await sequencer.garbage(GarbageRequest(1))
+        old = [info.key async for info in store.list("") if info.modified_ms < clock.wall_ms() - 1_000]
+        await store.delete([key for key in old if "/mixed/" in key])
+        return await original(sequencer, store, clock, **more)
+
+    return collect
+
+
+def _ends_without_aborted_ranges(original: Any) -> Any:
+    def end_range(draft: Any, opened: Any, producer_epoch: int, is_commit: bool) -> None:
+        original(draft, opened, producer_epoch, is_commit)
+        if not is_commit:
+            for row in draft.aborted_on(opened.topic_id, opened.partition):
+                if row.producer_id == opened.producer_id and row.first_offset == opened.first_offset:
+                    draft.delete(AbortedRow, row.topic_id, row.partition, row.producer_id, row.first_offset)
+
+    return end_range
+
+
+def _commits_what_is_aborted(original: Any) -> Any:
+    def end_range(draft: Any, opened: Any, producer_epoch: int, is_commit: bool) -> None:
+        original(draft, opened, producer_epoch, True)
+
+    return end_range
+
+
+def _ends_one_partition_only(original: Any) -> Any:
+    def finish(draft: Any, row: Any, *, is_commit: bool) -> Any:
+        kept = replace_row(row, partitions=row.partitions[:1])
+        for topic_id, number in row.partitions[1:]:
+            draft.delete(OpenRangeRow, topic_id, number, row.producer_id)
+        return original(draft, kept, is_commit=is_commit)
+
+    return finish
+
+
+def _times_out_without_a_new_epoch(original: Any) -> Any:
+    def abort_and_fence(draft: Any, row: Any) -> None:
+        draft.put(replace_row(transactions._finish(draft, row, is_commit=False), updated_ms=draft.now_ms))
+
+    return abort_and_fence
+
+
+def _takes_over_without_a_new_epoch(original: Any) -> Any:
+    def init_producer(draft: Any, request: Any, settings: Any) -> Any:
+        with mock.patch.object(transactions, "_bumped", lambda draft, row: row):
+            return original(draft, request, settings)
+
+    return init_producer
+
+
+def _remembers_ends_too_long(original: Any) -> Any:
+    def answer_before(row: Any, request: Any) -> Any:
+        named = request.transaction
+        asked = (named.producer_id, named.producer_epoch)
+        is_last = asked == (row.ended_id, row.ended_epoch) and row.ended_is_commit == request.is_commit
+        if is_last and asked != (row.producer_id, row.producer_epoch):
+            return ProducerGrant(row.answered_id, row.answered_epoch)
+        return original(row, request)
+
+    return answer_before
+
+
+def _shows_pending_positions(original: Any) -> Any:
+    def position_row(draft: Any, request: Any, position: Any, producer_id: int | None) -> Any:
+        return original(draft, request, position, None)
+
+    return position_row
+
+
+def _drops_positions_at_the_end(original: Any) -> Any:
+    def end_offsets(draft: Any, group_id: str, producer_id: int, is_commit: bool) -> None:
+        original(draft, group_id, producer_id, False)
+
+    return end_offsets
+
+
+def _any_generation_commits(original: Any) -> Any:
+    def check_committer(draft: Any, request: Any, settings: Any) -> Any:
+        row = draft.get(GroupRow, request.group_id)
+        return row if row is not None else original(draft, request, settings)
+
+    return check_committer
+
+
+def _all_generations_are_fine(original: Any) -> Any:
+    def heartbeat(self: Any, now: float, *rest: Any) -> ErrorCode:
+        original(self, now, *rest)
+        return ErrorCode.NONE
+
+    return heartbeat
+
+
+def _keeps_no_generations(original: Any) -> Any:
+    def restored(state: Any, *rest: Any) -> Any:
+        return original(msgspec.structs.replace(state, generation=0, members=[], blob=b""), *rest)
+
+    return restored
+
+
+def _steps_over_a_run(original: Any) -> Any:
+    async def read(self: Any, runs: Any, *args: Any, **kwargs: Any) -> Any:
+        kept = [run for index, run in enumerate(runs) if index != 1 or len(runs) < 4]
+        return await original(self, kept, *args, **kwargs)
+
+    return read
+
+
+def _moves_log_start_anywhere(original: Any) -> Any:
+    def move(draft: Any, row: Any, offset: int) -> int:
+        draft.put(replace_row(row, log_start_offset=offset))
+        draft.tell(row.topic_id, row.partition)
+        draft.visible_change()
+        return offset
+
+    return move
+
+
+def _deletes_one_too_many(original: Any) -> Any:
+    def move(draft: Any, row: Any, offset: int) -> int:
+        moved: int = original(draft, row, min(offset + 1, row.end_offset))
+        return moved
+
+    return move
+
+
+def _gives_names_their_ids_again(original: Any) -> Any:
+    def create(draft: Any, request: Any, topic_id: UUID, *rest: Any) -> Any:
+        return original(draft, request, UUID(bytes=request.name.encode().ljust(16, b".")[:16]), *rest)
+
+    return create
+
+
+def _serves_repeated_batches(original: Any) -> Any:
+    def select(runs: Any, *args: Any, **kwargs: Any) -> Any:
+        shown = []
+        for run in runs:
+            batches = []
+            for batch in run.batches:
+                if batch.verdict is Verdict.DUPLICATE:
+                    batch = msgspec.structs.replace(
+                        batch, verdict=Verdict.STORED, base_offset=run.end_offset, record_count=1
+                    )
+                batches.append(batch)
+            shown.append(msgspec.structs.replace(run, batches=batches))
+        return original(shown, *args, **kwargs)
+
+    return select
+
+
+def _takes_batches_as_they_come(original: Any) -> Any:
+    """Requests enter the buffer when it suits, not in the order in which they were read."""
+
+    def submit(self: Any, batches: Any) -> None:
+        loop = asyncio.get_running_loop()
+        lane = self._lanes[0]
+        loop.call_later(0.02 * lane._entropy.fraction(), lambda: original(self, batches))
+
+    return submit
+
+
+def _ignores_what_stands_there(original: Any) -> Any:
+    async def still_there(draft: Any, store: Any, replacement: Any) -> Any:
+        found = []
+        for base_offset, object_id in replacement.replaced:
+            runs = await store.runs_of_object(object_id)
+            found += [
+                run
+                for run in runs
+                if (run.topic_id, run.partition, run.base_offset)
+                == (replacement.topic_id, replacement.partition, base_offset)
+            ]
+        return found
+
+    return still_there
+
+
+def _holds_less(original: Any) -> Any:
+    def batches(piece: Any, data: Any) -> Any:
+        for number, batch in enumerate(original(piece, data)):
+            if number != 1:
+                yield batch
+
+    return batches
+
+
+def _loses_pending_commits(original: Any) -> Any:
+    """An agent tells its producers that all is well when the session has ended."""
+
+    async def commit(
+        self: Any, session: Any, number: int, description: Any, proposals: Any, *rest: Any, **more: Any
+    ) -> Any:
+        answer = await original(self, session, number, description, proposals, *rest, **more)
+        if answer is None and proposals:
+            outcomes = [
+                RunOutcome([BatchOutcome(BatchError.NONE, 0) for _ in each.batches], 0) for each in proposals
+            ]
+            return CommitAnswer(0, outcomes)
+        return answer
+
+    return commit
+
+
+def _keeps_putting(original: Any) -> Any:
+    return lambda self, grant, asked_at: asked_at + 1e9
+
+
+def at(*misfortunes: str) -> tuple[tuple[float, str], ...]:
+    """Misfortunes, one after the other."""
+    return tuple((0.8 + 0.6 * number, kind) for number, kind in enumerate(misfortunes))
+
+
+COMPACTS = {"compacts": True}
+TRANSACTIONS = {"transactional_producers": 2}
+PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
+GROUPS = {
+    "group_members": 3,
+    "batches": 10,
+    "trouble_s": 7.0,
+    "misfortunes": at("an agent is cut off", "an agent stops for a while", "a client stops for a while"),
+}
+LONG_STOPS = {
+    "misfortunes": at("an agent stops for a while", "an agent stops for a while"),
+    "trouble_s": 6.0,
+    "idempotent_producers": 2,
+}
+
+MUTATIONS: tuple[Mutation, ...] = (
+    # --- write path
+    Mutation("the answer leaves before the commit", [(Lane, "_commit", _answers_before_the_commit)]),
+    Mutation("every upload is taken for done", [(Lane, "_upload", _trusts_every_upload)]),
+    Mutation(
+        "a commit under an ended session is told as stored", [(Lane, "_commit", _loses_pending_commits)]
+    ),
+    Mutation(
+        "requests enter the buffer out of order", [(Lanes, "submit", _takes_batches_as_they_come)],
+        {"plain_producers": 2},
+    ),
+    Mutation(
+        "a new session does not wait for the last answer of the one before",
+        [(Lane, "_commit", _does_not_wait_for_the_session_before)],
+        {"plain_producers": 3, "batches": 20},
+    ),
+    Mutation(
+        "commits are applied as they come, not by number",
+        [(committer_module.LocalSequencer, "_decide_commit", _applies_commits_as_they_come)],
+    ),
+    Mutation(
+        "a commit that is asked twice is applied twice",
+        [
+            (sessions, "known_answer", does_nothing),
+            (committer_module.LocalSequencer, "_decide_commit", _applies_each_commit_anew),
+        ],
+        {"plain_producers": 2},
+    ),
+    Mutation(
+        "a gap in the sequences is not checked", [(assign, "judge", _stores_instead(BatchError.SEQUENCE_GAP))],
+        {"idempotent_producers": 2, "window": 5},
+    ),
+    Mutation(
+        "a duplicate is not recognised", [(assign, "judge", _stores_instead(BatchError.DUPLICATE))],
+        {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "a duplicate is told another offset", [(assign, "judge", _tells_duplicates_a_wrong_offset)],
+        {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "producers' states are lost at fail-over", [(HotState, "__init__", _forgets_producers_at_load)],
+        {"idempotent_producers": 2},
+    ),
+    # --- sessions, leases, the committer
+    Mutation(
+        "a commit under a closed session is accepted", [(sessions, "live_session", _any_session_is_live)],
+        LONG_STOPS,
+    ),
+    Mutation(
+        "uploads go on after the session's lease", [(Lane, "_no_put_after", _keeps_putting)], LONG_STOPS
+    ),
+    Mutation(
+        "after a failed write the old state goes on",
+        [(committer_module.LocalSequencer, "_write", _keeps_its_state_after_a_failed_write)],
+    ),
+    Mutation(
+        "readers see what is not written yet",
+        [(committer_module.LocalSequencer, "_write", _shows_before_it_writes)],
+    ),
+    Mutation(
+        "the committer's epoch is not checked", [(MemoryRowStore, "write", _takes_any_epoch)],
+        {"is_on_sqlite": False, "misfortunes": at(*2 * ["the committer stops for a while"])},
+    ),
+    Mutation(
+        "a committer answers past its lease",
+        [(SequencerNode, "is_committer", lambda original: property(lambda self: self._local is not None))],
+        {"misfortunes": at(*2 * ["the committer stops for a while"])},
+    ),
+    # --- garbage
+    Mutation(
+        "the collector sweeps open sessions",
+        [
+            (garbage, "find_garbage", _sweeps_open_sessions),
+            (garbage, "session_swept", _sweep_ends_quietly),
+        ],
+    ),
+    Mutation("the collector deletes by age", [(node_module, "collect", _collects_what_is_used)]),
+    Mutation("a dead prefix is looked at once only", [(garbage, "EMPTY_SWEEPS_NEEDED", lambda original: 1)]),
+    Mutation("expired sessions stay open", [(leases, "expire_sessions", always(0))]),
+    # --- the log's start, topics, retention
+    Mutation(
+        "log start moves back", [(topics, "move_log_start", _moves_log_start_anywhere)],
+        {"misfortunes": at(*8 * ["records are deleted"]), "idempotent_producers": 2},
+    ),
+    Mutation(
+        "one record too many is deleted", [(topics, "move_log_start", _deletes_one_too_many)],
+        {"misfortunes": at(*5 * ["records are deleted"]), "idempotent_producers": 2},
+    ),
+    Mutation(
+        "a topic that is made again has its old id",
+        [(topics, "create_topic", _gives_names_their_ids_again)],
+        {"makes_again": True, "misfortunes": at("a topic is made again")},
+    ),
+    Mutation(
+        "retention forgets whose bytes it counts",
+        [(retention, "expired_end", lambda original: lambda runs, *rest: runs[-1].end_offset if runs else None)],
+    ),
+    # --- reading
+    Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
+    Mutation(
+        "repeated batches are served", [(reader_module, "select_batches", _serves_repeated_batches)],
+        {"idempotent_producers": 2},
+    ),
+    # --- transactions
+    Mutation(
+        "the last stable offset is the high watermark",
+        [(HotState, "last_stable_offset", lambda original: lambda self, row: row.end_offset)],
+        TRANSACTIONS,
+    ),
+    Mutation(
+        "aborted ranges are not kept", [(transactions, "_end_range", _ends_without_aborted_ranges)], TRANSACTIONS
+    ),
+    Mutation("an abort commits", [(transactions, "_end_range", _commits_what_is_aborted)], TRANSACTIONS),
+    Mutation(
+        "a transaction ends on its first partition only",
+        [(transactions, "_finish", _ends_one_partition_only)],
+        {**TRANSACTIONS, "partitions": 3},
+    ),
+    Mutation(
+        "a batch of a closed transaction is taken",
+        [(transactions, "admit", _admits_instead(BatchError.TRANSACTION_CLOSED, BatchError.INVALID_PRODUCER_EPOCH))],
+        TRANSACTIONS,
+    ),
+    Mutation(
+        "a time-out aborts without a new epoch",
+        [(transactions, "_abort_and_fence", _times_out_without_a_new_epoch)],
+        {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for a while"])},
+    ),
+    Mutation(
+        "a transactional id is taken over without a new epoch",
+        [(transactions, "init_producer", _takes_over_without_a_new_epoch)],
+        TRANSACTIONS,
+    ),
+    Mutation(
+        "an end is given the answer of the one before",
+        [(transactions, "_answer_before", _remembers_ends_too_long)],
+        {**TRANSACTIONS, "misfortunes": at("an agent stops for a while", "a client stops for a while")},
+    ),
+    Mutation(
+        "pending positions are seen before the end", [(groups, "_position_row", _shows_pending_positions)], PROCESSES
+    ),
+    Mutation(
+        "a commit loses its positions", [(transactions, "_end_offsets", _drops_positions_at_the_end)], PROCESSES
+    ),
+    # --- groups
+    Mutation(
+        "an old generation's commit is accepted",
+        [
+            (groups, "_check_committer", _any_generation_commits),
+            (Group, "commit", lambda original: lambda self, now, *rest: ErrorCode.NONE),
+        ],
+        GROUPS,
+    ),
+    Mutation("any generation's heartbeat is fine", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
+    Mutation(
+        "a coordinator goes on past its lease",
+        [
+            (coordinator_module.GroupCoordinator, "_require_lease", does_nothing),
+            (coordinator_module.GroupCoordinator, "_is_mine", always(True)),
+        ],
+        GROUPS,
+    ),
+    Mutation(
+        "a new coordinator begins with nothing", [(coordinator_module, "restored", _keeps_no_generations)], GROUPS
+    ),
+    # --- compaction
+    Mutation(
+        "compaction keeps what was aborted", [(rewrite_module, "is_aborted", always(False))],
+        {**COMPACTS, **TRANSACTIONS},
+    ),
+    Mutation("compaction leaves a batch out", [(rewrite_module, "stored_batches", _holds_less)], COMPACTS),
+    Mutation(
+        "a swap does not look at what stands there",
+        [(compaction, "_still_there", _ignores_what_stands_there)],
+        {**COMPACTS, "misfortunes": at(*6 * ["records are deleted"])},
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="bugs whose name holds this")
+    parser.add_argument("--seeds", type=int, default=MAX_SEEDS, help="how many seeds a bug may take")
+    asked = parser.parse_args()
+    missed = []
+    print("| planted bug | found by seed | how it showed |\n|---|---|---|")
+    for mutation in MUTATIONS:
+        if asked.only not in mutation.name:
+            continue
+        finding = find(mutation, asked.seeds)
+        if not finding.seeds:
+            missed.append(mutation.name)
+        told = f"{finding.seeds}" if finding.seeds else f"**not within {asked.seeds}**"
+        print(f"| {mutation.name} | {told} | {finding.what.replace('|', '/')} |", flush=True)
+    if missed:
+        print(f"not found: {missed}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
