@@ -347,3 +347,66 @@ def test_the_epoch_of_an_open_transaction_is_that_of_its_batches() -> None:
         assert refused is BatchError.INVALID_PRODUCER_EPOCH
     with pytest.raises(AssertionError):
         world.do(lambda draft: note_stored(draft, TOPICS[0], 0, {99: 0}, SETTINGS))
+
+
+END_STEP = st.one_of(
+    st.tuples(st.just("begin"), st.none()),
+    st.tuples(st.just("begin"), st.none()),
+    st.tuples(st.just("end"), st.booleans()),
+    st.tuples(st.just("end late"), st.booleans()),
+    st.tuples(st.just("ask again"), st.integers(0, 9)),
+    st.tuples(st.just("ask again"), st.integers(0, 9)),
+    st.tuples(st.just("time out"), st.none()),
+    st.tuples(st.just("init"), st.booleans()),
+)
+
+
+@settings(deadline=None, max_examples=150, database=None, derandomize=True)
+@given(st.booleans(), st.booleans(), st.lists(END_STEP, min_size=3, max_size=25))
+def test_an_end_that_is_answered_says_what_became_of_its_transaction_whenever_it_comes(
+    bumps: bool, is_near_last_epoch: bool, steps: list[tuple[str, Any]]
+) -> None:
+    world = World()
+    world.init()
+    if is_near_last_epoch:
+        world.put(replace_row(world.row(), producer_epoch=LAST_EPOCH - 1))
+    became: list[bool | None] = []  # per transaction: committed, aborted, or still open
+    asked: list[tuple[EndTransaction, int]] = []  # an end, and the transaction that it is for; -1 for none
+
+    def ask(request: EndTransaction, target: int) -> None:
+        was_open = [index for index, how in enumerate(became) if how is None]
+        (answer,) = world.do(lambda draft: end_transaction(draft, request))
+        if isinstance(answer, ProducerGrant):
+            if target in was_open:
+                became[target] = request.is_commit
+            assert target < 0 or became[target] is request.is_commit
+
+    for name, value in steps:
+        row = world.row()
+        ref = TransactionRef("a", row.producer_id, row.producer_epoch)
+        is_open = row.state is TransactionState.ONGOING
+        if name == "begin" and not is_open:
+            added = AddToTransaction(ref, [(TOPICS[0], 0)])
+            world.do(lambda draft, added=added: add_to_transaction(draft, added, SETTINGS))  # type: ignore[misc]
+            became.append(None)
+        elif name.startswith("end") and (is_open or (bumps, name, value) == (True, "end", False)):
+            # A client that has nothing open aborts at most, and waits for the answer. Without bumps an agent says
+            # which transaction was open when it got the request.
+            request = EndTransaction(ref, value, bumps, -1 if bumps else row.number)
+            asked.append((request, len(became) - 1 if is_open else -1))
+            if name == "end":
+                ask(*asked[-1])
+        elif name == "ask again" and value < len(asked):
+            ask(*asked[-1 - value])
+        elif name in ("time out", "init"):
+            if name == "init":
+                named = (row.producer_id, row.producer_epoch) if value else (-1, -1)
+                taken = InitProducer(*named, "a", 60_000)
+                world.do(lambda draft, taken=taken: init_producer(draft, taken, SETTINGS))  # type: ignore[misc]
+                became = [False if how is None else how for how in became]
+            else:
+                world.now_ms += 60_000
+                (aborted,) = world.do(abort_timed_out)
+                assert aborted == became.count(None)
+                became = [False if how is None else how for how in became]
+        assert (world.row().state is TransactionState.ONGOING) == (None in became)
