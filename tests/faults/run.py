@@ -57,6 +57,8 @@ class Result:
     failure: str = ""
     history: str = ""
     remarks: list[str] = field(default_factory=list)
+    load_average: float = 0.0
+    """Of the machine, over the last minute: gaps are longer where others work."""
 
     @property
     def is_clean(self) -> bool:
@@ -74,7 +76,7 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
     topic = f"{scenario.name}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
     path = histories / f"{topic}.jsonl"
     result.history = str(path)
-    workload = Workload(topic=topic, loops=1 if transactions else 0)
+    workload = Workload(topic=topic, loops=1 if transactions else 0, partitions=3, records_per_second=60)
     try:
         with running_workload(stand.bootstrap, workload, path=path) as run:
             result.remarks = run.remarks
@@ -99,6 +101,7 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
         result.failure = str(error)
         print(f"{scenario.name}: {error}\n{stand.report()}", file=sys.stderr)
     result.seconds = round(time.monotonic() - began, 1)
+    result.load_average = round(os.getloadavg()[0], 1)
     if result.is_clean:
         path.unlink(missing_ok=True)
     return result
@@ -110,15 +113,15 @@ def run_all(scenarios: Sequence[Scenario], histories: Path, *, transactions: boo
     stack, stand = ExitStack(), None
     with stack:
         for scenario in scenarios:
-            if scenario.wants_small_disk and not can_mount():
+            if scenario.kind == "small-disk" and not can_mount():
                 print(
                     f"{scenario.name}: skipped, no file system can be mounted here (it wants root)",
                     file=sys.stderr,
                 )
                 continue
-            if stand is None or (stand.folder is not None) != scenario.wants_small_disk:
+            if stand is None or (stand.kind, stand.environ) != (scenario.kind, scenario.environ):
                 stack.close()
-                stand = stack.enter_context(running_stand(on_small_disk=scenario.wants_small_disk))
+                stand = stack.enter_context(running_stand(scenario.kind, environ=scenario.environ))
             result = try_scenario(stand, scenario, histories, transactions=transactions)
             results.append(result)
             print(_line(result), file=sys.stderr)

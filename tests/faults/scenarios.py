@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.stand import Stand
+from tests.faults.stand import Stand, StoreKind
 from tests.faults.store_proxy import StoreProxy
 from tests.support.cluster import Part
 from tests.support.history.workload import Run
 
 SEQUENCER_SECONDS = 30.0
 PAUSE_SECONDS = 13.0
-"""Past an agent's lease (10 s) and, with the stand's settings, its upload session's (8 s)."""
+"""Past an agent's lease (10 s) and, with the scenario's settings, its upload session's."""
+SHORT_SESSIONS = {"TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000"}
 
 
 @dataclass
@@ -42,7 +43,8 @@ class Scenario:
     about: str
     act: Callable[[Trial], None]
     target_seconds: float | None = None
-    wants_small_disk: bool = False
+    kind: StoreKind = "folder"
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 def kill_agents(trial: Trial) -> None:
@@ -193,8 +195,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "store-cut", "the store cuts half of the connections for 8 s, then all for 3 s", store_cuts, 2.0
     ),
-    Scenario("store-slow", "a third of the store's answers come 2 s late, for 10 s", store_slow),
-    Scenario("disk-full", "the folder's disk is full for 6 s", fill_the_disk, 2.0, wants_small_disk=True),
+    Scenario("store-slow", "a third of the store's answers come 2 s late, for 10 s", store_slow, kind="s3"),
+    Scenario("disk-full", "the folder's disk is full for 6 s", fill_the_disk, 2.0, kind="small-disk"),
     Scenario(
         "clock-skew",
         "clocks hours and years apart, the committer killed meanwhile, then all jump back",

@@ -14,19 +14,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from tailrace.object_store.s3_place import S3Credentials
 from tests.faults.shifted_process import write_shift
 from tests.faults.store_proxy import StoreProxy, store_proxy
 from tests.support.cluster import Cluster, Part
-from tests.support.servers import end_process, end_with_parent, moto_server, postgres_server
+from tests.support.servers import S3Server, end_process, end_with_parent, moto_server, postgres_server
 
 ROOT = Path(__file__).parents[2]
 ZONES = ("az-a", "az-a", "az-a")
 DISK_MIB = 64
-SETTINGS = {
-    "TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000",  # so that a pause of 13 s is past it; the others are defaults
-    "TAILRACE_LOG_LEVEL": "info",
-}
+StoreKind = Literal["folder", "s3", "small-disk"]
+
+
+_NO_S3 = S3Server("", S3Credentials("unused", "unused"), 0)
 
 
 class StandFailed(Exception):
@@ -37,9 +39,10 @@ class StandFailed(Exception):
 class Stand(Cluster):
     """A cluster with handles for misfortune."""
 
+    kind: StoreKind = "s3"
     proxy: StoreProxy | None = None
     folder: Path | None = None
-    """Where the objects are, if not on S3: on a small disk of its own."""
+    """Where the objects are, if not on S3."""
     postgres_pid: int = 0
     mended: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -152,20 +155,28 @@ class Stand(Cluster):
 
 @contextmanager
 def running_stand(
-    *, on_small_disk: bool = False, zones: Sequence[str] = ZONES, environ: Mapping[str, str] | None = None
+    kind: StoreKind = "s3", *, zones: Sequence[str] = ZONES, environ: Mapping[str, str] | None = None
 ) -> Iterator[Stand]:
     """A ready cluster: three agents, two sequencers, PostgreSQL that keeps what it confirmed, a store.
 
     Args:
-        on_small_disk: objects in a folder on a disk of 64 MiB (wants root) instead of moto behind the proxy.
+        kind: where objects are: in a folder, in moto behind the proxy, or on a disk of 64 MiB (wants root).
+        environ: `TAILRACE_*` settings; all others are at their defaults.
     """
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-faults-")))
-        s3 = stack.enter_context(moto_server())
-        bucket = s3.create_bucket()
-        folder = stack.enter_context(small_disk(home / "disk")) if on_small_disk else None
-        proxy = stack.enter_context(store_proxy(int(s3.endpoint.rpartition(":")[2]), home / "proxy.log"))
-        s3 = dataclasses.replace(s3, endpoint=proxy.endpoint)
+        proxy, folder, s3, bucket = None, None, _NO_S3, ""
+        if kind == "s3":
+            moto = stack.enter_context(moto_server())
+            bucket = moto.create_bucket()
+            proxy = stack.enter_context(
+                store_proxy(int(moto.endpoint.rpartition(":")[2]), home / "proxy.log")
+            )
+            s3 = dataclasses.replace(moto, endpoint=proxy.endpoint)
+        elif kind == "small-disk":
+            folder = stack.enter_context(small_disk(home / "disk"))
+        else:
+            folder = home / "objects"
         # What a killed process wrote survives it without fsync; what it kept in its buffers would not.
         postgres = stack.enter_context(postgres_server(fsync=True, settings={"fsync": "off"}))
         stand = Stand(
@@ -174,7 +185,8 @@ def running_stand(
             postgres,
             postgres.create_database(),
             home,
-            {**SETTINGS, **(environ or {})},
+            dict(environ or {}),
+            kind=kind,
             proxy=proxy,
             folder=folder,
             postgres_pid=postgres.pid,

@@ -45,9 +45,14 @@ class _Proxy:
     mode: str = "pass"
     share: float = 1.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    serving: set[asyncio.Task[None]] = field(default_factory=set)
     luck: random.Random = field(default_factory=lambda: random.Random(1))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.serving.add(task)  # the loop holds it weakly
+        task.add_done_callback(self.serving.discard)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             while await self._serve_one(reader, writer):
                 pass

@@ -373,6 +373,7 @@ class TransactionLoop(Client):
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise
+                self.recorder.remark(f"{self.name}: asked again: {error}")
 
     def _is_odd(self, message: Any) -> bool:
         error = message.error()
