@@ -68,9 +68,13 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
             ring = (await services.catalog.refresh()).ring
         except EXPECTED as error:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        # Any agent serves any transactional id; one of the client's zone costs it no traffic between zones.
-        near = [each for each in ring.members if each.info.zone == zone and not each.draining]
-        chosen = next(iter(group_candidates(Ring(ring.generation, near or ring.members), key)), None)
+        # Any agent serves any transactional id; one of the client's zone costs it no traffic between zones. Of these
+        # only this one is known to live: another may have died and be in the ring until its lease ends.
+        near = [each for each in ring.members if each.info.zone == zone and not each.draining] or ring.members
+        mine = services.identity.broker_id
+        chosen = next(iter(group_candidates(Ring(ring.generation, near), key)), None)
+        if any(each.broker_id == mine for each in near):
+            chosen = mine
         member = next((each for each in ring.members if each.broker_id == chosen), None)
         if member is None:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")

@@ -549,6 +549,17 @@ def test_the_coordinator_of_a_transactional_id_is_an_agent_of_the_clients_zone()
     run(scenario)
 
 
+def test_an_agent_of_the_clients_zone_coordinates_itself_as_another_may_be_dead() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.join("az-a", 2)  # it lives as long as its lease says, whatever became of it
+        names = [f"tx-{number}" for number in range(20)]
+        asked = FindCoordinatorRequest(key_type=1, coordinator_keys=names)
+        response = await bench.ask(ApiKey.FIND_COORDINATOR, 4, asked, "c,tailrace_az=az-a")
+        assert {each.host for each in response.coordinators} == {"host-1"}
+
+    run(scenario)
+
+
 def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
