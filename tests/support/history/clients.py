@@ -248,7 +248,7 @@ class TransactionLoop(Client):
         partitions: int,
         group: str,
         abort_each: int = 7,
-        transaction_ms: int = 10_000,
+        transaction_ms: int = 30_000,
     ) -> None:
         super().__init__(recorder, name)
         self._inputs = inputs
