@@ -107,6 +107,7 @@ from sequencer.bounded_wait import wait_for
 from sequencer.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.feed import CommitFeed
 from sequencer.reading import Reader
+from sequencer.recent_runs import RecentRuns
 from sequencer.rows import (
     AgentRow,
     BrokerConfigRow,
@@ -212,7 +213,8 @@ class LocalSequencer:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
         self._metadata = _Metadata()
-        self._reader = Reader(store, lambda: self._state, self._catch_up)
+        self._recent = RecentRuns(self._settings.max_feed_runs)
+        self._reader = Reader(store, lambda: self._state, self._catch_up, self._recent)
         self._feed = CommitFeed(
             clock,
             max_commits=self._settings.max_feed_commits,
@@ -296,6 +298,7 @@ class LocalSequencer:
                 self._is_stale = False
                 if self._checkpointer is not None and self._epoch is not None:
                     self._checkpointer.begin(self._identity, self._epoch, self._state)
+                self._recent.clear()
                 self._feed.restart(self._state)
 
     async def _check_identity(self) -> None:
@@ -424,6 +427,7 @@ class LocalSequencer:
             state.apply(draft.changes)
             if self._checkpointer is not None:
                 self._checkpointer.written(draft.changes)
+            self._recent.apply(draft.changes, draft.news)
             self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
         for outcome in outcomes:
             if outcome.error is not None:

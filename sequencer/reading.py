@@ -38,6 +38,7 @@ from sequencer.api import (
     SizesRequest,
     Verdict,
 )
+from sequencer.recent_runs import RecentRuns
 from sequencer.rows import AbortedRow, OpenRangeRow, PartitionRow, ProducerRow, RowStore, key_of
 from sequencer.state import COMMIT_NUMBER, HotState
 
@@ -53,9 +54,14 @@ class Reader:
     """
 
     def __init__(
-        self, store: RowStore, current: Callable[[], HotState], catch_up: Callable[[], Awaitable[None]]
+        self,
+        store: RowStore,
+        current: Callable[[], HotState],
+        catch_up: Callable[[], Awaitable[None]],
+        recent: RecentRuns,
     ) -> None:
         self._store = store
+        self._recent = recent
         self._current = current
         self._catch_up = catch_up
 
@@ -74,9 +80,13 @@ class Reader:
                 for index, (asked, row) in enumerate(zip(request.partitions, rows, strict=True))
                 if row is not None and row.log_start_offset <= asked.offset < row.end_offset
             ]
-            queries = [_query_of(request.partitions[index]) for index in wanted]
-            found = await self._store.runs_from_many(queries) if queries else []
-            runs = dict(zip(wanted, found, strict=True))
+            queries = {index: _query_of(request.partitions[index]) for index in wanted}
+            recent = {index: self._recent.find(*query) for index, query in queries.items()}
+            runs = {index: found for index, found in recent.items() if found is not None}
+            older = [index for index in wanted if index not in runs]
+            if older:
+                found = await self._store.runs_from_many([queries[index] for index in older])
+                runs.update(zip(older, found, strict=True))
             if not all(self._has_kept_log_start(rows[index]) for index in wanted):
                 continue
             partitions = [

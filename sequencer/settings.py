@@ -62,7 +62,7 @@ class SequencerSettings:
     max_feed_commits: int = 10_000
     """Commits that the feed remembers for those who follow."""
     max_feed_runs: int = 50_000
-    """Runs that it remembers."""
+    """Runs that it remembers; as many again are kept for reading the tail."""
     max_feed_wait_ms: int = 30_000
     """The longest wait for news."""
     max_feed_waiters: int = 10_000

@@ -26,6 +26,7 @@ from sequencer.batch_table import NO_OBJECT
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
 from sequencer.rows import Changes
+from sequencer.settings import SequencerSettings
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
@@ -50,7 +51,7 @@ def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         store = SlowAnswer(clock)
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1), SequencerSettings(max_feed_runs=1))
         await sequencer.start()
         agent = await sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
         session = await sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))

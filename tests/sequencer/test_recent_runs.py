@@ -1,0 +1,96 @@
+"""The newest runs in memory are what the store would have said."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.api import ObjectKind, Run
+from sequencer.recent_runs import MAX_RUNS_PER_PARTITION, RecentRuns
+from sequencer.rows import Changes, RunRow
+from tailrace.ids import TopicPartition
+
+TOPIC = UUID(int=1)
+PLACE = TopicPartition(TOPIC, 0)
+
+
+def run_at(base: int, end: int, length: int = 10) -> Run:
+    return Run(
+        TOPIC, 0, base, end, UUID(int=base + 9), ObjectKind.MIXED, "k", 100, 90, 0, length, 0, 0, 1, 0, []
+    )  # fmt: skip
+
+
+def changes(*keys: int) -> Changes:
+    made = Changes()
+    for base in keys:
+        made.delete(RunRow, (TOPIC, 0, base))
+    return made
+
+
+def test_what_is_not_kept_is_asked_of_the_store() -> None:
+    recent = RecentRuns(100)
+    assert recent.find(TOPIC, 0, 0, 100) is None
+    recent.apply(Changes(), {PLACE: [run_at(5, 8)]})
+    assert recent.find(TOPIC, 0, 4, 100) is None
+    assert recent.find(TOPIC, 0, 8, 100) is None
+    assert recent.find(TOPIC, 1, 5, 100) is None
+    assert recent.find(TOPIC, 0, 7, 100) == [run_at(5, 8)]
+
+
+def test_a_run_that_was_replaced_or_deleted_is_not_given() -> None:
+    for gone in (5, 8):
+        recent = RecentRuns(100)
+        recent.apply(Changes(), {PLACE: [run_at(5, 8), run_at(8, 9)]})
+        recent.apply(changes(gone), {PLACE: []})
+        assert recent.find(TOPIC, 0, 5, 100) is None
+    recent.apply(Changes(), {PLACE: [run_at(9, 12)]})
+    assert recent.find(TOPIC, 0, 9, 100) == [run_at(9, 12)]
+
+
+def test_what_does_not_join_what_is_kept_starts_anew() -> None:
+    recent = RecentRuns(100)
+    recent.apply(Changes(), {PLACE: [run_at(0, 5)]})
+    recent.apply(Changes(), {PLACE: [run_at(7, 9)]})
+    assert recent.find(TOPIC, 0, 0, 100) is None
+    assert recent.find(TOPIC, 0, 7, 100) == [run_at(7, 9)]
+
+
+def test_the_partition_written_to_longest_ago_is_forgotten_first() -> None:
+    recent = RecentRuns(2)
+    for partition in (0, 1, 0, 2):
+        place = TopicPartition(TOPIC, partition)
+        known = recent.find(TOPIC, partition, 0, 1)
+        base = 1 if known else 0
+        made = msgspec.structs.replace(run_at(base, base + 1), partition=partition)
+        recent.apply(Changes(), {place: [made]})
+    assert recent.find(TOPIC, 1, 0, 100) is None
+    assert recent.find(TOPIC, 2, 0, 100) is not None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=2 * MAX_RUNS_PER_PARTITION
+    ),
+    st.integers(0, 3_000),
+    st.integers(1, 500),
+)
+def test_what_is_found_is_what_all_runs_from_there_would_give(
+    sizes: list[tuple[int, int]], offset: int, max_bytes: int
+) -> None:
+    recent, all_runs, end = RecentRuns(10_000), [], 0
+    for count, length in sizes:
+        all_runs.append(run_at(end, end + count, length))
+        end += count
+        recent.apply(Changes(), {PLACE: all_runs[-1:]})
+    found = recent.find(TOPIC, 0, offset, max_bytes)
+    wanted: list[Run] = []
+    for each in all_runs:
+        if each.end_offset > offset and sum(one.length for one in wanted) < max_bytes:
+            wanted.append(each)
+    if found is None:
+        assert offset >= end or offset < all_runs[-MAX_RUNS_PER_PARTITION:][0].base_offset
+    else:
+        assert found == wanted
