@@ -59,6 +59,9 @@ simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
 fuzz: setup ## N mutated inputs from outside: frames, batches, objects, RPC; prints what was found.
 	$(BIN)/python -m tests.fuzz.run --inputs $(N)
 
+faults: setup ## Real processes killed, paused, starved under load; what clients saw is checked. ONLY=name,name
+	$(BIN)/python -m tests.faults.run $(if $(ONLY),--only $(ONLY))
+
 bench: setup ## Load the embedded broker with librdkafka; prints JSON.
 	$(BIN)/python -m bench.broker
 
@@ -71,4 +74,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz bench overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz faults bench overload lock

@@ -154,8 +154,7 @@ def fill_the_disk(trial: Trial) -> None:
 
 def skew_clocks(trial: Trial) -> None:
     stand, hour = trial.stand, 3_600_000
-    shifts = (hour, -hour, 40 * 365 * 24 * hour)
-    for agent, shift in zip(stand.agents, shifts, strict=True):
+    for agent, shift in zip(stand.agents, (-hour, 40 * 365 * 24 * hour), strict=True):
         stand.shift_clock(agent, shift)
     stand.shift_clock(stand.sequencers[0], 2 * hour)
     stand.shift_clock(stand.sequencers[1], -2 * hour)

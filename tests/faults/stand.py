@@ -23,7 +23,7 @@ from tests.support.cluster import Cluster, Part
 from tests.support.servers import S3Server, end_process, end_with_parent, moto_server, postgres_server
 
 ROOT = Path(__file__).parents[2]
-ZONES = ("az-a", "az-a", "az-a")
+ZONES = ("az-a", "az-a")
 DISK_MIB = 64
 StoreKind = Literal["folder", "s3", "small-disk"]
 
@@ -157,7 +157,7 @@ class Stand(Cluster):
 def running_stand(
     kind: StoreKind = "s3", *, zones: Sequence[str] = ZONES, environ: Mapping[str, str] | None = None
 ) -> Iterator[Stand]:
-    """A ready cluster: three agents, two sequencers, PostgreSQL that keeps what it confirmed, a store.
+    """A ready cluster: two agents, two sequencers, PostgreSQL that keeps what it confirmed, a store.
 
     Args:
         kind: where objects are: in a folder, in moto behind the proxy, or on a disk of 64 MiB (wants root).
