@@ -1,6 +1,6 @@
 """Bugs planted in the product, one at a time, to see that the simulation finds them.
 
-    python -m tests.simulation.mutations [--only NAME] [--seeds 60]
+    python -m tests.simulation.mutations [--only NAME] [--after N] [--seeds 60]
 
 runs each bug on seed after seed until one finds it, and prints how many that took. A bug that no seed finds is a
 failure: either the simulation doesn't look, or the code that the bug takes away does nothing.
@@ -706,11 +706,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="bugs whose name holds this")
+    parser.add_argument("--after", type=int, default=0, help="leave out so many of the first bugs")
     parser.add_argument("--seeds", type=int, default=MAX_SEEDS, help="how many seeds a bug may take")
     asked = parser.parse_args()
     missed = []
     print("| planted bug | found by seed | how it showed |\n|---|---|---|")
-    for mutation in MUTATIONS:
+    for mutation in MUTATIONS[asked.after :]:
         if asked.only not in mutation.name:
             continue
         finding = find(mutation, asked.seeds)

@@ -204,6 +204,9 @@ class _ServerTransport:
     def set_write_buffer_limits(self, high: int) -> None:
         """Nothing is ever full."""
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def get_extra_info(self, name: str) -> Any:
         return ("client", 1) if name == "peername" else None
 

@@ -1,7 +1,8 @@
-"""Run many seeds of the simulation: `python -m tests.simulation.run --seeds 100 [--first 0]`.
+"""Run many seeds of the simulation: `python -m tests.simulation.run --seeds 100 [--first 0] [--once]`.
 
-Each seed runs twice, and the two traces must be equal. A seed that fails is printed with what it violated; the same
-seed fails in the same way on any machine. Exit code 1 if one failed.
+Each seed runs twice, and the two traces must be equal (`--once`: one run, twice as fast). A seed that fails is
+printed with what it violated and how to see it again: the same seed fails in the same way on any machine, as long as
+the code is the same. Exit code 1 if one failed.
 """
 
 from __future__ import annotations
@@ -9,22 +10,44 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from pathlib import Path
 
 from tests.simulation.world import Result, simulate
+from tests.support.history.files import write_history
 
 MAX_SHOWN = 5
+REPLAY = "python -m tests.simulation.run --trace --first {seed}"
+
+
+def run_once(seed: int) -> Result:
+    """The seed's result, without the trace: it is long."""
+    result = simulate(seed)
+    result.trace, result.history = [], []
+    return result
 
 
 def run_twice(seed: int) -> Result:
     """The seed's result, with a violation more where a second run took another course."""
     first, second = simulate(seed), simulate(seed)
-    if first.digest != second.digest:
+    if first.trace != second.trace:
         pairs = zip(first.trace, second.trace, strict=False)
         where = next((f"{one!r} / {other!r}" for one, other in pairs if one != other), "one is longer")
         first.violations.append(f"two runs of the seed differ: {where}")
+    first.turns += second.turns
+    first.trace, first.history = [], []
     return first
+
+
+def results(seeds: Iterable[int], processes: int, *, is_once: bool) -> Iterator[Result]:
+    """The result of each seed, in order."""
+    work = run_once if is_once else run_twice
+    if processes == 1:
+        yield from map(work, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(work, seeds)
 
 
 def main() -> int:
@@ -33,29 +56,50 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--once", action="store_true", help="run each seed once, not twice")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--trace", action="store_true", help="print the trace of the first seed, and stop")
+    parser.add_argument("--history", type=Path, help="with --trace: write the clients' history to this file")
     asked = parser.parse_args()
     if asked.trace:
-        result = simulate(asked.first)
-        print(*result.trace, *result.violations, sep="\n")
-        return int(bool(result.violations))
-    started, failed, acknowledged = time.monotonic(), [], 0
-    with ProcessPoolExecutor(asked.processes) as pool:
-        for result in pool.map(partial(run_twice), range(asked.first, asked.first + asked.seeds)):
-            acknowledged += result.acknowledged
-            if result.violations:
-                failed.append(result.seed)
-                print(f"seed {result.seed} FAILED:", *result.violations[:MAX_SHOWN], sep="\n  ", flush=True)
-    seconds = time.monotonic() - started
+        return show(asked.first, asked.history)
+    started, used, failed = time.monotonic(), time.process_time(), []
+    acknowledged = reads = committed = 0
+    seeds = range(asked.first, asked.first + asked.seeds)
+    for result in results(seeds, asked.processes, is_once=asked.once):
+        acknowledged += result.acknowledged
+        reads += result.reads
+        committed += result.committed
+        if result.violations:
+            failed.append(result.seed)
+            print(f"seed {result.seed} FAILED:", *result.violations[:MAX_SHOWN], sep="\n  ")
+            print(f"  again: {REPLAY.format(seed=result.seed)}", flush=True)
+    minutes = (time.monotonic() - started) / 60
+    histories = asked.seeds * (1 if asked.once else 2)
     print(
-        f"simulation: {asked.seeds} seeds, each twice, {acknowledged} batches acknowledged, {seconds:.0f} s"
+        f"simulation: {asked.seeds} seeds{'' if asked.once else ', each twice'}: {acknowledged} records acknowledged,"
+        f" {committed} transactions committed, {reads} records read; {histories / minutes:.0f} histories a minute"
     )
+    if asked.processes == 1:
+        used = (time.process_time() - used) / 60
+        print(f"simulation: {histories / used:.0f} histories a minute of one core's time")
     if failed:
-        print(f"failed: {failed}; see one with: python -m tests.simulation.run --trace --first {failed[0]}")
+        print(f"failed: {failed}")
         return 1
-    print("simulation: all guarantees hold")
+    print("simulation: nothing was violated")
     return 0
+
+
+def show(seed: int, history: Path | None) -> int:
+    """One seed, in all detail."""
+    result = simulate(seed)
+    print(result.scenario)
+    print(*result.trace, sep="\n")
+    print(*(result.violations or ["nothing was violated"]), sep="\n")
+    if history is not None:
+        count = write_history(history, result.history)
+        print(f"{count} events in {history}; python -m tests.support.history {history} checks them")
+    return int(bool(result.violations))
 
 
 if __name__ == "__main__":
