@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -19,7 +20,8 @@ from aiokafka.errors import KafkaError
 from tests.compat.areas import CODECS, Client, equal
 from tests.compat.broker import Broker
 
-BASE_MS = 1_700_000_000_000
+BASE_MS = int(time.time() * 1000) - 3_600_000
+"""An hour ago: young enough for every retention."""
 
 
 async def produce(broker: Broker) -> None:

@@ -34,7 +34,8 @@ from tests.compat.broker import Broker
 from tests.compat.confluent_transactions import transactions
 
 TIMEOUT = 20.0
-BASE_MS = 1_700_000_000_000
+BASE_MS = int(time.time() * 1000) - 3_600_000
+"""An hour ago: young enough for every retention."""
 
 
 def produce(broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import kafka
@@ -16,7 +17,8 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 from tests.compat.areas import CODECS, Client, equal, eventually
 from tests.compat.broker import Broker
 
-BASE_MS = 1_700_000_000_000
+BASE_MS = int(time.time() * 1000) - 3_600_000
+"""An hour ago: young enough for every retention."""
 LACKS = {"snappy": not has_snappy(), "lz4": not has_lz4(), "zstd": not has_zstd()}
 """kafka-python takes these codecs from packages of their own; the ones that are not installed are left out."""
 
