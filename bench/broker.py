@@ -21,11 +21,13 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -37,7 +39,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.librdkafka import BATCH, BatchProducer, CountingConsumer
 from bench.raw_fetch import RawFetcher
-from tailrace.cli.demo.embedded import serving
+from tailrace.cli.demo.embedded import EmbeddedCluster, serving
 
 MIB = 2**20
 PARTITIONS = 16
@@ -77,7 +79,7 @@ def main() -> None:
     os.environ["TAILRACE_CACHE__MEMORY_BYTES"] = str(CACHE_BYTES)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder, serving(Path(folder)) as server:
-        bench = Bench(server.bootstrap, server.pid, options.seconds, rows)
+        bench = Bench(server, options.seconds, rows)
         for size in RECORD_BYTES:
             for profile in PROFILES:
                 for _ in range(options.rounds):
@@ -95,11 +97,11 @@ def main() -> None:
 class Bench:
     """One server and the loads on it; each appends a row."""
 
-    def __init__(self, bootstrap: str, pid: int, seconds: float, rows: list[dict[str, Any]]) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, server: EmbeddedCluster, seconds: float, rows: list[dict[str, Any]]) -> None:
+        self.bootstrap = server.bootstrap
         self.seconds = seconds
-        self._server = ServerProcess(pid)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._server = ServerProcess(server.pid, server.metrics_urls[0])
+        self._admin = AdminClient({"bootstrap.servers": server.bootstrap})
         self._rows = rows
         self._created = 0
 
@@ -125,6 +127,8 @@ class Bench:
         row["mib_per_second"] = row["mib"] / row["seconds"]
         row["mib_per_server_cpu_second"] = row["mib"] / max(row["server_cpu_seconds"], 0.01)
         row["server_cpu_seconds_per_gib"] = 1024 * row["server_cpu_seconds"] / row["mib"]
+        asked = row["requests"].get("PRODUCE" if load == "produce" else "FETCH", 0)
+        row["kib_per_request"] = 1024 * row["mib"] / max(asked, 1)
         self._rows.append(row)
         _show(row)
 
@@ -232,25 +236,43 @@ def latency_probe(bootstrap: str, topic: str) -> Iterator[list[float]]:
 class ServerProcess:
     """What a process used, as /proc tells."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, metrics_url: str) -> None:
         self._pid = pid
+        self._metrics_url = metrics_url
 
     @contextmanager
     def measured(self) -> Iterator[dict[str, Any]]:
         """Filled at the end with what the server used meanwhile, and what processes other than it and us did."""
         cost: dict[str, Any] = {}
-        started, server, own, busy = time.monotonic(), self._cpu_seconds(), _own_cpu(), _busy_seconds()
+        requests = self._requests()
+        started, own, busy = time.monotonic(), _own_cpu(), _busy_seconds()
+        user, system = self._cpu_seconds()
         yield cost
-        elapsed = time.monotonic() - started
-        cost["server_cpu_seconds"] = self._cpu_seconds() - server
+        elapsed, (user_now, system_now) = time.monotonic() - started, self._cpu_seconds()
+        cost["server_cpu_seconds"] = user_now - user + system_now - system
+        cost["server_system_cpu_seconds"] = system_now - system
+        cost["requests"] = {
+            api: count - requests.get(api, 0)
+            for api, count in self._requests().items()
+            if count != requests.get(api)
+        }
         cost["client_cpu_seconds"] = _own_cpu() - own
         others = _busy_seconds() - busy - cost["server_cpu_seconds"] - cost["client_cpu_seconds"]
         cost["cores_used_by_others"] = max(0.0, others / elapsed)
         cost["server_rss_mib"] = self.rss_mib()
 
-    def _cpu_seconds(self) -> float:
+    def _cpu_seconds(self) -> tuple[float, float]:
+        """User and system time."""
         fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return int(fields[11]) / os.sysconf("SC_CLK_TCK"), int(fields[12]) / os.sysconf("SC_CLK_TCK")
+
+    def _requests(self) -> dict[str, int]:
+        """Requests answered so far, by API."""
+        with urllib.request.urlopen(self._metrics_url, timeout=30) as answer:
+            found = re.findall(
+                r'^tailrace_request_seconds_count{api="(\w+)"} (\S+)', answer.read().decode(), re.M
+            )
+        return {api: int(float(count)) for api, count in found}
 
     def rss_mib(self) -> float:
         """Resident memory now."""
@@ -319,7 +341,9 @@ def _show(row: dict[str, Any]) -> None:
     )
     print(
         f"{row['load']:12} {row['profile']:13} {row['record_bytes']:5} B {row['mib_per_second']:7.1f} MiB/s "
-        f"{row['mib_per_server_cpu_second']:7.1f} MiB/CPU-s {row['server_cpu_seconds_per_gib']:5.2f} CPU-s/GiB  "
+        f"{row['mib_per_server_cpu_second']:7.1f} MiB/CPU-s {row['server_cpu_seconds_per_gib']:5.2f} CPU-s/GiB "
+        f"({100 * row['server_system_cpu_seconds'] / max(row['server_cpu_seconds'], 0.01):2.0f} % kernel)  "
+        f"{row['kib_per_request']:6.0f} KiB/request  "
         f"rss {row['server_rss_mib']:5.0f} MiB  others {row['cores_used_by_others']:.1f} cores{latency}",
         flush=True,
     )

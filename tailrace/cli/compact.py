@@ -25,8 +25,9 @@ async def run_compact(settings: Settings, master: str, thresholds: dict[str, int
         raise CommandFailed("no object store was given; give --store URL, the one that the agents use")
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
-            f"{'both' if settings.database else 'neither'} --database and --sequencer were given; give "
-            "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT of a running sequencer, or "
+            "--database URL where none runs"
         )
     try:
         from compactor.cycle import CompactionSettings

@@ -23,6 +23,7 @@ from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
 from sequencer.sql.store import open_row_store
 from tailrace.cli.failures import CommandFailed
+from tailrace.cli.loop import collect_rarely
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
@@ -218,6 +219,7 @@ async def _run_agent(
         await agent.start()
         stack.push_async_callback(agent.drain)
         http.agent = agent
+        collect_rarely()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
         await ending.wait()
     ending.check()
