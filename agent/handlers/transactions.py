@@ -29,7 +29,14 @@ from agent.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from agent.services import RequestContext, Services
-from sequencer.api import AddToTransaction, EndTransaction, OffsetPosition, SequencerError, TransactionRef
+from sequencer.api import (
+    AddToTransaction,
+    EndTransaction,
+    OffsetPosition,
+    SequencerError,
+    TransactionRef,
+    TransactionsRequest,
+)
 
 FIRST_FENCED_VERSION = 2
 """From this version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn on there is PRODUCER_FENCED (KIP-588)."""
@@ -240,12 +247,15 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
     version = context.api_version
     if not request.transactional_id:
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    bumps_epoch = version >= FIRST_BUMPING_VERSION
     try:
+        number = -1 if bumps_epoch else await _number_now(services, request.transactional_id)
         grant = await services.sequencer.end_transaction(
             EndTransaction(
                 TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch),
                 is_commit=request.committed,
-                bumps_epoch=version >= FIRST_BUMPING_VERSION,
+                bumps_epoch=bumps_epoch,
+                number=number,
             )
         )
     except EXPECTED as error:
@@ -253,3 +263,9 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
             error_code=transaction_code(error, knows_fenced=version >= FIRST_FENCED_VERSION)
         )
     return EndTxnResponse(producer_id=grant.producer_id, producer_epoch=grant.producer_epoch)
+
+
+async def _number_now(services: Services, transactional_id: str) -> int:
+    """Which transaction the client means: asked again by us, its end must not end the next one of the same epoch."""
+    known = await services.sequencer.transactions(TransactionsRequest([transactional_id]))
+    return known.transactions[0].number if known.transactions else -1
