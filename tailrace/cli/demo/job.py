@@ -278,7 +278,12 @@ def _expire(cluster: DemoCluster, checks: Checks) -> None:
 
 
 async def _keys(cluster: DemoCluster, *, is_parquet: bool) -> list[str]:
-    return [item.key for item in await _objects(cluster) if item.key.endswith(".parquet") == is_parquet]
+    """Of Parquet objects, or of mixed ones (whose names are numbers); a store holds the checkpoints' too."""
+    return [
+        item.key
+        for item in await _objects(cluster)
+        if (item.key.endswith(".parquet") if is_parquet else item.key.rpartition("/")[2].isdigit())
+    ]
 
 
 async def _sizes(cluster: DemoCluster) -> int:
