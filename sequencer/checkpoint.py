@@ -269,7 +269,9 @@ class _TableCodec:
         self._keys: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[key])  # type: ignore[valid-type]
 
     def rows(self, data: msgspec.Raw) -> list[Row]:
-        return [self._kind(*msgspec.structs.astuple(stored)) for stored in messagepack.decode(self._rows, data)]
+        return [
+            self._kind(*msgspec.structs.astuple(stored)) for stored in messagepack.decode(self._rows, data)
+        ]
 
     def keys(self, data: msgspec.Raw) -> list[tuple[object, ...]]:
         return [msgspec.structs.astuple(key) for key in messagepack.decode(self._keys, data)]

@@ -72,6 +72,7 @@ class LosableCluster:
 
     clock: ManualClock = field(default_factory=ManualClock)
     entropy: SeededEntropy = field(default_factory=lambda: SeededEntropy(5))
+    interval_ms: int = 1_000
     number: int = 0
     told: dict[tuple[str, int, str], int] = field(default_factory=dict)
 
@@ -85,7 +86,7 @@ class LosableCluster:
 
     async def lead(self) -> None:
         self.checkpointer = Checkpointer(
-            self.bucket, self.rows, self.clock, interval_ms=1_000, reservation=RESERVATION
+            self.bucket, self.rows, self.clock, interval_ms=self.interval_ms, reservation=RESERVATION
         )
         self.sequencer = LocalSequencer(
             self.rows, self.clock, self.entropy, SETTINGS, checkpointer=self.checkpointer
