@@ -101,7 +101,7 @@ def _exactly_once_across_a_kill(broker: Broker) -> None:
         command = [sys.executable, "-m", "tests.compat.transforming", broker.address, source, target]
         done = subprocess.run(
             [*command, group, name, str(records), *more],
-            timeout=90,
+            timeout=200,
             check=False,
             capture_output=True,
             cwd=ROOT,
