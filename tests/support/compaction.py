@@ -29,7 +29,9 @@ from sequencer.api import (
     Run,
     RunProposal,
     Sequencer,
+    SessionClosed,
     SessionGrant,
+    SessionRef,
     Topic,
     TransactionRef,
 )
@@ -111,6 +113,11 @@ class Log:
 
     async def produce(self, *batches: tuple[str, int, bytes]) -> ObjectDescription:
         """One mixed object of (topic, partition, batch)."""
+        if self.session is not None:
+            try:
+                await self.sequencer.renew_session(SessionRef(self.session.session_id))
+            except SessionClosed:  # a Spark job on a busy machine takes longer than a lease
+                self.session, self.number = None, 0
         if self.session is None:
             info = AgentInfo("h", 1, "h", 0, 0, "a", "0", UUID(int=1))
             agent = await self.sequencer.register_agent(info)
