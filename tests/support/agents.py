@@ -249,7 +249,7 @@ def run(
         bench = AgentBench({**PROMPT, **settings}, sequencer_settings)
         await bench.open()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await scenario(bench)
         finally:
             await bench.close()
