@@ -235,7 +235,9 @@ def keep(piece: Piece, data: _Input) -> Kept:
     records = dropped = markers = 0
     for run in piece.runs:
         if run.kind is ObjectKind.MARKERS:
-            markers += len(run.markers) or run.end_offset - run.base_offset  # none: a hole that a recovery left
+            markers += (
+                len(run.markers) or run.end_offset - run.base_offset
+            )  # none: a hole that a recovery left
             continue
         position = run.start
         for batch in run.batches:

@@ -33,6 +33,7 @@ from sequencer.api import (
 )
 from sequencer.client import RemoteSequencer
 from sequencer.reading import Reader
+from sequencer.recent_runs import RecentRuns
 from sequencer.rows import TopicRow
 from sequencer.sql.store import SqlRowStore
 from sequencer.state import HotState
@@ -134,7 +135,7 @@ class DatabaseIndex:
             nonlocal state
             state = await self._state()
 
-        return await Reader(self._store, lambda: state, look_again).find_batches(request)
+        return await Reader(self._store, lambda: state, look_again, RecentRuns(0)).find_batches(request)
 
     async def close(self) -> None:
         await self._store.close()
