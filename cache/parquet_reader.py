@@ -186,7 +186,10 @@ def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
         return size - error.needed
     # Without a CRC (objects of old), a footer that rotted may still parse. What it claims is looked at here, where
     # a wrong claim is brought again from the store, and where the loop need not wait for it.
-    names = index.metadata.schema.to_arrow_schema().names
+    try:
+        names = index.metadata.schema.to_arrow_schema().names
+    except UnicodeDecodeError as error:
+        raise InvalidParquetObject(f"a column's name is no text: {error}") from error
     if names != SCHEMA.names:
         raise InvalidParquetObject(f"columns {names}; expected {SCHEMA.names}")
     assert len(index.batches) == index.header.batch_count

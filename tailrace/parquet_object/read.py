@@ -194,7 +194,7 @@ def read_index(tail: Buffer, size: int, *, crc: int = 0) -> ParquetIndex:
         raise FooterNeedsMore(needed)
     try:
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + bytes(view[-needed:])))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidParquetObject(f"Parquet footer: {error}") from error
     value = (metadata.metadata or {}).get(METADATA_KEY)
     if value is None:
@@ -260,7 +260,7 @@ def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list
             pre_buffer=False,
         )
         table = file.read_row_group(row_group, columns=REPLAY_COLUMNS, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidParquetObject(f"row group {row_group} cannot be read: {error}") from error
     counts = index.header.record_counts[batches.start : batches.stop]
     return encode_records(table, index.batches[batches.start : batches.stop], counts)

@@ -6,25 +6,36 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
+from uuid import UUID
+
+from msgspec.structs import force_setattr
 
 from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
+from agent.handlers import HANDLERS
 from agent.memory_budget import MemoryBudget
-from agent.protocol import RequestHeader
-from sequencer.api import CreateTopic
+from agent.protocol import ApiKey, RequestHeader, encode_request
+from agent.protocol.api_keys import API_VERSIONS
+from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from agent.protocol.schema import MessageType, Wire, fields_of
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
 from sequencer.methods import METHODS
 from sequencer.server import SequencerService
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.rpc import CallFailed, encode_body
+from tailrace.rpc.frames import decode_frame
+from tests.agent.protocol.message_samples import declared, sample
 from tests.agent.test_connection import Transport
+from tests.contracts.conversation import GOLDEN, frames_of, script
 from tests.fuzz import kafka
 from tests.fuzz.formats import batches
 from tests.fuzz.rpc import value_of
 from tests.fuzz.target import Target
 from tests.support.agents import PROMPT, AgentBench, settle
 
+TOPIC = UUID(int=0x70B1C)
+"""In seeds: the id of topic `t`, whatever it is."""
 RENEW_AFTER = 2000
 """Inputs after which an agent or a sequencer is made anew, so that what hostile inputs left behind stays bounded."""
 MAX_FRAME_BYTES = 1 << 20
@@ -48,6 +59,7 @@ class LiveAgent:
         self.bench: AgentBench | None = None
         self.fed = 0
         self.escaped: list[Any] = []
+        self.topic_id = b""
 
     def check(self, data: bytes) -> bool:
         """Feed the bytes as one connection; True when something was answered."""
@@ -64,7 +76,7 @@ class LiveAgent:
             await self.bench.close()
         self.bench = AgentBench({**PROMPT, "max_request_bytes": MAX_FRAME_BYTES})
         await self.bench.open()
-        await self.bench.topic("t", 2)
+        self.topic_id = (await self.bench.topic("t", 2)).topic_id.bytes
         self.fed = 0
 
     async def _feed(self, data: bytes) -> bool:
@@ -83,6 +95,7 @@ class LiveAgent:
         )
         transport.connection = connection
         connection.connection_made(transport)
+        data = data.replace(TOPIC.bytes, self.topic_id)
         view = memoryview(len(data).to_bytes(4, "big") + data)
         while view and not transport.closed:
             buffer = connection.get_buffer(-1)
@@ -125,25 +138,64 @@ def _needs_answer(data: bytes) -> bool:
     return data[:2] != b"\x00\x00"  # Produce with acks=0 has none
 
 
-def agent_seeds() -> list[bytes]:
-    """Frames that say something about topic `t`; and one of every API and version."""
-    from agent.protocol import ApiKey, encode_request
-    from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+def aimed(message: Any, version: int, rng: random.Random) -> Any:
+    """The message, said about what is there: topic `t`, its id, its partitions, a group."""
+    kind: MessageType = type(message)
+    for field in fields_of(kind):
+        if version not in field.versions:
+            continue
+        value = getattr(message, field.name)
+        if not isinstance(field.kind, Wire):
+            for part in value if isinstance(value, list) else [value] if value is not None else []:
+                aimed(part, version, rng)
+        elif rng.random() < 0.9:
+            force_setattr(message, field.name, _aimed_value(field.name, value, rng))
+    return message
 
-    found = list(kafka.requests()[::2])
-    for version, batch in zip((3, 7, 9, 11, 12), batches(), strict=False):
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[
-                TopicProduceData(
-                    name="t", partition_data=[PartitionProduceData(index=1, records=memoryview(batch))]
-                )
-            ],
-        )
-        found.append(b"".join(encode_request(3, ApiKey.PRODUCE, version, request, "fuzz"))[4:])
-    found.extend(kafka.recorded_requests())
-    return found
+
+def _aimed_value(name: str, value: Any, rng: random.Random) -> Any:
+    if isinstance(value, UUID):
+        return TOPIC
+    if name in ("topic", "name", "topic_name", "resource_name", "topics", "topic_names"):
+        return ["t", "other"][: len(value)] if isinstance(value, list) else "t"
+    if name in ("group_id", "groups", "groups_names", "key", "coordinator_keys"):
+        return ["g"] * len(value) if isinstance(value, list) else "g"
+    if "partition" in name or name == "index":
+        return [0, 1, 2][: len(value)] if isinstance(value, list) else rng.randrange(3)
+    if isinstance(value, memoryview):
+        return memoryview(rng.choice(batches()))
+    if isinstance(value, int) and not isinstance(value, bool):
+        if name == "acks":
+            return rng.choice((-1, 1, 0))
+        if name.endswith("error_code") or name in ("resource_type", "key_type", "coordinator_type"):
+            return rng.choice((0, 1, 2, 4))
+        most = 127 if -128 <= value < 128 else 30_000
+        return rng.choice((-1, -2, 0, 1, 5, 100, most)) if rng.random() < 0.7 else value
+    if isinstance(value, str):
+        return rng.choice(("", "m-1", "consumer", "range", value))
+    return value
+
+
+def agent_seeds() -> list[bytes]:
+    """Frames of every served API and version about what is there, of others about nothing, and of real clients."""
+    rng = random.Random(9)
+    found = [
+        b"".join(
+            encode_request(
+                3, key, version, aimed(sample(API_VERSIONS[key].request, version, rng), version, rng), "f"
+            )
+        )[4:]
+        for key, version in declared()
+        if key in HANDLERS
+        for _ in range(4)
+    ]
+    for version in (3, 7, 9, 11, 12, 13):
+        for batch in batches():
+            data = PartitionProduceData(index=1, records=memoryview(batch))
+            topic = TopicProduceData(name="t" if version < 13 else "", topic_id=TOPIC, partition_data=[data])
+            request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+            found.append(b"".join(encode_request(3, ApiKey.PRODUCE, version, request, "fuzz"))[4:])
+    return [*found, *kafka.requests()[::8], *kafka.recorded_requests()]
 
 
 class LiveSequencer:
@@ -167,7 +219,7 @@ class LiveSequencer:
             await self._renew()
         assert self.service is not None
         self.asked += 1
-        names = [name for name in sorted(METHODS) if hasattr(self.sequencer, name)]
+        names = sorted(METHODS)
         if not data:
             return False
         asking = asyncio.ensure_future(self.service.handle(names[data[0] % len(names)], memoryview(data)[1:]))
@@ -198,7 +250,7 @@ class LiveSequencer:
         self.clock = ManualClock()
         self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
         await self.sequencer.start()
-        await self.sequencer.create_topic(CreateTopic("t", 2, {}))
+        await script(self.sequencer)
         self.service = SequencerService(self.sequencer)
         self.asked = 0
 
@@ -220,14 +272,19 @@ class LiveSequencer:
 
 
 def sequencer_seeds() -> list[bytes]:
-    """Requests of every method."""
+    """Requests of every method; and those of the script that every sequencer here starts with, with its ids."""
     rng = random.Random(8)
-    names = [name for name in sorted(METHODS) if hasattr(LocalSequencer, name)]
-    return [
+    names = sorted(METHODS)
+    found = [
         bytes((number,)) + encode_body(value_of(METHODS[name].request, rng))
         for number, name in enumerate(names)
-        for _ in range(6)
+        for _ in range(4)
     ]
+    for is_client, data in frames_of((GOLDEN / "0.1.0.rpc").read_bytes()):
+        frame = decode_frame(memoryview(data))
+        if is_client and frame.header.method in METHODS:
+            found += [bytes((names.index(frame.header.method),)) + bytes(frame.body)] * 2
+    return found
 
 
 def targets() -> list[Target]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import base64
 import multiprocessing
+import signal
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cramjam
+from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace.ids import TopicPartition
 from tailrace.record_batch import InvalidBatch, read_header
@@ -102,33 +104,50 @@ def check_twins(data: bytes) -> bool:
 
 
 def read_whole(data: bytes) -> bool:
-    """All that a reader does with an object. To be run in a process of its own."""
+    """All that a reader does with an object. To be run in a process of its own.
+
+    The first byte says whose row names it: that of `objects()[n]`, with the CRC of its index; from 128 on, one of
+    old, which has none.
+    """
     from cache.parquet_reader import _parse_index, _rebuild
     from tailrace.parquet_object.header import InvalidParquetObject
+    from tailrace.parquet_object.read import read_index
 
-    size = len(data)
+    if not data:
+        return False
+    number, data = data[0], data[1:]
+    start, crc = max(len(data) - 4096, 0), 0
+    if number < 128:
+        whole = objects()[number % len(objects())]
+        start = len(whole) - read_index(whole, len(whole)).footer_bytes
+        crc = crc32c(whole[start:])
     try:
-        index = _parse_index(data[-4096:], size)
+        index = _parse_index(data[start:], len(data), crc)
         for _ in range(4):
             if not isinstance(index, int):
                 break
-            assert 0 <= index < size
-            index = _parse_index(data[index:], size)
+            assert 0 <= index < len(data)
+            index = _parse_index(data[index:], len(data), crc)
         assert not isinstance(index, int), "asks for what was given"
         for group in index.row_groups:
             for run in index.header.runs:
-                _rebuild(
-                    index, group.number, data[group.start : group.start + group.length], run.topic_partition
-                )
+                there = data[group.start : group.start + group.length]
+                _rebuild(index, group.number, there, run.topic_partition)
     except InvalidParquetObject:
         return False
     return True
+
+
+def object_seeds() -> list[bytes]:
+    """Objects behind the byte that says how their rows name them."""
+    return [bytes((number + old,)) + data for number, data in enumerate(objects()) for old in (0, 128)]
 
 
 class Apart:
     """Runs `read_whole` in a child; a child that dies is a finding, and the next input gets a new one."""
 
     def __init__(self) -> None:
+        self.aborted = 0
         self._child: Any = None
         self._pipe: Connection | None = None
 
@@ -148,6 +167,11 @@ class Apart:
         except (EOFError, OSError, AssertionError) as error:
             child = self._child
             self.close()
+            if data[0] >= 128 and child.exitcode == -signal.SIGABRT:
+                self.aborted += (
+                    1  # what the CRC of an index is for: Arrow ends the process over a footer that rotted
+                )
+                return False
             raise AssertionError(f"the reading process ended: exit code {child.exitcode}: {error}") from error
         if answer in ("taken", "refused"):
             return answer == "taken"
@@ -191,5 +215,5 @@ def targets() -> list[Target]:
     apart = Apart()
     return [
         Target("compiled decoder against plain", 4, batches(), check_twins, max_seconds=20),
-        Target("Parquet object", 1, objects(), apart.check, apart.close),
+        Target("Parquet object", 1, object_seeds(), apart.check, apart.close),
     ]
