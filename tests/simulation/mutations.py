@@ -59,7 +59,7 @@ from sequencer.node import SequencerNode
 from sequencer.producers import STORE, Judgement
 from sequencer.rows import AbortedRow, GroupRow, OpenRangeRow, ProducerRow, SessionRow
 from sequencer.state import HotState, replace_row
-from tests.simulation.scenario import Scenario, draw
+from tests.simulation.scenario import TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
 MAX_SEEDS = 60
@@ -534,8 +534,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a new session does not wait for the last answer of the one before",
-        [(Lane, "_commit", _does_not_wait_for_the_session_before)],
-        {"plain_producers": 3, "batches": 20},
+        [
+            (Lane, "_commit", _does_not_wait_for_the_session_before),
+            (sessions, "close_session", always(Empty())),
+        ],
+        {"plain_producers": 3, "batches": 25, "trouble_s": 8.0, "plan": TROUBLED},
     ),
     Mutation(
         "commits are applied as they come, not by number",

@@ -244,9 +244,11 @@ class World:
         if scenario.makes_again:
             self._start_idempotent("remade", REMADE)
         for number in range(scenario.transactional_producers):
-            self._inputs.append(asyncio.create_task(self._run_transactions(f"transactional-{number}")))
+            self._inputs.append(
+                asyncio.create_task(self._run_transactions(f"transactional-{number}"), name="transactions")
+            )
         for number in range(scenario.processors):
-            self._followers.append(asyncio.create_task(self._run_processors(number)))
+            self._followers.append(asyncio.create_task(self._run_processors(number), name="processors"))
         watch = GroupWatch(self.violated)
         for number in range(scenario.group_members):
             member = GroupMember(self, f"member-{number}", "group", watch)
