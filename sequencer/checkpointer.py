@@ -588,6 +588,16 @@ class Checkpointer:
         raise error
 
 
+async def forget_checkpoints(store: ObjectStore, cluster_id: str) -> None:
+    """Delete them all, where they are turned off: what is assigned from now on, they would not know. Raises
+    StoreError."""
+    keys = [info.key async for info in store.list(checkpoint.meta_prefix(cluster_id))]
+    if keys:
+        _log.warning("checkpoints are turned off: those that there were are deleted", objects=len(keys))
+    for first in range(0, len(keys), _DELETED_AT_ONCE):
+        await store.delete(keys[first : first + _DELETED_AT_ONCE])
+
+
 async def read_cluster_file(store: ObjectStore, cluster_id: str) -> ClusterFile | None:
     """Whose bucket it says it is. Raises StoreError, InvalidCheckpoint."""
     try:

@@ -333,6 +333,7 @@ class LocalSequencer:
             try:
                 async with self._readying:
                     await self._take_lease()
+                await self._be_ready()  # if the lease was taken anew: know at once whose database this is
                 if self._has_expired(await self._store.now_ms()):
                     await self._change(_expire)
             except SequencerError:

@@ -29,7 +29,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.bounded_wait import wait_for
-from sequencer.checkpointer import Checkpointer
+from sequencer.checkpointer import Checkpointer, forget_checkpoints
 from sequencer.client import RemoteSequencer
 from sequencer.collector import collect
 from sequencer.committer import LocalSequencer
@@ -199,15 +199,20 @@ class SequencerNode:
             checkpointer=checkpointer,
         )
         try:
-            await local.start()
-            self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
+            try:
+                await local.start()
+            finally:
+                # Also where another commits: what this node knew may be of a database that was lost.
+                self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
             if checkpointer is not None:
                 await _open(checkpointer)
+            elif self._object_store is not None:
+                await forget_checkpoints(self._object_store, local.identity.cluster_id)
         except (IncarnationChanged, HelloRefused) as error:
             await local.close()
             await self._be_lost(str(error))
             return
-        except SequencerError as error:
+        except (SequencerError, StoreError) as error:
             await local.close()
             await self._look_for_committer(error)
             return
@@ -242,7 +247,7 @@ class SequencerNode:
         if self._on_lost is not None:
             self._on_lost(reason)
 
-    async def _look_for_committer(self, error: SequencerError) -> None:
+    async def _look_for_committer(self, error: Exception) -> None:
         try:
             found = await self._store.committer_address() or ""
         except SequencerError as other:

@@ -46,6 +46,8 @@ _AWAY = (
     asyncpg.LockNotAvailableError,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidCatalogNameError,  # there is no such database (any more)
+    asyncpg.UndefinedTableError,  # it was emptied, and waits for its recovery
     asyncpg.ReadOnlySQLTransactionError,  # connected to a standby
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
