@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -94,6 +96,35 @@ def test_an_agent_that_is_told_to_end_drains_and_its_clients_notice_nothing(clus
     load.run(RECORDS // 2, {RECORDS // 4: lambda: cluster.drain(leaving)})
 
     _check(cluster, "drained", load)
+
+
+def test_a_transforming_loop_is_exactly_once_when_it_and_then_an_agent_are_killed(cluster: Cluster) -> None:
+    records = 1_500
+    for topic in ("plain", "doubled"):
+        _create(cluster, topic, PARTITIONS)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+    for number in range(records):
+        producer.produce("plain", b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+    command = [sys.executable, "-m", "tests.compat.transforming", cluster.bootstrap, "plain", "doubled"]
+    command += ["transformers", "transformer", str(records)]
+
+    killed = subprocess.run([*command, "4"], timeout=120, check=False)  # in its fourth transaction
+    assert killed.returncode == -signal.SIGKILL
+    second = subprocess.Popen(command)
+    try:
+        _until(60, lambda: sum(_ends(cluster, "doubled").values()) > records // 3, "a third is done")
+        victim = _leader(cluster, "doubled", cluster.live_agents[0].zone)
+        cluster.launch_agent(victim.zone)
+        cluster.kill(victim)
+        assert second.wait(180) == 0
+    finally:
+        second.kill()
+        second.wait()
+
+    values = sorted(int(value) for value in _read_committed(cluster, "doubled", records))
+    assert values == [2 * number for number in range(records)]
+    assert sum(_ends(cluster, "doubled").values()) > records, "what the killed one had sent is there, aborted"
 
 
 # -- below: load and what is checked of it -------------------------------------------------------------
@@ -207,6 +238,37 @@ def _read_all(cluster: Cluster, topic: str, zone: str) -> list[tuple[int, int, s
                     assert key is not None and value is not None
                     place = message.partition(), message.offset()
                     read.append((*place, key.decode(), value[:8].decode()))
+        return read
+    finally:
+        consumer.close()
+
+
+def _ends(cluster: Cluster, topic: str) -> dict[int, int]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused"})
+    try:
+        return {
+            each: consumer.get_watermark_offsets(TopicPartition(topic, each), 30)[1]
+            for each in range(PARTITIONS)
+        }
+    finally:
+        consumer.close()
+
+
+def _read_committed(cluster: Cluster, topic: str, wanted: int) -> list[str]:
+    """All committed values: at least `wanted`, and what comes in two seconds more."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "unused", "isolation.level": "read_committed"}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
+        read: list[str] = []
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if len(read) >= wanted:
+                deadline = min(deadline, time.monotonic() + 2)
+            for message in consumer.consume(1_000, 0.5):
+                if message.error() is None:
+                    read.append((message.value() or b"").decode())
         return read
     finally:
         consumer.close()
