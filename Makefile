@@ -62,8 +62,8 @@ fuzz: setup ## N mutated inputs from outside: frames, batches, objects, RPC; pri
 faults: setup ## Real processes killed, paused, starved under load; what clients saw is checked. ONLY=name,name
 	$(BIN)/python -m tests.faults.run $(if $(ONLY),--only $(ONLY))
 
-bench: setup ## Load the embedded broker with librdkafka; prints JSON.
-	$(BIN)/python -m bench.broker
+bench: setup ## Load the embedded broker with librdkafka; the figures are kept in bench/results/last.json.
+	$(BIN)/python -m bench.broker --json bench/results/last.json
 
 overload: setup ## Twice the capacity, and bad neighbours, against the embedded broker.
 	$(BIN)/python -m bench.overload

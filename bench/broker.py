@@ -90,6 +90,7 @@ def main() -> None:
     result = {"machine": machine(), "settings": settings(options), "memory": memory, "rows": rows}
     text = json.dumps(result, indent=1)
     if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(text + "\n")
     print(text)
 

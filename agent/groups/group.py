@@ -22,6 +22,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agent.groups.subscription import reads_the_same
 from agent.protocol.error_codes import ErrorCode
 
 
@@ -267,7 +268,9 @@ class Group:
         if self.phase is GroupPhase.PREPARING_REBALANCE:
             self._try_complete_join(now)
             return
-        is_same = old.metadata(self.protocol or "") == old_metadata and self._vote() == self.protocol
+        is_same = self._vote() == self.protocol and reads_the_same(
+            self.protocol_type, old_metadata, old.metadata(self.protocol or "")
+        )
         if self.phase is not GroupPhase.STABLE or not is_same:
             # The generation on record still names the old id: an interrupted rebalance must not revive it.
             self.is_dirty = True

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from agent.groups.group import Group
+from typing import TYPE_CHECKING
+
 from agent.protocol.compiler import codec
 from agent.protocol.errors import MalformedRequest
 from agent.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+
+if TYPE_CHECKING:
+    from agent.groups.group import Group
 
 CONSUMER = "consumer"
 _LATEST = 3
@@ -24,6 +28,22 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
             except (MalformedRequest, IndexError):
                 return None
     return frozenset(topics)
+
+
+def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool:
+    """Whether a member that came back wants what it wanted before.
+
+    Of consumers only the topics count: the rest of their metadata (partitions owned, generation, an assignor's notes)
+    tells what a member had, which differs for one that has just been started.
+    """
+    if before == now:
+        return True
+    if protocol_type != CONSUMER:
+        return False
+    try:
+        return set(_subscription(before).topics) == set(_subscription(now).topics)
+    except (MalformedRequest, IndexError):
+        return False
 
 
 def _subscription(metadata: bytes) -> ConsumerProtocolSubscription:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.stored_group import restored, stored
+from agent.protocol.compiler import Parts, codec
 from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 RANGE = [("range", b"topics")]
 
@@ -214,6 +217,32 @@ def test_a_restarted_static_member_keeps_its_assignment_and_fences_its_former_se
     assert driver.answers[driver.sync("b2", 2, instance="ib")].assignment == b"1"
     assert driver.heartbeat("b", 2, "ib") is ErrorCode.FENCED_INSTANCE_ID
     assert driver.answers[driver.join("b", instance="ib")].code is ErrorCode.FENCED_INSTANCE_ID
+
+
+def subscription(topics: list[str], generation: int) -> bytes:
+    """A consumer's metadata, version 2."""
+    out = bytearray(b"\x00\x02")
+    parts: Parts = []
+    wish = ConsumerProtocolSubscription(topics=topics, generation_id=generation)
+    last = codec(ConsumerProtocolSubscription, 2, False).encode(wish, out, parts)
+    return b"".join([*parts, last])
+
+
+@pytest.mark.parametrize(("topics", "is_rebalanced"), [(["t"], False), (["t", "u"], True)])
+def test_a_restarted_static_member_causes_a_rebalance_only_when_it_wants_other_topics(
+    topics: list[str], is_rebalanced: bool
+) -> None:
+    driver = Driver()
+    first = [("range", subscription(["t"], 1))]
+    driver.join(fresh="a", instance="ia", protocols=first)
+    driver.join(fresh="b", instance="ib", protocols=first)
+    driver.join("a", instance="ia", protocols=first)
+    driver.sync("b", 2, instance="ib")
+    driver.sync("a", 2, {"a": b"0", "b": b"1"}, instance="ia")
+
+    driver.join(fresh="b2", instance="ib", protocols=[("range", subscription(topics, -1))])
+
+    assert (driver.group.phase is not GroupPhase.STABLE) is is_rebalanced
 
 
 def test_a_restarted_static_leader_makes_no_assignment() -> None:
