@@ -25,6 +25,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace import messagepack
+from tailrace.compression import CannotUnpack, decompress
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import Buffer
 from tailrace.record_batch import (
@@ -274,13 +275,14 @@ def read_footer(tail: Buffer, size: int) -> Footer:
 
 
 def _unpack_footer(packed: memoryview, unpacked_length: int) -> Footer:
-    unpacked = bytearray(unpacked_length)
     try:
-        written = cramjam.zstd.decompress_into(packed, unpacked)
-        if written != unpacked_length:
-            raise InvalidObject(f"footer of {written} bytes unpacked; the trailer says {unpacked_length}")
+        unpacked = decompress(Compression.ZSTD, packed, max_bytes=unpacked_length)
+        if len(unpacked) != unpacked_length:
+            raise InvalidObject(
+                f"footer of {len(unpacked)} bytes unpacked; the trailer says {unpacked_length}"
+            )
         return messagepack.decode(_decoder, unpacked)
-    except (cramjam.DecompressionError, msgspec.DecodeError) as error:
+    except (CannotUnpack, msgspec.DecodeError) as error:
         raise InvalidObject(f"footer cannot be unpacked: {error}") from error
 
 

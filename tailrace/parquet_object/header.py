@@ -17,8 +17,9 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace import messagepack
+from tailrace.compression import CannotUnpack, decompress
 from tailrace.ids import TopicPartition
-from tailrace.record_batch import HEADER_BYTES
+from tailrace.record_batch import HEADER_BYTES, Compression
 
 METADATA_KEY = b"tailrace"
 VERSION = 1
@@ -117,12 +118,11 @@ def unpack_header(value: bytes) -> ParquetHeader:
             )
         if length > MAX_HEADER_UNPACKED_BYTES:
             raise InvalidParquetObject(f"metadata of {length} bytes; at most {MAX_HEADER_UNPACKED_BYTES}")
-        unpacked = bytearray(length)
-        written = cramjam.zstd.decompress_into(body, unpacked)
-        if written != length:
-            raise InvalidParquetObject(f"metadata unpacks to {written} bytes; it says {length}")
+        unpacked = decompress(Compression.ZSTD, body, max_bytes=length)
+        if len(unpacked) != length:
+            raise InvalidParquetObject(f"metadata unpacks to {len(unpacked)} bytes; it says {length}")
         header = messagepack.decode(_decoder, unpacked)
-    except (binascii.Error, cramjam.DecompressionError, msgspec.DecodeError) as error:
+    except (binascii.Error, CannotUnpack, msgspec.DecodeError) as error:
         raise InvalidParquetObject(f"metadata cannot be unpacked: {error}") from error
     _check(header)
     return header

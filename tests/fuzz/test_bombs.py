@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import tracemalloc
 from collections.abc import Callable
@@ -10,10 +11,13 @@ from struct import pack
 import cramjam
 import msgspec
 import pytest
+from fastcrc.crc32 import iscsi as crc32c
 
 from agent.protocol import MalformedRequest, decode_request, encode_request
 from agent.protocol.api_keys import API_VERSIONS
+from tailrace import mixed_object
 from tailrace.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
+from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
 from tailrace.record_batch import Compression, InvalidBatch, assemble, validate_produced
 from tailrace.records import InvalidRecords, decode_records
 from tailrace.rpc import ProtocolViolation
@@ -73,6 +77,17 @@ def test_no_buffer_is_larger_than_the_bytes_could_fill(codec: Compression) -> No
 
     assert decompress(codec, compress(codec, content)) == content
     assert cost(lambda: decompress(codec, b"\x1f\x8b\x08\x00" + b"\xff" * 60), CannotUnpack) < 64 << 10
+
+
+def test_declared_sizes_of_footers_and_headers_cost_nothing() -> None:
+    packed = bytes(cramjam.zstd.compress(b"\x90"))
+    declares = pack(">IIHH", len(packed), 128 << 20, mixed_object.VERSION, 0)
+    crc = pack(">I", crc32c(declares, crc32c(packed)))
+    mixed = pack(">4sHH", mixed_object.MAGIC, 1, 0) + packed + declares + crc + mixed_object.MAGIC
+    value = b"1:" + base64.b64encode(pack(">II", 256 << 20, crc32c(packed)) + packed)
+
+    assert cost(lambda: mixed_object.read_footer(mixed, len(mixed)), mixed_object.InvalidObject) < 64 << 10
+    assert cost(lambda: unpack_header(value), InvalidParquetObject) < 64 << 10
 
 
 def test_a_batch_that_declares_two_billion_records_costs_nothing() -> None:
