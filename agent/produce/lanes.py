@@ -36,12 +36,14 @@ from sequencer.api import (
     CommitAnswer,
     CommitExpected,
     CommitRequest,
+    IncarnationChanged,
     LeaseLost,
     ObjectDescription,
     ObjectKind,
     OpenSession,
     RunProposal,
     Sequencer,
+    SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
     SessionClosed,
@@ -188,7 +190,7 @@ class Lane:
         if self._session is not None:
             try:
                 await self._sequencer.close_session(SessionRef(self._session.session_id))
-            except (SequencerUnavailable, SessionClosed) as error:
+            except SequencerError as error:
                 log.info("session not given back; it will expire", lane=self._number, error=str(error))
 
     # --- when to seal ---------------------------------------------------------------------------------
@@ -380,7 +382,7 @@ class Lane:
                 answer = await self._sequencer.commit(request)
                 self._telemetry.commit_seconds.observe(self._clock.monotonic() - started)
                 return answer
-            except SessionClosed as error:
+            except (SessionClosed, IncarnationChanged) as error:
                 log.warning("a commit came after its session's end", number=number, error=str(error))
                 self._forget(session)
                 return None
@@ -515,7 +517,7 @@ class Lane:
                 log.warning(
                     "no upload session without the agent's lease", lane=self._number, error=str(error)
                 )
-            except (SequencerUnavailable, SequencerOverloaded) as error:
+            except (SequencerUnavailable, SequencerOverloaded, IncarnationChanged) as error:
                 log.warning("the upload session could not be renewed", lane=self._number, error=str(error))
 
     async def _retire(self, session: Session) -> None:
@@ -524,7 +526,7 @@ class Lane:
             await self._clock.sleep(0.05)
         try:
             await self._sequencer.close_session(SessionRef(session.session_id))
-        except (SequencerUnavailable, SequencerOverloaded, SessionClosed) as error:
+        except SequencerError as error:
             log.info("a rotated session was not closed; it will expire", error=str(error))
 
     def _forget(self, session: Session) -> None:

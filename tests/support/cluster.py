@@ -153,9 +153,9 @@ class Cluster:
         self.agents.append(agent)
         return agent
 
-    def launch_sequencer(self) -> Part:
-        """Start another sequencer server and don't wait."""
-        rpc, http = free_port(), free_port()
+    def launch_sequencer(self, rpc: int | None = None) -> Part:
+        """Start another sequencer server and don't wait. `rpc`: the port of one that has ended."""
+        rpc, http = rpc or free_port(), free_port()
         sequencer = self._start(
             f"sequencer-{len(self.sequencers)}",
             f"127.0.0.1:{rpc}",
