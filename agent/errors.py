@@ -92,7 +92,9 @@ PARTITION_CODES: dict[PartitionError, ErrorCode] = {
 BATCH_CODES: dict[BatchError, ErrorCode] = {
     BatchError.NONE: ErrorCode.NONE,
     BatchError.DUPLICATE: ErrorCode.NONE,
-    BatchError.SEQUENCE_GAP: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    # Not OUT_OF_ORDER_SEQUENCE_NUMBER: librdkafka takes that as a reason to raise its epoch, for all its partitions,
+    # and sends under the new one what another agent may have stored before it died: twice there. Decision 0012.
+    BatchError.SEQUENCE_GAP: ErrorCode.REQUEST_TIMED_OUT,
     BatchError.OUT_OF_ORDER_SEQUENCE: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     BatchError.UNKNOWN_PRODUCER_ID: ErrorCode.UNKNOWN_PRODUCER_ID,
     BatchError.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,

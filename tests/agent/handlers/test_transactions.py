@@ -594,3 +594,13 @@ def test_every_outcome_of_a_batch_has_a_code() -> None:
     for error in BatchError:
         for version in (3, 11, 13):
             assert isinstance(produce_code(error, version, is_transactional=True), ErrorCode)
+
+
+def test_a_gap_that_did_not_close_is_no_reason_to_raise_the_producers_epoch() -> None:
+    from agent.errors import produce_code
+
+    for is_transactional in (False, True):
+        code = produce_code(BatchError.SEQUENCE_GAP, 12, is_transactional=is_transactional)
+        assert code is ErrorCode.REQUEST_TIMED_OUT
+        behind = produce_code(BatchError.OUT_OF_ORDER_SEQUENCE, 12, is_transactional=is_transactional)
+        assert behind is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
