@@ -333,13 +333,13 @@ class PlainProducer(Producer):
         for _ in range(batches):
             if self.luck.below(4) == 0:
                 host = self.some_agent()
-            made = [self.make(log, self.luck.below(log.partitions)) for _ in range(1 + self.luck.below(3))]
+            made = [self.make(log, self.luck.below(log.partitions)) for _ in range(1 + self.luck.below(5))]
             sent: list[tuple[OutBatch, KafkaStream, asyncio.Future[Any]]] = []
             try:
                 for batch in made:
                     stream, answer = self.hand_over(host, [batch], version=11)
                     sent.append((batch, stream, answer))
-                    await self.pause(0.0, 0.01)
+                    await self.pause(0.0, 0.03)
             except NoAnswer:
                 pass
             for batch, stream, answer in sent:

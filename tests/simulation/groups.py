@@ -1,5 +1,7 @@
 """Members of a consumer group: they join, share the partitions, read, commit what they read, and are thrown out.
 
+Some process what they read in transactions (KIP-447): the positions are fenced by the group's generation.
+
 `GroupWatch` sees what all of them are told: a generation has one leader and one owner for each partition, and once
 somebody was told of a generation, nothing of an older one is accepted any more.
 """
@@ -22,10 +24,12 @@ from agent.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from agent.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.simulation.clients import Log, Reader, Stage
+from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import NoAnswer
-from tests.simulation.transactions import fetch_positions
-from tests.support.history.events import OffsetCommitAsked, OffsetCommitEnded
+from tests.simulation.transactions import FATAL, Fenced, Processor, Progress, fetch_positions
+from tests.support.history.events import Isolation, OffsetCommitAsked, OffsetCommitEnded
 
 SESSION_MS, REBALANCE_MS = 1_500, 2_000
 PROTOCOL = "simulated"
@@ -76,13 +80,21 @@ class GroupWatch:
 class GroupMember(Reader):
     """One member: joins, reads what it is assigned, commits."""
 
-    def __init__(self, stage: Stage, name: str, group: str, watch: GroupWatch) -> None:
-        super().__init__(stage, name, "uncommitted")
+    def __init__(
+        self,
+        stage: Stage,
+        name: str,
+        group: str,
+        watch: GroupWatch,
+        isolation: Isolation = "uncommitted",
+        process: SimulatedProcess | None = None,
+    ) -> None:
+        super().__init__(stage, name, isolation, process)
         self._group = group
-        self._watch = watch
+        self.watch = watch
         self._coordinator = ""
-        self._member_id = ""
-        self._generation = -1
+        self.member_id = ""
+        self.generation = -1
         self._commits = 0
 
     async def run(self, topic: str) -> None:
@@ -90,20 +102,24 @@ class GroupMember(Reader):
         log = await self.surely_look_up(topic)
         while not self.stage.is_input_over:
             try:
-                partitions = await self._join(log)
+                partitions = await self.join(log)
                 await self._consume(log, partitions)
-            except MustJoin as error:
-                if error.is_new:
-                    self._member_id, self._generation = "", -1
-                await self.pause(0.0, 0.1)
-            except NoAnswer:
-                self._coordinator = ""
-                await self.pause(0.05, 0.2)
-        await self._leave()
+            except (MustJoin, NoAnswer) as error:
+                await self.look_again(error)
+        await self.leave()
+
+    async def look_again(self, error: MustJoin | NoAnswer) -> None:
+        """After what came instead of an answer: begin as a new member if need be, or look for the coordinator."""
+        if isinstance(error, NoAnswer):
+            self._coordinator = ""
+        elif error.is_new:
+            self.member_id, self.generation = "", -1
+        await self.pause(0.0, 0.2)
 
     # --- membership
 
-    async def _ask_coordinator(self, api: ApiKey, version: int, request: Any) -> Any:
+    async def ask_coordinator(self, api: ApiKey, version: int, request: Any) -> Any:
+        """The answer of the group's coordinator, who is looked for first. Raises NoAnswer."""
         if not self._coordinator:
             asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group])
             found = (await self.ask(self.some_agent(), ApiKey.FIND_COORDINATOR, 4, asked)).coordinators[0]
@@ -112,7 +128,8 @@ class GroupMember(Reader):
             self._coordinator = found.host
         return await self.ask(self._coordinator, api, version, request)
 
-    def _check(self, code: int) -> None:
+    def check(self, code: int) -> None:
+        """Raise MustJoin or NoAnswer for an error of the group's."""
         match ErrorCode(code):
             case ErrorCode.NONE:
                 return
@@ -124,53 +141,55 @@ class GroupMember(Reader):
                 self._coordinator = ""
                 raise NoAnswer(other.name)
 
-    async def _join(self, log: Log) -> list[int]:
+    async def join(self, log: Log) -> list[int]:
         """Take part in the next generation; the partitions that are this member's in it."""
         request = JoinGroupRequest(
             group_id=self._group,
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
-            member_id=self._member_id,
+            member_id=self.member_id,
             protocol_type=PROTOCOL,
             protocols=[JoinGroupRequestProtocol(PROTOCOL, b"")],
         )
-        joined = await self._ask_coordinator(ApiKey.JOIN_GROUP, 5, request)
+        joined = await self.ask_coordinator(ApiKey.JOIN_GROUP, 5, request)
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            request.member_id = self._member_id = joined.member_id
-            joined = await self._ask_coordinator(ApiKey.JOIN_GROUP, 5, request)
-        self._check(joined.error_code)
-        self._member_id, self._generation = joined.member_id, joined.generation_id
-        self._watch.joined(self.stage.now(), joined.generation_id, joined.leader)
+            request.member_id = self.member_id = joined.member_id
+            joined = await self.ask_coordinator(ApiKey.JOIN_GROUP, 5, request)
+        self.check(joined.error_code)
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self.watch.joined(self.stage.now(), joined.generation_id, joined.leader)
         assignments: list[SyncGroupRequestAssignment] = []
-        if joined.leader == self._member_id:
+        if joined.leader == self.member_id:
             members = sorted(member.member_id for member in joined.members)
             for index, member in enumerate(members):
                 mine = range(index, log.partitions, len(members))
                 assignments.append(SyncGroupRequestAssignment(member, bytes(mine)))
-        synced = await self._ask_coordinator(
+        synced = await self.ask_coordinator(
             ApiKey.SYNC_GROUP,
             3,
-            SyncGroupRequest(self._group, self._generation, self._member_id, assignments=assignments),
+            SyncGroupRequest(self._group, self.generation, self.member_id, assignments=assignments),
         )
-        self._check(synced.error_code)
+        self.check(synced.error_code)
         partitions = list(bytes(synced.assignment))
-        self._watch.synced(self._generation, self._member_id, partitions)
+        self.watch.synced(self.generation, self.member_id, partitions)
         return partitions
 
-    async def _heartbeat(self) -> None:
-        asked_at, generation = self.stage.now(), self._generation
-        answer = await self._ask_coordinator(
-            ApiKey.HEARTBEAT, 3, HeartbeatRequest(self._group, generation, self._member_id)
+    async def heartbeat(self) -> None:
+        """Stay a member. Raises MustJoin, NoAnswer."""
+        asked_at, generation = self.stage.now(), self.generation
+        answer = await self.ask_coordinator(
+            ApiKey.HEARTBEAT, 3, HeartbeatRequest(self._group, generation, self.member_id)
         )
-        self._check(answer.error_code)
-        self._watch.accepted(asked_at, generation, "a heartbeat")
+        self.check(answer.error_code)
+        self.watch.accepted(asked_at, generation, "a heartbeat")
 
-    async def _leave(self) -> None:
-        if not self._member_id:
+    async def leave(self) -> None:
+        """Go, so that the others need not wait for the session's end."""
+        if not self.member_id:
             return
-        request = LeaveGroupRequest(self._group, members=[MemberIdentity(self._member_id)])
+        request = LeaveGroupRequest(self._group, members=[MemberIdentity(self.member_id)])
         try:
-            await self._ask_coordinator(ApiKey.LEAVE_GROUP, 4, request)
+            await self.ask_coordinator(ApiKey.LEAVE_GROUP, 4, request)
         except NoAnswer:
             self.stage.note(f"{self.name} left without an answer")
 
@@ -179,7 +198,7 @@ class GroupMember(Reader):
     async def _consume(self, log: Log, partitions: list[int]) -> None:
         if not partitions:
             await self.pause(0.1, 0.4)
-            await self._heartbeat()
+            await self.heartbeat()
             return
         positions = await fetch_positions(self, self._group, log, partitions)
         for partition in partitions:
@@ -194,14 +213,14 @@ class GroupMember(Reader):
                 elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE and positions[partition] < got.log_start:
                     positions[partition] = got.log_start
                     self.position(log, partition, got.log_start, is_seek=True)
-            await self._heartbeat()
+            await self.heartbeat()
             if self.luck.below(2):
                 await self._commit(log, positions)
             await self.pause(0.0, 0.3)
         await self._commit(log, positions)
 
     async def _commit(self, log: Log, positions: dict[int, int]) -> None:
-        asked_at, generation = self.stage.now(), self._generation
+        asked_at, generation = self.stage.now(), self.generation
         commits: dict[int, str] = {}
         for partition, offset in positions.items():
             self._commits += 1
@@ -219,12 +238,12 @@ class GroupMember(Reader):
         request = OffsetCommitRequest(
             group_id=self._group,
             generation_id_or_member_epoch=generation,
-            member_id=self._member_id,
+            member_id=self.member_id,
             topics=[OffsetCommitRequestTopic(name=log.topic, partitions=rows)],
         )
         codes: dict[int, int] = {}
         try:
-            answer = await self._ask_coordinator(ApiKey.OFFSET_COMMIT, 7, request)
+            answer = await self.ask_coordinator(ApiKey.OFFSET_COMMIT, 7, request)
             codes = {row.partition_index: row.error_code for row in answer.topics[0].partitions}
         finally:
             # What was refused may have been an answer to the repetition of a request that was carried out.
@@ -237,5 +256,63 @@ class GroupMember(Reader):
                     )
                 )  # fmt: skip
         for code in codes.values():
-            self._check(code)
-        self._watch.accepted(asked_at, generation, "a commit of positions")
+            self.check(code)
+        self.watch.accepted(asked_at, generation, "a commit of positions")
+
+
+class GroupProcessor(Processor):
+    """A consume-transform-produce loop whose partitions are those that its group gives it."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        name: str,
+        transactional_id: str,
+        group: str,
+        watch: GroupWatch,
+        *,
+        is_second_version: bool,
+    ) -> None:
+        super().__init__(stage, name, transactional_id, is_second_version=is_second_version)
+        self._member = GroupMember(stage, self.name, group, watch, "committed", self.process)
+        self._reader = self._member
+
+    async def work_in_group(self, source: str, target: str, group: str, progress: Progress) -> None:
+        """Until the input has ended and this member's part of it is processed, or until fenced."""
+        source_log, target_log = await self.surely_look_up(source), await self.surely_look_up(target)
+        try:
+            await self.init()
+            is_over = False
+            while not is_over:
+                try:
+                    partitions = await self._member.join(source_log)
+                    is_over = await self._process_on(source_log, target_log, partitions, group)
+                except (MustJoin, NoAnswer) as error:
+                    await self._member.look_again(error)
+            await self._member.leave()
+            progress.transactions_left = 0
+        except Fenced as error:
+            self.stage.note(f"{self.name} is fenced: {error}")
+
+    async def still_there(self) -> None:
+        await self._member.heartbeat()
+
+    async def commit_positions(self, request: TxnOffsetCommitRequest) -> bool:
+        request.generation_id, request.member_id = self._member.generation, self._member.member_id
+        version = 5 if self._is_v2 else 3
+        while True:
+            try:
+                asked_at = self.stage.now()
+                answer = await self._member.ask_coordinator(ApiKey.TXN_OFFSET_COMMIT, version, request)
+                codes = {row.error_code for topic in answer.topics for row in topic.partitions}
+                if codes & set(FATAL):
+                    return False
+                for code in codes:
+                    self._member.check(code)
+                self._member.watch.accepted(asked_at, request.generation_id, "positions of a transaction")
+                return True
+            except NoAnswer as error:
+                await self._member.look_again(error)
+            except MustJoin as error:
+                await self._member.look_again(error)
+                return False

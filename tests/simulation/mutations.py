@@ -371,6 +371,10 @@ def _drops_positions_at_the_end(original: Any) -> Any:
     return end_offsets
 
 
+def _tells_of_nothing_pending(original: Any) -> Any:
+    return lambda *args: msgspec.structs.replace(original(*args), has_pending=False)
+
+
 def _any_generation_commits(original: Any) -> Any:
     def check_committer(draft: Any, request: Any, settings: Any) -> Any:
         row = draft.get(GroupRow, request.group_id)
@@ -509,6 +513,14 @@ def at(*misfortunes: str) -> tuple[tuple[float, str], ...]:
 COMPACTS = {"compacts": True}
 TRANSACTIONS = {"transactional_producers": 2}
 PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
+GROUP_PROCESSES = {
+    "processors": 0,
+    "group_processors": 3,
+    "transactional_producers": 1,
+    "idempotent_producers": 2,
+    "partitions": 3,
+    "misfortunes": at("an agent is cut off", "a client stops for a while", "an agent stops for a while"),
+}
 GROUPS = {
     "group_members": 3,
     "batches": 10,
@@ -538,7 +550,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             (Lane, "_commit", _does_not_wait_for_the_session_before),
             (sessions, "close_session", always(Empty())),
         ],
-        {"plain_producers": 3, "batches": 25, "trouble_s": 8.0, "plan": TROUBLED},
+        {"plain_producers": 3, "partitions": 1, "batches": 25, "trouble_s": 8.0, "plan": TROUBLED},
     ),
     Mutation(
         "commits are applied as they come, not by number",
@@ -626,7 +638,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
     Mutation(
         "repeated batches are served", [(reader_module, "select_batches", _serves_repeated_batches)],
-        {"idempotent_producers": 2},
+        {"idempotent_producers": 3, "partitions": 1, "window": 5, "cut": 0.08},
     ),
     # --- transactions
     Mutation(
@@ -644,14 +656,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**TRANSACTIONS, "partitions": 3},
     ),
     Mutation(
-        "a batch of a closed transaction is taken",
-        [(transactions, "admit", _admits_instead(BatchError.TRANSACTION_CLOSED, BatchError.INVALID_PRODUCER_EPOCH))],
-        TRANSACTIONS,
+        "a batch of a transaction that has ended is taken",
+        [
+            (
+                transactions,
+                "admit",
+                _admits_instead(BatchError.TRANSACTION_CLOSED, BatchError.INVALID_PRODUCER_EPOCH),
+            ),
+            (assign, "judge", _stores_instead(BatchError.INVALID_PRODUCER_EPOCH)),
+        ],
+        {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
     ),
     Mutation(
         "a time-out aborts without a new epoch",
         [(transactions, "_abort_and_fence", _times_out_without_a_new_epoch)],
-        {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for a while"])},
+        {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
     ),
     Mutation(
         "a transactional id is taken over without a new epoch",
@@ -668,6 +687,19 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a commit loses its positions", [(transactions, "_end_offsets", _drops_positions_at_the_end)], PROCESSES
+    ),
+    Mutation(
+        "positions are told though others are pending",
+        [(groups, "_position", _tells_of_nothing_pending)],
+        GROUP_PROCESSES,
+    ),
+    Mutation(
+        "a transaction's positions are taken from any generation",
+        [
+            (groups, "_check_committer", _any_generation_commits),
+            (Group, "commit", lambda original: lambda self, now, *rest: ErrorCode.NONE),
+        ],
+        GROUP_PROCESSES,
     ),
     # --- groups
     Mutation(

@@ -68,6 +68,7 @@ MISFORTUNES = (
     "the database fails",
     "a client crashes",
     "a client stops for a while",
+    "a client stops for long",
     "records are deleted",
     "a topic is made again",
 )
@@ -86,6 +87,7 @@ class Scenario:
     idempotent_producers: int = 2
     transactional_producers: int = 0
     processors: int = 0
+    group_processors: int = 0
     group_members: int = 0
     readers: int = 1
     batches: int = 8
@@ -137,7 +139,8 @@ def draw(luck: Entropy) -> Scenario:
         plain_producers=luck.below(2),
         idempotent_producers=luck.below(3),
         transactional_producers=luck.below(3),
-        processors=luck.below(3) if maybe(0.4) else 0,
+        processors=(processors := luck.below(3) if maybe(0.4) else 0),
+        group_processors=luck.below(4) if not processors and maybe(0.5) else 0,
         group_members=1 + luck.below(3) if maybe(0.35) else 0,
         readers=1 + luck.below(2),
         batches=4 + luck.below(8),

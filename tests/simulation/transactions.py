@@ -295,12 +295,17 @@ class Processor(TransactionalProducer):
 
     async def _process_on(self, source: Log, target: Log, partitions: Sequence[int], group: str) -> bool:
         """From the committed positions on, until a transaction fails (False) or nothing is left (True)."""
+        if not partitions:
+            await self.still_there()
+            await self.pause(0.1, 0.3)
+            return self.stage.is_input_over
         positions = await fetch_positions(self, group, source, partitions)
         for partition in partitions:
             positions[partition] = max(0, positions[partition])
             self._reader.position(source, partition, positions[partition], is_seek=True)
         while True:
             was_over = self.stage.is_input_over
+            await self.still_there()
             try:
                 found = await self._reader.fetch(self.some_agent(), source, positions, max_wait_ms=200)
             except NoAnswer:
@@ -369,6 +374,13 @@ class Processor(TransactionalProducer):
                     topic=source.name, partition=partition, offset=offset,
                 )
             )  # fmt: skip
+        return await self.commit_positions(request)
+
+    async def still_there(self) -> None:
+        """For members of a group: whether they still are."""
+
+    async def commit_positions(self, request: TxnOffsetCommitRequest) -> bool:
+        """TxnOffsetCommit until it is known; False when the transaction must be aborted."""
         response = await self.until_answered(
             ApiKey.TXN_OFFSET_COMMIT,
             5 if self._is_v2 else 3,

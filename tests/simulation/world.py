@@ -30,7 +30,7 @@ from tailrace.object_store.faulty import Operation
 from tailrace.object_store.memory import MemoryStore
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import Cluster, SimulatedAgent
-from tests.simulation.groups import GroupMember, GroupWatch
+from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
 from tests.simulation.invariants import RowWatch, faults_in_rows, garbage_left
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.scenario import (
@@ -202,7 +202,7 @@ class World:
             await self._make_topic(EXPIRING, 1, retention_bytes="900")
         if self._scenario.makes_again:
             await self._make_topic(REMADE, 1)
-        if self._scenario.processors:
+        if self._scenario.processors or self._scenario.group_processors:
             await self._make_topic(OUTPUT, 1)
 
     async def _start_agent(self, host: str) -> SimulatedAgent:
@@ -249,6 +249,13 @@ class World:
             )
         for number in range(scenario.processors):
             self._followers.append(asyncio.create_task(self._run_processors(number), name="processors"))
+        processing = GroupWatch(self.violated)
+        for number in range(scenario.group_processors):
+            self._followers.append(
+                asyncio.create_task(
+                    self._run_group_processors(f"group-processor-{number}", processing), name="processors"
+                )
+            )
         watch = GroupWatch(self.violated)
         for number in range(scenario.group_members):
             member = GroupMember(self, f"member-{number}", "group", watch)
@@ -298,6 +305,15 @@ class World:
         while progress.transactions_left > 0:
             processor = Processor(self, name, name, is_second_version=is_second_version)
             work = processor.work(EVENTS, OUTPUT, partitions, "processors", progress)
+            await self._let_run(processor, work, self._followers)
+
+    async def _run_group_processors(self, name: str, watch: GroupWatch) -> None:
+        progress, is_second_version = Progress(1), bool(self.luck.below(2))
+        while progress.transactions_left > 0:
+            processor = GroupProcessor(
+                self, name, name, "processors", watch, is_second_version=is_second_version
+            )
+            work = processor.work_in_group(EVENTS, OUTPUT, "processors", progress)
             await self._let_run(processor, work, self._followers)
 
     async def _let_run(
@@ -413,7 +429,7 @@ class World:
                 self.cluster.rows.failing = 0.7
                 await self.clock.sleep(1.5 * luck.fraction())
                 self.cluster.rows.failing = self._scenario.failing_writes
-            case "a client crashes" | "a client stops for a while":
+            case "a client crashes" | "a client stops for a while" | "a client stops for long":
                 clients = [client for client, task in self._clients.items() if not task.done()]
                 if not clients:
                     return
@@ -422,7 +438,8 @@ class World:
                     self.note(f"{client.name} crashes")
                     client.process.crash()
                 else:
-                    await self._stop_for_a_while(client.process, 4.0)
+                    least_s = 3.5 if kind == "a client stops for long" else 0.2
+                    await self._stop_for_a_while(client.process, 4.0, least_s)
             case "records are deleted":
                 log = self._logs[EVENTS]
                 partition = luck.below(log.partitions)
@@ -441,10 +458,10 @@ class World:
         if end > 1:
             await self._admin.delete_records(log, partition, 1 + self.luck.below(end))
 
-    async def _stop_for_a_while(self, process: SimulatedProcess, most_s: float) -> None:
+    async def _stop_for_a_while(self, process: SimulatedProcess, most_s: float, least_s: float = 0.2) -> None:
         self.note(f"{process.name} stops")
         process.stop()
-        await self.clock.sleep(0.2 + most_s * self.luck.fraction() ** 2)
+        await self.clock.sleep(least_s + most_s * self.luck.fraction() ** 2)
         process.go_on()
         self.note(f"{process.name} goes on")
 
