@@ -528,8 +528,9 @@ GROUPS = {
     "misfortunes": at("an agent is cut off", "an agent stops for a while", "a client stops for a while"),
 }
 LONG_STOPS = {
-    "misfortunes": at("an agent stops for a while", "an agent stops for a while"),
+    "misfortunes": at("an agent stops for long", "an agent stops for long"),
     "trouble_s": 6.0,
+    "batches": 12,
     "idempotent_producers": 2,
 }
 
@@ -697,7 +698,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a transaction's positions are taken from any generation",
         [
             (groups, "_check_committer", _any_generation_commits),
-            (Group, "commit", lambda original: lambda self, now, *rest: ErrorCode.NONE),
+            (Group, "commit", always(ErrorCode.NONE)),
         ],
         GROUP_PROCESSES,
     ),
@@ -706,7 +707,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "an old generation's commit is accepted",
         [
             (groups, "_check_committer", _any_generation_commits),
-            (Group, "commit", lambda original: lambda self, now, *rest: ErrorCode.NONE),
+            (Group, "commit", always(ErrorCode.NONE)),
         ],
         GROUPS,
     ),

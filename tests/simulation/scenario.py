@@ -58,6 +58,7 @@ MISFORTUNES = (
     "an agent crashes",
     "an agent's machine is gone",
     "an agent stops for a while",
+    "an agent stops for long",
     "an agent is cut off",
     "an agent restarts",
     "the committer crashes",

@@ -335,11 +335,10 @@ class Processor(TransactionalProducer):
         partition = self.luck.below(target.partitions)
         await self.add_partitions([(target, partition)])
         is_whole = await self.send([self._next_batch(target, partition, transaction, sources)])
-        if is_whole and self.luck.below(8):
+        is_commit = is_whole and self.luck.below(8) != 0
+        if is_commit:
             is_whole = await self._add_offsets(transaction, source, group, positions)
-            is_commit = is_whole
-        else:
-            is_commit = False
+            is_commit = is_whole and self.luck.below(6) != 0
         await self.end(transaction, is_commit=is_commit, is_whole=is_whole)
         return is_commit
 

@@ -393,6 +393,8 @@ class World:
                 await self._start_agent(host)
             case "an agent stops for a while":
                 await self._stop_for_a_while(agent.process, 8.0)
+            case "an agent stops for long":
+                await self._stop_for_a_while(agent.process, 5.0, 11.0)
             case "an agent is cut off":
                 weather = self.cluster.weathers[agent.process.name]
                 weather.loss = 1.0
