@@ -46,8 +46,9 @@ _log = structlog.get_logger(__name__)
 
 PAGE_ROWS = 2_000
 """Rows read from the database by one query of a snapshot."""
-PART_ROWS = 50_000
-MAX_UNSAVED_ROWS = 1_000_000
+PART_ROWS = 10_000
+"""Rows in one object: encoding so many takes the loop some 20 ms."""
+MAX_UNSAVED_ROWS = 200_000
 """Past this many, gathered while the bucket took none, the chain is broken off and begun anew."""
 MIN_SNAPSHOT_BYTES = 4 << 20
 CHEAP_SNAPSHOT_BYTES = 64 << 20

@@ -127,7 +127,9 @@ async def recover(
                 f"the database has a live committer{f' at {address}' if address else ''}; stop it"
             )
     try:
-        found, objects, incarnation = await read_bucket(store, clock, cluster_id, is_watched=is_watched)
+        found, objects, incarnation = await read_bucket(
+            store, clock, cluster_id, is_watched=is_watched and rows is not None
+        )
         identity = Identity(cluster_id=cluster_id, incarnation=incarnation, schema_version=0)
         now_ms = clock.wall_ms() if rows is None else await rows.now_ms()
         plan = plan_recovery(found, objects, identity, now_ms)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 
 TOPIC = "flights"
 PARTITIONS = 3
-INTERVAL_MS = 1_000
+INTERVAL_MS = 6_000
 RESERVATION = 1 << 24
 
 
@@ -181,7 +181,7 @@ def test_the_database_is_dropped_under_load_and_recovered(cluster: Cluster) -> N
     commit(bootstrap, "g", positions)
     places = ("--store", cluster.store_url, "--database", cluster.database)
     asyncio.run(wait_until_checkpointed(cluster))
-    load.send(2.5)
+    load.send(1.5)
 
     say(f"{len(load.told)} acknowledged; the database is dropped")
     cluster.postgres.drop_database(cluster.database)

@@ -1,0 +1,114 @@
+"""A log that was compacted, lost, recovered and compacted again: readers pass its hole, and the audit finds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from compactor.cycle import CompactionSettings, RunHere, run_cycle
+from sequencer.api import GarbageRequest, ObjectKind
+from sequencer.audit import AuditSettings, audit
+from sequencer.checkpointer import Checkpointer
+from sequencer.collector import collect
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.recovery import recover
+from sequencer.rows import ObjectRow
+from tailrace.clock import ManualClock, SeededEntropy, SystemClock
+from tailrace.object_store.memory import MemoryStore
+from tests.support.compaction import Log, batch_of
+
+ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
+RESERVATION = 10_000
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
+        self.rows = MemoryRowStore(self.clock, cluster_id="c")
+        self.entropy = SeededEntropy(1)
+        self.log: Log
+        self.checkpointer: Checkpointer
+
+    async def lead(self) -> None:
+        self.checkpointer = Checkpointer(
+            self.store, self.rows, self.clock, interval_ms=1_000, reservation=RESERVATION
+        )
+        sequencer = LocalSequencer(self.rows, self.clock, self.entropy, checkpointer=self.checkpointer)
+        await sequencer.start()
+        await self.checkpointer.export()
+        topics = self.log.topics if hasattr(self, "log") else {}
+        self.log = Log(sequencer, self.store, self.clock, SeededEntropy(self.entropy.below(1 << 30)), topics)
+
+    async def checkpoint(self) -> None:
+        for _ in range(4):
+            await self.checkpointer.export()
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def compact(self) -> int:
+        log = self.log
+        summary = await run_cycle(
+            log.sequencer,
+            RunHere(log.store, log.clock, log.entropy),
+            clock=log.clock,
+            entropy=log.entropy,
+            settings=ALL,
+            holder="this one",
+        )
+        assert not summary.failures and not summary.refused
+        self.clock.advance(120)  # its lease ends
+        return summary.objects
+
+    async def check(self) -> None:
+        report = await audit(self.rows, self.store, SystemClock(), self.entropy, AuditSettings(1.0))
+        assert report.findings == []
+        assert report.checked["objects opened"] > 0
+
+    async def lose(self) -> None:
+        self.rows = MemoryRowStore(self.clock, cluster_id="new")
+        await recover(self.store, self.rows, self.clock, holder="r", is_watched=False)
+        await self.lead()
+
+
+def test_a_recovered_log_is_read_over_its_hole_and_compacted_with_it() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.lead()
+        made = asyncio.ensure_future(world.log.topic("t"))
+        while not made.done():
+            await asyncio.sleep(0)
+            await world.checkpointer.export()
+        for number in range(3):
+            await world.log.produce(("t", 0, batch_of([b"a%d" % number] * 2)))
+        producer = await world.log.producer("x")
+        await world.log.produce(("t", 0, batch_of([b"in", b"tx"], producer=producer)))
+        await world.log.finish(producer, is_commit=True)
+        assert await world.compact() == 1
+        await world.checkpoint()
+        await world.check()
+        await world.log.produce(("t", 0, batch_of([b"before"])))
+        await world.checkpoint()
+        await world.log.produce(("t", 0, batch_of([b"after", b"wards"])))
+        assert await world.compact() == 1  # what the checkpoint names is needed still
+
+        garbage = await world.log.sequencer.garbage(GarbageRequest(100))
+        assert len(garbage.objects) == 4, "but not the objects that the checkpoint names"
+        await collect(world.log.sequencer, world.store, SystemClock(), pause_s=0)
+        before = [(record.offset, record.value) for record in await world.log.consumed("t")]
+        assert [value for _, value in before][-3:] == [b"before", b"after", b"wards"]
+
+        await world.lose()
+
+        await world.check()
+        now = [(record.offset, record.value) for record in await world.log.consumed("t")]
+        assert now == before[:-2] + [(offset + RESERVATION, value) for offset, value in before[-2:]]
+        assert await world.compact() == 1
+        assert [(record.offset, record.value) for record in await world.log.consumed("t")] == now
+        assert {run.kind for run in await world.log.runs("t")} == {ObjectKind.PARQUET}
+        await world.check()
+        objects = await world.rows.objects_after("", 100)
+        assert any(isinstance(row, ObjectRow) and row.kind is ObjectKind.PARQUET for row in objects)
+        await world.log.sequencer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
