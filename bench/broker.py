@@ -43,9 +43,9 @@ from tailrace.cli.demo.embedded import EmbeddedCluster, serving
 
 MIB = 2**20
 PARTITIONS = 16
-CACHE_BYTES = 1024 * MIB
-HOT_BYTES = 160 * MIB
-"""Much less than the cache's share for fresh objects, which is a quarter."""
+CACHE_MIB = 1024
+HOT_SHARE = 0.15
+"""Of the cache, what is read again and again: less than its share for fresh objects, which is a quarter."""
 RECORD_BYTES = (1024, 100)
 PROFILES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -75,17 +75,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each load (default 8)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each load runs (default 3)")
     parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument(
+        "--cache-mib", type=int, default=CACHE_MIB, help=f"memory of the cache (default {CACHE_MIB})"
+    )
+    parser.add_argument("--record-bytes", type=int, nargs="+", default=RECORD_BYTES, help="default: 1024 100")
+    parser.add_argument(
+        "--profile", choices=PROFILES, nargs="+", default=list(PROFILES), help="default: both"
+    )
     options = parser.parse_args()
-    os.environ["TAILRACE_CACHE__MEMORY_BYTES"] = str(CACHE_BYTES)
+    cache_bytes = options.cache_mib * MIB
+    os.environ["TAILRACE_CACHE__MEMORY_BYTES"] = str(cache_bytes)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder, serving(Path(folder)) as server:
-        bench = Bench(server, options.seconds, rows)
-        for size in RECORD_BYTES:
-            for profile in PROFILES:
+        bench = Bench(server, options.seconds, int(HOT_SHARE * cache_bytes), rows)
+        for size in options.record_bytes:
+            for profile in options.profile:
                 for _ in range(options.rounds):
                     bench.round(profile, size)
         memory = memory_of(rows, server.pid)
-    print(f"memory: {memory['first_mib']:.0f} MiB after the first round of 1 KiB records, "
+    print(f"memory: {memory['first_mib']:.0f} MiB after the first round, "
           f"{memory['last_mib']:.0f} MiB after the last, peak {memory['peak_mib']:.0f} MiB")  # fmt: skip
     result = {"machine": machine(), "settings": settings(options), "memory": memory, "rows": rows}
     text = json.dumps(result, indent=1)
@@ -98,9 +106,12 @@ def main() -> None:
 class Bench:
     """One server and the loads on it; each appends a row."""
 
-    def __init__(self, server: EmbeddedCluster, seconds: float, rows: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, server: EmbeddedCluster, seconds: float, hot_bytes: int, rows: list[dict[str, Any]]
+    ) -> None:
         self.bootstrap = server.bootstrap
         self.seconds = seconds
+        self._hot_bytes = hot_bytes
         self._server = ServerProcess(server.pid, server.metrics_urls[0])
         self._admin = AdminClient({"bootstrap.servers": server.bootstrap})
         self._rows = rows
@@ -114,7 +125,7 @@ class Bench:
         settings = PROFILES[profile]
         self._measure("produce", profile, size, lambda: self._produce(topic, size, settings))
         ends = self._ends(topic)
-        hot = _last_bytes(ends, size)
+        hot = _last_bytes(ends, size, self._hot_bytes)
         whole = dict.fromkeys(ends, 0)
         self._measure("fetch cached", profile, size, lambda: self._fetch(topic, hot, ends, size, again=True))
         self._measure("fetch raw", profile, size, lambda: self._fetch_raw(topic, hot, ends, size))
@@ -201,10 +212,10 @@ class Bench:
             consumer.close()
 
 
-def _last_bytes(ends: dict[int, int], size: int) -> dict[int, int]:
-    """Offsets from which on HOT_BYTES of records are left, spread as the records are."""
+def _last_bytes(ends: dict[int, int], size: int, hot_bytes: int) -> dict[int, int]:
+    """Offsets from which on `hot_bytes` of records are left, spread as the records are."""
     total = sum(ends.values())
-    share = min(1.0, HOT_BYTES / size / max(total, 1))
+    share = min(1.0, hot_bytes / size / max(total, 1))
     return {partition: int(end * (1 - share)) for partition, end in ends.items()}
 
 
@@ -292,8 +303,8 @@ def _busy_seconds() -> float:
 
 
 def memory_of(rows: list[dict[str, Any]], pid: int) -> dict[str, Any]:
-    """The server's resident memory after each load of 1 KiB records, and its peak."""
-    after = [row["server_rss_mib"] for row in rows if row["record_bytes"] == RECORD_BYTES[0]]
+    """The server's resident memory after each load, and its peak."""
+    after = [row["server_rss_mib"] for row in rows]
     peak = next(
         int(line.split()[1]) / 1024
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -325,9 +336,14 @@ def machine() -> dict[str, Any]:
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """What else than defaults was set."""
     return {
-        "server": {"cache.memory_bytes": CACHE_BYTES, "store": "folder", "database": "sqlite", "agents": 1},
+        "server": {
+            "cache.memory_bytes": options.cache_mib * MIB,
+            "store": "folder",
+            "database": "sqlite",
+            "agents": 1,
+        },
         "partitions": PARTITIONS,
-        "producers": PROFILES,
+        "producers": {name: PROFILES[name] for name in options.profile},
         "consumer": CONSUMER,
         "seconds": options.seconds,
         "rounds": options.rounds,

@@ -52,7 +52,7 @@ def main() -> None:
     )
     print(table(result))
     print(
-        f"\nResident memory: {memory['first_mib']:,.0f} MiB after the first round of 1 KiB records, "
+        f"\nResident memory: {memory['first_mib']:,.0f} MiB after the first round, "
         f"{memory['last_mib']:,.0f} MiB after the last, peak {memory['peak_mib']:,.0f} MiB."
     )
 

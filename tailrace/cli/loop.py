@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _MIB = 1 << 20
 
 
@@ -38,13 +39,16 @@ def keep_freed_memory() -> None:
     """Have glibc reuse large buffers.
 
     By default it maps every buffer above 128 KiB afresh and gives it back when freed: each frame and each object
-    would then be page-faulted in again, a sizeable part of a broker's CPU.
+    would then be page-faulted in again, a sizeable part of a broker's CPU. All threads share one heap: with a heap
+    each, what a store's threads allocated and the loop freed was used again by none but them, and memory grew for as
+    long as the bench ran. Call it before there are threads.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 256 * _MIB)
     libc.mallopt(_M_TRIM_THRESHOLD, 512 * _MIB)
+    libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def allow_open_files() -> None:

@@ -25,6 +25,9 @@ from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
 
+READY_SECONDS = 120.0
+"""On a machine with nothing else to do it takes three."""
+
 IMPATIENT = {
     "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
     "TAILRACE_MAINTENANCE_SECONDS": "1",
@@ -111,7 +114,7 @@ def serving(data: Path) -> Iterator[EmbeddedCluster]:
 
 
 def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended at once, with status {process.returncode}")
@@ -120,4 +123,4 @@ def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise RuntimeError("the server was not ready within 30 s")
+    raise RuntimeError(f"the server was not ready within {READY_SECONDS:.0f} s")
