@@ -103,6 +103,7 @@ class SequencerNode:
         self._known = KnownCluster()
         self._address = self._settings.advertise
         self._on_lost = on_lost
+        self._checkpointer: Checkpointer | None = None
         self._lost: IncarnationChanged | None = None
         self._local: LocalSequencer | None = None
         self._housekeeping: list[asyncio.Task[None]] = []
@@ -154,6 +155,12 @@ class SequencerNode:
     def is_committer(self) -> bool:
         """Whether this node may answer now."""
         return self._local is not None and self._local.lease_left_s > self._settings.margin_s
+
+    @property
+    def checkpoint_age_s(self) -> float:
+        """Seconds since the newest durable checkpoint of this committer's; -1 where there is none."""
+        head = None if self._checkpointer is None else self._checkpointer.last_head
+        return -1.0 if head is None else max(0, self._clock.wall_ms() - head.created_ms) / 1000
 
     @property
     def lost(self) -> IncarnationChanged | None:
@@ -216,7 +223,7 @@ class SequencerNode:
             await local.close()
             await self._look_for_committer(error)
             return
-        self._local = local
+        self._local, self._checkpointer = local, checkpointer
         self._committer = ""
         self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
         if checkpointer is not None:
@@ -261,6 +268,7 @@ class SequencerNode:
     async def _step_down(self, reason: str) -> None:
         """Answer nothing more from memory, fail what waits, and let go of the state."""
         local, self._local = self._local, None
+        self._checkpointer = None
         if local is None:
             return
         _log.warning("this node is no longer the committer", reason=reason)

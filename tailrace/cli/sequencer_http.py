@@ -38,6 +38,12 @@ class SequencerHttp:
             "tailrace_sequencer_is_committer", "1 on the server that commits.", registry=self.registry
         )
         self._leads.set_function(lambda: 1.0 if self.node is not None and self.node.is_committer else 0.0)
+        self._checkpoint_age = Gauge(
+            "tailrace_sequencer_checkpoint_age_seconds",
+            "Since the newest checkpoint in the bucket; -1 on a server that writes none.",
+            registry=self.registry,
+        )
+        self._checkpoint_age.set_function(lambda: -1.0 if self.node is None else self.node.checkpoint_age_s)
         self._gauges: asyncio.Task[None] | None = None
         app = web.Application()
         app.add_routes(

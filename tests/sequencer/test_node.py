@@ -13,16 +13,21 @@ from sequencer.api import (
     CommitRequest,
     CreateTopic,
     FeedRequest,
+    IncarnationChanged,
     MetadataRequest,
     ObjectDescription,
     ObjectKind,
     OpenSession,
     SequencerUnavailable,
 )
+from sequencer.bucket import read_checkpoints
+from sequencer.checkpointer import write_cluster_file
 from sequencer.client import RemoteSequencer
 from sequencer.memory import MemoryRowStore
 from sequencer.node import NodeSettings, SequencerNode
+from sequencer.rows import Identity
 from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.object_store.memory import MemoryStore
 from tests.support.simulated_link import SimulatedLink
 
 
@@ -158,3 +163,54 @@ def test_a_paused_committer_answers_nothing_after_its_lease() -> None:
             await first.sequencer.metadata(MetadataRequest())
 
     run(use)
+
+
+def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -> None:
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
+
+        async def lead(name: str) -> SequencerNode:
+            node = SequencerNode(
+                rows, clock, entropy, settings=NodeSettings(advertise=name), object_store=bucket
+            )
+            await node.start(listen=False)
+            return node
+
+        first = await lead("a:1")
+        assert first.checkpoint_age_s == 0
+        made = asyncio.ensure_future(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        while not made.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        await made
+        await first.close()
+        heads = [info.key async for info in bucket.list("c/meta/") if info.key.endswith(".head")]
+        assert len(heads) > 1
+        found = await read_checkpoints(bucket, "c")
+        assert found.chain is None or found.chain.last.reservation == 0
+        second = await lead("b:1")
+        assert second.is_committer and second.lost is None
+        await second.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -> None:
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
+        await write_cluster_file(bucket, Identity("c", 2, 1))
+        reasons: list[str] = []
+        node = SequencerNode(
+            rows, clock, entropy, object_store=bucket, on_lost=reasons.append,
+            settings=NodeSettings(advertise="a:1"),
+        )  # fmt: skip
+        await node.start(listen=False)
+        assert node.lost is not None and not node.is_committer
+        assert len(reasons) == 1 and "incarnation 2" in reasons[0]
+        with pytest.raises(IncarnationChanged):
+            await node.sequencer.metadata(MetadataRequest())
+        await node.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
