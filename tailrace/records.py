@@ -157,6 +157,7 @@ def _decode_all(header: BatchHeader, data: memoryview) -> list[Record]:
     fixed = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
     records: list[Record] = []
     position = 0
+    last = -1
     if header.record_count * 7 > len(data):
         raise InvalidRecords(f"{header.record_count} records in {len(data)} bytes; each takes at least 7")
     for _ in range(header.record_count):
@@ -166,10 +167,11 @@ def _decode_all(header: BatchHeader, data: memoryview) -> list[Record]:
             raise InvalidRecords(f"a record of {length} bytes at {position}; {len(data) - position} are left")
         timestamp_delta, position = _varint(data, position + 1)
         offset_delta, position = _varint(data, position)
-        if not 0 <= offset_delta <= header.last_offset_delta:
+        if not last < offset_delta <= header.last_offset_delta:
             raise InvalidRecords(
-                f"offset delta {offset_delta}; the batch's last is {header.last_offset_delta}"
+                f"offset delta {offset_delta} after {last}; the batch's last is {header.last_offset_delta}"
             )
+        last = offset_delta
         key, position = _bytes(data, position, end)
         value, position = _bytes(data, position, end)
         headers, position = _headers(data, position, end)

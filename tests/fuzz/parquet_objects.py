@@ -19,7 +19,8 @@ from tailrace.records import InvalidRecords, decode_records
 from tests.fuzz.formats import NOW, UNPACK_AT_MOST, batches, sealed
 from tests.fuzz.target import Target
 
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 300.0
+"""For an answer; the first one waits for imports and, on a fresh machine, for numba."""
 
 
 @cache
