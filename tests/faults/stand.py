@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -84,8 +84,8 @@ class Stand(Cluster):
         pids = [self.postgres_pid, *_children(self.postgres_pid)]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        for process in self.mended:
-            process.poll()
+        with suppress(ChildProcessError):
+            os.waitpid(self.postgres_pid, 0)  # PostgreSQL won't start while its predecessor's id is a zombie's
         deadline = time.monotonic() + 10
         while any(_is_alive(pid) for pid in pids):
             if time.monotonic() > deadline:
