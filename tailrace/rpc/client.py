@@ -125,7 +125,7 @@ class RpcClient:
             if connection is None:
                 connection = await self._connected(method, deadline)
             while (room := connection.wire.room()) is not None:
-                await self._until(asyncio.shield(room), method, deadline)
+                await self._until(following(room), method, deadline)
             frame = await self._until(
                 connection.ask(method, body, tail, request_id), method, deadline, connection
             )
@@ -204,9 +204,8 @@ class RpcClient:
             self._connecting = asyncio.create_task(self._connect(), name=f"connect to {self.address}")
             self._connecting.add_done_callback(_seen)
         connecting = self._connecting
-        shielded: asyncio.Future[_Connection] = asyncio.shield(connecting)
         try:
-            return await self._until(shielded, method, deadline)
+            return await self._until(following(connecting), method, deadline)
         except asyncio.CancelledError:
             if connecting.cancelled():
                 raise NotConnected(f"{self.address}: closed by this side") from None
@@ -348,6 +347,24 @@ class _Connection:
 
     def lost(self, reason: str) -> None:
         self.end(LinkDown(f"{self._client.address}: connection lost: {reason}"))
+
+
+def following(shared: asyncio.Future[T]) -> asyncio.Future[T]:
+    """A future that ends as `shared` does, but may be ended before; a shield complains of that."""
+    own: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def follow(ended: asyncio.Future[T]) -> None:
+        if own.done():
+            return
+        if ended.cancelled():
+            own.cancel()
+        elif (error := ended.exception()) is not None:
+            own.set_exception(error)
+        else:
+            own.set_result(ended.result())
+
+    shared.add_done_callback(follow)
+    return own
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from tailrace.rpc import (
     encode_body,
     split_address,
 )
+from tailrace.rpc.client import following
 from tailrace.rpc.frames import Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
 from tests.support.simulated_link import SimulatedLink, Weather
@@ -136,6 +138,21 @@ def test_a_call_without_an_answer_times_out_and_its_late_answer_is_ignored() -> 
         assert (await client.call("add", Number(1), Number, 5))[0].value == 2
 
     with_server(use)
+
+
+def test_a_wait_that_expires_in_the_moment_in_which_it_is_over_is_no_error() -> None:
+    async def run() -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        shared: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        own = following(shared)
+        shared.set_result(1)
+        own.set_exception(TimeoutError())
+        with pytest.raises(TimeoutError):
+            await own
+        assert complaints == []
+
+    asyncio.run(run())
 
 
 def test_calls_beyond_the_bound_in_flight_wait_for_a_slot_within_their_time() -> None:
