@@ -293,13 +293,27 @@ class LocalSequencer:
                 await self._take_lease()
             if self._is_stale:
                 await self._check_identity()
-                self._state = HotState(await self._store.load())
+                loaded = HotState(await self._store.load())
+                self._check_not_older(loaded)
+                self._state = loaded
                 self._metadata = _Metadata()
                 self._is_stale = False
                 if self._checkpointer is not None and self._epoch is not None:
                     self._checkpointer.begin(self._identity, self._epoch, self._state)
                 self._recent.clear()
                 self._feed.restart(self._state)
+
+    def _check_not_older(self, loaded: HotState) -> None:
+        """Raise IncarnationChanged where the database has lost what was durable: a standby that lagged leads it now."""
+        if self._lost is not None:
+            raise self._lost
+        known, found = self._state.counter(COMMIT_NUMBER), loaded.counter(COMMIT_NUMBER)
+        if found < known:
+            self._lost = IncarnationChanged(
+                f"the database is at commit {found}, and was at {known}: it has lost what came between (a standby that"
+                " lagged, an older copy). Bring the newer one back, or rebuild an empty one with `tailrace recover`"
+            )
+            raise self._lost
 
     async def _check_identity(self) -> None:
         """Raise IncarnationChanged where another database has taken the place of the one that was opened."""

@@ -19,10 +19,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from sequencer.api import LeaseLost, SequencerUnavailable
-from sequencer.rows import Changes
+from sequencer.rows import Changes, CounterRow
 from sequencer.sql.database import TableStatements, Values, split_changes, table_statements
 from sequencer.sql.migrate import migrate as migrate_tables
 from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
+from sequencer.state import COMMIT_NUMBER
 from tailrace.clock import Clock
 
 CONNECT_SECONDS = 5.0
@@ -52,6 +53,10 @@ _AWAY = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 
+_FENCE = f"""
+    select committer_epoch, (select value from counters where name = '{COMMIT_NUMBER}')
+    from cluster where id = 1 for share
+"""
 _RUNS_FROM = f"""
     select q.ordinal, {RUN_COLUMNS}
     from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
@@ -149,9 +154,10 @@ class PostgresDatabase:
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         async with self._connection() as connection, connection.transaction():
-            found = await connection.fetchval("select committer_epoch from cluster where id = 1 for share")
+            found, number = await connection.fetchrow(_FENCE) or (None, None)
             if found != committer_epoch:
                 raise LeaseLost(f"the committer's epoch is {found}, not {committer_epoch}: another took over")
+            self._check_commit_number(changes, number)
             parts = split_changes(changes, self._tables)
             for table, gone, _ in parts:
                 if gone:
@@ -159,6 +165,14 @@ class PostgresDatabase:
             for table, _, rows in parts:
                 if rows:
                     await connection.execute(self._upserts[table.codec.kind], *table.codec.encode_rows(rows))
+
+    def _check_commit_number(self, changes: Changes, number: int | None) -> None:
+        """Commit numbers have no gap. One here says that the database went back, under the same committer."""
+        row = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
+        if isinstance(row, CounterRow) and number is not None and number < row.value - 1:
+            raise SequencerUnavailable(
+                f"{self._name}: at commit {number}, while {row.value} is written: it has lost what came between"
+            )
 
     async def stop(self) -> None:
         pool, self._pool = self._pool, None

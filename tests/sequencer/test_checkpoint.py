@@ -427,3 +427,19 @@ def test_a_committer_whose_database_was_replaced_says_so_and_changes_nothing() -
         assert isinstance(world.sequencer.lost, IncarnationChanged)
 
     run(use)
+
+
+def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -> None:
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.commit(topic)
+        await world.rows.write(changes(CounterRow("commit_number", 1)), 1)
+        world.rows.fail_next_write("before")
+        with pytest.raises(SequencerUnavailable):
+            await world.commit(topic)
+        with pytest.raises(IncarnationChanged, match="lost what came between"):
+            await world.commit(topic)
+        assert world.sequencer.lost is not None
+
+    run(use)

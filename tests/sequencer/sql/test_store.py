@@ -264,3 +264,47 @@ def test_a_url_that_names_no_known_database_is_refused() -> None:
     for url in ("mysql://host/db", "nothing", "duckdb:///x"):
         with pytest.raises(UnknownDatabase, match="sqlite"):
             open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1))
+
+
+def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        for number in range(1, 4):
+            await store.write(changes(CounterRow("commit_number", number)), epoch)
+        await store._database.execute("update counters set value = 1 where name = 'commit_number'")
+        with pytest.raises(SequencerUnavailable, match="at commit 1"):
+            await store.write(changes(CounterRow("commit_number", 4)), epoch)
+
+    on(lambda: open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1)), act)
+    postgres.drop_database(url)
+
+
+def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        stored = object_row(1)
+        rows = [
+            run_row(base, base + 5, stored, partition=partition, topic_id=topic)
+            for topic in (UUID(int=1), UUID(int=2**127 + 1))
+            for partition in (0, 3)
+            for base in (0, 5, 10)
+        ]
+        await store.write(changes(stored, *reversed(rows)), epoch)
+        assert await store.run_rows_after(None, 100) == rows
+        found: list[RunRow] = []
+        while page := await store.run_rows_after(key_of(found[-1]) if found else None, 4):  # type: ignore[arg-type]
+            found += page
+        assert found == rows
+
+    on(place, act)
+
+
+def test_a_database_takes_over_anothers_identity(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.adopt("other", 3, epoch)
+        assert (await store.identity()).incarnation == 3
+        assert (await store.open()).cluster_id == "other"
+        with pytest.raises(LeaseLost):
+            await store.adopt("third", 4, epoch + 1)
+
+    on(place, act)
