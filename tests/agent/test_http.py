@@ -1,0 +1,101 @@
+"""What an agent tells over HTTP: to Prometheus, to a load balancer, and to people."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+
+from agent.http import MAX_SHOWN, AgentHttp
+from sequencer.api import CommitOffsets, CreateTopic, OffsetPosition
+from tests.support.agents import batch
+from tests.support.wire import WiredAgent, run_wired
+
+Get = Callable[[str], Awaitable[tuple[int, str]]]
+
+
+def run(scenario: Callable[[WiredAgent, AgentHttp, Get], Awaitable[None]], folder: Path) -> None:
+    async def served(wired: WiredAgent) -> None:
+        http = AgentHttp(wired.agent.telemetry, wired.sequencer, wired.clock)
+        await http.start("127.0.0.1", 0)
+
+        async def get(path: str) -> tuple[int, str]:
+            async with client.get(f"http://127.0.0.1:{http.port}{path}") as answer:
+                return answer.status, await answer.text()
+
+        try:
+            async with aiohttp.ClientSession() as client:
+                await scenario(wired, http, get)
+        finally:
+            await http.close()
+
+    run_wired(served, folder)
+
+
+def test_an_agent_is_alive_before_it_is_ready(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+        assert (await get("/healthz"))[0] == 200
+        status, said = await get("/readyz")
+        assert status == 503 and "the agent is starting" in said
+        assert (await get("/"))[0] == 503
+        http.agent = wired.agent
+        assert (await get("/readyz"))[0] == 200
+
+    run(scenario, tmp_path)
+
+
+def test_who_is_not_ready_says_why(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+        http.agent = wired.agent
+        await wired.agent.drain()
+        status, said = await get("/readyz")
+        assert status == 503 and "draining" in said
+
+    run(scenario, tmp_path)
+
+
+def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+        http.agent = wired.agent
+        topic = await wired.topic("flights", partitions=2)
+        client = await wired.client()
+        for _ in range(3):
+            await client.produce(batch(b"x"), topic="flights")
+        offset = OffsetPosition(topic.topic_id, 0, 1, -1, "")
+        await wired.sequencer.commit_offsets(CommitOffsets("<readers>", -1, -1, -1, "", [offset]))
+        await wired.agent.catalog.refresh()
+
+        status, page = await get("/")
+
+        assert status == 200
+        assert "<td>flights</td><td class=number>2</td>" in page
+        assert f"127.0.0.1:{wired.agent.kafka_port}" in page
+        assert "&lt;readers&gt;" in page and "<readers>" not in page
+        assert "<td class=number>2</td>" in page, "the group's lag"
+
+    run(scenario, tmp_path)
+
+
+def test_the_page_stays_short(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+        http.agent = wired.agent
+        for number in range(MAX_SHOWN + 7):
+            await wired.sequencer.create_topic(CreateTopic(f"topic-{number}", 1, {}))
+        await wired.agent.catalog.refresh()
+        _, page = await get("/")
+        assert page.count("<td>topic-") == MAX_SHOWN and "and 7 more" in page
+
+    run(scenario, tmp_path)
+
+
+def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+        await wired.topic()
+        await (await wired.client()).produce(batch(b"x"))
+        await http.update_gauges()
+        _, text = await get("/metrics")
+        assert 'tailrace_request_seconds_count{api="PRODUCE"} 1.0' in text
+        assert 'tailrace_sequencer_rows{kind="runs"} 1.0' in text
+
+    run(scenario, tmp_path)
