@@ -162,7 +162,7 @@ class ModelKafka:
 
     def send_plain(self) -> None:
         client = "plain-0"
-        place = self.plain_topic(), self.partition()
+        place = self.random.choice([self.plain_topic(), log_name(INPUT)]), self.partition()
         [record] = self._sent(client, *place, "plain", 1)
         log = self.logs[place]
         luck = self.random.random()
