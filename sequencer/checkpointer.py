@@ -55,7 +55,8 @@ CHEAP_SNAPSHOT_BYTES = 64 << 20
 HEADS_FOR_CHEAP = 200
 MAX_HEADS = 5_000
 """A snapshot is due when the heads since the last are as large as it, or so many (fewer, where it is small)."""
-SAVED_WAIT_S = 5.0
+SAVED_WAIT_S = 4.0
+"""Shorter than callers wait for an answer."""
 FINISH_WAIT_S = 5.0
 IDLE_INTERVAL_MS = 60_000
 _VOLATILE: frozenset[type[Row]] = frozenset({AgentRow, SessionRow, LeaseRow})

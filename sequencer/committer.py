@@ -100,6 +100,7 @@ from sequencer.api import (
     SweptSession,
     TakeLease,
     Topic,
+    TopicExists,
     TransactionDescriptions,
     TransactionsRequest,
 )
@@ -642,9 +643,15 @@ class LocalSequencer:
 
     async def create_topic(self, request: CreateTopic) -> Topic:
         topic_id = self._entropy.uuid()
-        topic = await self._change(
-            lambda draft: topics.create_topic(draft, request, topic_id, self._validate_config, self._settings)
-        )
+        try:
+            topic = await self._change(
+                lambda draft: topics.create_topic(
+                    draft, request, topic_id, self._validate_config, self._settings
+                )
+            )
+        except TopicExists:
+            await self._be_checkpointed()  # this may be its own request, asked again
+            raise
         if not request.validate_only:
             await self._be_checkpointed()
         return topic
