@@ -84,10 +84,12 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
             rows.apply(checkpoint.decode_part(await store.get(part.key), part))
     for head in chain.replayed:
         if head.is_snapshot:
-            rows.forget_hot()
-            for part in head.parts:
-                if part.is_hot:
-                    rows.apply(checkpoint.decode_part(await store.get(part.key), part))
+            hot = [part for part in head.parts if part.is_hot]
+            if not hot or head is chain.snapshot:
+                rows.forget_hot()
+            # Those of a later snapshot, which could not be read, are not needed: the heads have all changes.
+            for part in hot if head is chain.snapshot else ():
+                rows.apply(checkpoint.decode_part(await store.get(part.key), part))
         rows.apply(head.tables)
     return rows
 

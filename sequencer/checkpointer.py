@@ -104,6 +104,7 @@ class Checkpointer:
         self._is_opened = False
         self._is_finished = False
         self._has_snapshot = False
+        self._kept_from: HeadPlace | None = None
         self._restarts = 0
         self._heads_since = 0
         self._bytes_since = 0
@@ -135,6 +136,7 @@ class Checkpointer:
         self._unsaved, self._unsaved_rows = Changes(), 0
         self._exporting = None
         self._is_opened = self._has_snapshot = False
+        self._kept_from = None
         self._ends = {}
         if self._scan is not None:
             self._scan.cancel()
@@ -328,7 +330,10 @@ class Checkpointer:
             self._has_snapshot = True
             self._snapshot_bytes = sum(part.size for part in parts)
             self._heads_since = self._bytes_since = 0
-            await self._delete_older(HeadPlace(head.incarnation, head.epoch, head.replay_from))
+            # One more than is needed is kept: from the snapshot before, the heads since lead to the same rows.
+            if self._kept_from is not None:
+                await self._delete_older(self._kept_from)
+            self._kept_from = HeadPlace(head.incarnation, head.epoch, head.replay_from)
 
     def _head(
         self,
@@ -499,7 +504,7 @@ class Checkpointer:
         return Part(key, len(data), crc32c(data), rows, is_hot)
 
     async def _delete_older(self, kept_from: HeadPlace) -> None:
-        """What a durable snapshot makes needless."""
+        """What two durable snapshots make needless."""
         cluster_id = self._identity.cluster_id
         older: list[str] = []
         try:

@@ -245,7 +245,7 @@ def test_a_state_that_was_loaded_anew_begins_a_chain_of_its_own() -> None:
     run(use)
 
 
-def test_the_next_committer_begins_a_chain_and_the_old_one_goes_when_it_has_a_snapshot() -> None:
+def test_the_next_committer_begins_a_chain_and_the_old_one_goes_when_it_has_two_snapshots() -> None:
     async def use(world: World) -> None:
         await world.join()
         topic = await world.make_topic()
@@ -258,6 +258,10 @@ def test_the_next_committer_begins_a_chain_and_the_old_one_goes_when_it_has_a_sn
         await world.join()
         await world.commit(topic)
         assert set(before) < set(await world.heads())
+        await world.settle()
+        assert set(before) < set(await world.heads())
+        assert await world.exported_rows() == await world.stored_rows()
+        world.checkpointer._begin_scan()
         await world.settle()
         assert not set(before) & set(await world.heads())
         assert await world.exported_rows() == await world.stored_rows()
@@ -441,5 +445,34 @@ def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -
         with pytest.raises(IncarnationChanged, match="lost what came between"):
             await world.commit(topic)
         assert world.sequencer.lost is not None
+
+    run(use)
+
+
+@pytest.mark.parametrize("part_rows", [2, 10_000])
+def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, part_rows: int) -> None:
+    """With hot rows in the head (many rows a part), and in parts of their own (few)."""
+    monkeypatch.setattr("sequencer.checkpointer.PART_ROWS", part_rows)
+
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.commit(topic)
+        gone = await world.make_topic("gone")
+        await world.settle()
+        await world.commit(topic)
+        await world.settle()
+        await world.sequencer.delete_topic(DeleteTopic(gone.topic_id))
+        world.checkpointer._begin_scan()
+        await world.settle()
+        await world.commit(topic)
+        await world.settle()
+        parts = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".part")]
+        newest = max(checkpoint.place_of("c", key) for key in parts)  # type: ignore[type-var]
+        rotten = [key for key in parts if checkpoint.place_of("c", key) == newest]
+        assert rotten
+        await world.bucket.delete(rotten)
+        assert await world.exported_rows() == await world.stored_rows()
+        assert (await read_checkpoints(world.bucket, "c")).problems
 
     run(use)
