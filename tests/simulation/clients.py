@@ -549,7 +549,7 @@ class Reader(Client):
                 elif got.code in GONE:
                     log, positions = await self.surely_look_up(topic), {}
                     break
-            await self.pause(0.01, 0.15)
+            await self.pause(0.03, 0.3)
 
     def out_of_range(self, log: Log, partition: int, position: int, got: Got) -> None:
         if got.log_start <= position <= got.high_watermark:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 from unittest import mock
 from uuid import UUID
@@ -52,6 +53,7 @@ from sequencer.api import (
     GarbageRequest,
     ProducerGrant,
     RunOutcome,
+    SequencerUnavailable,
     Verdict,
 )
 from sequencer.memory import MemoryRowStore
@@ -64,6 +66,7 @@ from tests.simulation.scenario import TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
 MAX_SEEDS = 60
+PRODUCT = ("agent", "cache", "compactor", "sequencer", "tailrace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,22 @@ class Mutation:
     def planted(self) -> Iterator[None]:
         with ExitStack() as stack:
             for where, attribute, change in self.patches:
-                changed = change(getattr(where, attribute))
-                stack.enter_context(mock.patch.object(where, attribute, changed))
+                original = getattr(where, attribute)
+                changed = change(original)
+                for place in (where, *_importers(where, attribute, original)):
+                    stack.enter_context(mock.patch.object(place, attribute, changed))
             yield
+
+
+def _importers(where: Any, name: str, value: Any) -> list[Any]:
+    """The product's modules that have a module's function by import."""
+    if not isinstance(where, ModuleType) or not callable(value):
+        return []
+    return [
+        module
+        for path, module in sorted(sys.modules.items())
+        if path.partition(".")[0] in PRODUCT and module is not where and module.__dict__.get(name) is value
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +268,26 @@ def _shows_before_it_writes(original: Any) -> Any:
         await original(self, draft, epoch)
 
     return write
+
+
+def _is_one_as_long_as_it_thinks_so(original: Any) -> Any:
+    def is_committer(self: Any) -> bool:
+        return (self._local if isinstance(self, SequencerNode) else self._epoch) is not None
+
+    return property(is_committer)
+
+
+def _takes_no_for_yes(original: Any) -> Any:
+    async def take_lease(self: Any) -> None:
+        held = self._epoch
+        try:
+            await original(self)
+        except SequencerUnavailable:
+            if held is None:
+                raise
+            self._epoch, self._is_stale = held, False
+
+    return take_lease
 
 
 def _takes_any_epoch(original: Any) -> Any:
@@ -522,6 +558,7 @@ def at(*misfortunes: str) -> tuple[tuple[float, str], ...]:
     return tuple((0.8 + 0.6 * number, kind) for number, kind in enumerate(misfortunes))
 
 
+FAILING_WRITES = {"failing_writes": 0.15, "agents": 3, "idempotent_producers": 2, "plain_producers": 2}
 COMPACTS = {"compacts": True}
 TRANSACTIONS = {"transactional_producers": 2}
 PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
@@ -604,19 +641,25 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "after a failed write the old state goes on",
         [(committer_module.LocalSequencer, "_write", _keeps_its_state_after_a_failed_write)],
+        FAILING_WRITES,
     ),
     Mutation(
         "readers see what is not written yet",
         [(committer_module.LocalSequencer, "_write", _shows_before_it_writes)],
+        FAILING_WRITES,
     ),
     Mutation(
         "the committer's epoch is not checked", [(MemoryRowStore, "write", _takes_any_epoch)],
         {"is_on_sqlite": False, "misfortunes": at(*2 * ["the committer stops for a while"])},
     ),
     Mutation(
-        "a committer answers past its lease",
-        [(SequencerNode, "is_committer", lambda original: property(lambda self: self._local is not None))],
-        {"misfortunes": at(*2 * ["the committer stops for a while"])},
+        "a committer whose lease was taken goes on",
+        [
+            (SequencerNode, "is_committer", _is_one_as_long_as_it_thinks_so),
+            (committer_module.LocalSequencer, "is_committer", _is_one_as_long_as_it_thinks_so),
+            (committer_module.LocalSequencer, "_take_lease", _takes_no_for_yes),
+        ],
+        {"readers": 2, "misfortunes": at(*2 * ["the committer stops for a while"])},
     ),
     # --- garbage
     Mutation(
@@ -627,7 +670,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         ],
     ),
     Mutation("the collector deletes by age", [(node_module, "collect", _collects_what_is_used)]),
-    Mutation("a dead prefix is looked at once only", [(garbage, "EMPTY_SWEEPS_NEEDED", lambda original: 1)]),
+    Mutation(
+        "a dead prefix is looked at once only",
+        [(garbage, "EMPTY_SWEEPS_NEEDED", lambda original: 1)],
+        {"plan": TROUBLED, "misfortunes": at(*4 * ["an agent restarts"]), "idempotent_producers": 2},
+    ),
     Mutation("expired sessions stay open", [(leases, "expire_sessions", always(0))]),
     # --- the log's start, topics, retention
     Mutation(
@@ -730,7 +777,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             (coordinator_module.GroupCoordinator, "_require_lease", does_nothing),
             (coordinator_module.GroupCoordinator, "_is_mine", always(True)),
         ],
-        GROUPS,
+        {**GROUPS, "agents": 2, "cut": 0.05, "misfortunes": at(*4 * ["an agent is cut off"])},
     ),
     Mutation(
         "a new coordinator begins with nothing", [(coordinator_module, "restored", _keeps_no_generations)], GROUPS

@@ -117,7 +117,7 @@ def draw(luck: Entropy) -> Scenario:
     def maybe(chance: float) -> bool:
         return luck.fraction() < chance
 
-    trouble_s = 3.0 + 4.0 * luck.fraction()
+    trouble_s = 2.5 + 3.5 * luck.fraction()
     is_bad = maybe(0.75)
     compacts, expires, makes_again = maybe(0.35), maybe(0.25), maybe(0.2)
     kinds = [
@@ -140,11 +140,11 @@ def draw(luck: Entropy) -> Scenario:
         plain_producers=luck.below(2),
         idempotent_producers=luck.below(3),
         transactional_producers=luck.below(3),
-        processors=(processors := luck.below(3) if maybe(0.4) else 0),
-        group_processors=luck.below(4) if not processors and maybe(0.5) else 0,
-        group_members=1 + luck.below(3) if maybe(0.35) else 0,
+        processors=(processors := 1 + luck.below(2) if maybe(0.25) else 0),
+        group_processors=1 + luck.below(3) if not processors and maybe(0.25) else 0,
+        group_members=1 + luck.below(3) if maybe(0.25) else 0,
         readers=1 + luck.below(2),
-        batches=4 + luck.below(8),
+        batches=3 + luck.below(6),
         window=1 + luck.below(5),
         compacts=compacts,
         expires=expires,
