@@ -186,13 +186,25 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario("database-kill", "kill -9 of PostgreSQL, started again after 10 s", kill_the_database, 2.0),
     Scenario(
-        "store-503", "the store answers 503 for 6 s, then to half of the requests for 5 s", store_busy, 2.0
+        "store-503",
+        "the store answers 503 for 6 s, then to half of the requests for 5 s",
+        store_busy,
+        2.0,
+        kind="s3",
     ),
     Scenario(
-        "store-hang", "the store answers nothing for 6 s, then to a fifth nothing for 5 s", store_hangs, 5.0
+        "store-hang",
+        "the store answers nothing for 6 s, then to a fifth nothing for 5 s",
+        store_hangs,
+        5.0,
+        kind="s3",
     ),
     Scenario(
-        "store-cut", "the store cuts half of the connections for 8 s, then all for 3 s", store_cuts, 2.0
+        "store-cut",
+        "the store cuts half of the connections for 8 s, then all for 3 s",
+        store_cuts,
+        2.0,
+        kind="s3",
     ),
     Scenario("store-slow", "a third of the store's answers come 2 s late, for 10 s", store_slow, kind="s3"),
     Scenario("disk-full", "the folder's disk is full for 6 s", fill_the_disk, 2.0, kind="small-disk"),

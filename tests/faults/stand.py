@@ -85,7 +85,9 @@ class Stand(Cluster):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
-            os.waitpid(self.postgres_pid, 0)  # PostgreSQL won't start while its predecessor's id is a zombie's
+            os.waitpid(
+                self.postgres_pid, 0
+            )  # PostgreSQL won't start while its predecessor's id is a zombie's
         deadline = time.monotonic() + 10
         while any(_is_alive(pid) for pid in pids):
             if time.monotonic() > deadline:
