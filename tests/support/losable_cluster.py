@@ -35,7 +35,9 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import assemble, read_header
 from tests.support.row_samples import changes
 
-SETTINGS = SequencerSettings(session_lease_ms=10_000_000, checkpoint_interval_ms=1_000)
+SETTINGS = SequencerSettings(
+    session_lease_ms=10_000_000, checkpoint_interval_ms=1_000, default_retention_ms=-1
+)
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 RESERVATION = 1_000
 
@@ -93,6 +95,10 @@ class LosableCluster:
         )
         await self.sequencer.start()
         await self.checkpointer.export()
+        await self.join()
+
+    async def join(self) -> None:
+        """Register the agent, and open a session of its own."""
         agent = await self.sequencer.register_agent(AGENT)
         self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
         self.number = 0
