@@ -69,10 +69,17 @@ class History:
         try:
             await self.world.write("t", batch, partition=partition)
         except SequencerError:
-            # Whether it was stored, nobody knows: its producer starts anew, as one whose time ran out.
-            self.begin_producers_anew()
             await self.rejoin()
-            return
+            if producer < 0 or self.random.random() < 0.3:
+                self.begin_producers_anew()  # whether it was stored, its client never learns
+                return
+            # Its client sends it again, to another agent.
+            try:
+                await self.world.write("t", batch, partition=partition)
+            except SequencerError:
+                self.begin_producers_anew()
+                await self.rejoin()
+                return
         offset = self.world.told.get(("t", partition, batch.name))
         if offset is None:
             self.begin_producers_anew()
