@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from compactor.plan import PlanSettings, WorkItem, plan
+from compactor.plan import PlanSettings, WorkItem, parts, plan
 from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
 from compactor.swap import swap_in
 from sequencer.api import (
@@ -47,7 +47,8 @@ class CompactionSettings:
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What a job did. `refused`: objects left as orphans; `failures`: items whose input or store was bad.
+    """What a job did. `refused`: objects left as orphans; `failures`: items whose store was bad, and single runs
+    whose bytes are: they stay as they are, and what follows them is compacted nevertheless.
 
     `aborted_records` and `markers` were dropped: their offsets stay empty.
     """
@@ -128,8 +129,11 @@ async def run_cycle(
         assignment = Assignment(session.prefix, cluster_id)
         touched: set[tuple[UUID, int]] = set()
         left_out: set[tuple[str, int]] = set()
-        request = CompactionRequest(settings.min_bytes, settings.min_age_ms, settings.max_runs)
+        unreadable: list[tuple[UUID, int, int]] = []
         while summary.rounds < settings.max_rounds:
+            request = CompactionRequest(
+                settings.min_bytes, settings.min_age_ms, settings.max_runs, list(unreadable)
+            )
             found = await sequencer.compaction_candidates(request)
             items = plan(
                 (
@@ -142,11 +146,14 @@ async def run_cycle(
             if not items:
                 break
             summary.rounds += 1
-            swapped = 0
-            for result in in_offset_order(await runner.run(items, assignment)):
+            swapped, known = 0, len(unreadable)
+            for result in in_offset_order(await _rewritten(items, runner, assignment)):
                 if isinstance(result, RewriteFailure):
                     summary.failures.append(result)
-                    left_out.update((result.topic_name, partition) for partition in result.partitions)
+                    if result.is_of_input:
+                        unreadable += result.places
+                    else:
+                        left_out.update((result.topic_name, partition) for partition in result.partitions)
                     continue
                 refusal = await swap_in(
                     sequencer, result, session_id=session.session_id, lease_epoch=epoch, clock=clock
@@ -157,10 +164,31 @@ async def run_cycle(
                 swapped += 1
                 touched.update((run.topic_id, run.partition) for run in result.runs)
                 _count(summary, result)
-            if not swapped:
+            if not swapped and len(unreadable) == known:
                 break
         summary.partitions = len(touched)
     return summary
+
+
+async def _rewritten(
+    items: Sequence[WorkItem], runner: TaskRunner, assignment: Assignment
+) -> list[RewriteResult | RewriteFailure]:
+    """Each item's outcome. One with bad input is cut until the bad run stands alone: it holds nothing else up."""
+    outcomes: list[RewriteResult | RewriteFailure] = []
+    waiting = list(items)
+    while waiting:
+        asked = {item.places[0]: item for item in waiting}
+        waiting = []
+        for outcome in await runner.run(list(asked.values()), assignment):
+            is_bad = isinstance(outcome, RewriteFailure) and outcome.is_of_input
+            smaller = (
+                parts(asked[outcome.places[0]]) if isinstance(outcome, RewriteFailure) and is_bad else []
+            )
+            if smaller:
+                waiting += smaller
+            else:
+                outcomes.append(outcome)
+    return outcomes
 
 
 def in_offset_order(

@@ -13,6 +13,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 import msgspec
 
@@ -72,6 +73,11 @@ class WorkItem(msgspec.Struct, frozen=True, array_like=True):
     pieces: list[Piece]
 
     @property
+    def places(self) -> list[tuple[UUID, int, int]]:
+        """(topic id, partition, base offset) of each piece."""
+        return [(piece.runs[0].topic_id, piece.partition, piece.base_offset) for piece in self.pieces]
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes to be read."""
         return sum(piece.stored_bytes for piece in self.pieces)
@@ -111,6 +117,16 @@ def _plan_topic(candidates: Sequence[CompactionCandidate], settings: PlanSetting
     return items
 
 
+def parts(item: WorkItem) -> list[WorkItem]:
+    """The item as smaller ones: a piece each, or the halves of its only piece; nothing for a single run."""
+    if len(item.pieces) > 1:
+        return [WorkItem(item.topic_name, [piece]) for piece in item.pieces]
+    (piece,) = item.pieces
+    middle = len(piece.runs) // 2
+    halves = [piece.runs[:middle], piece.runs[middle:]] if middle else []
+    return [WorkItem(item.topic_name, [_part(piece.partition, half, piece.aborted)]) for half in halves]
+
+
 def compactable(candidate: CompactionCandidate) -> list[Run]:
     """The candidate's first contiguous runs of mixed objects and markers below its last stable offset."""
     runs: list[Run] = []
@@ -124,13 +140,15 @@ def compactable(candidate: CompactionCandidate) -> list[Run]:
 
 
 def _piece(candidate: CompactionCandidate, runs: list[Run]) -> Piece:
+    return _part(candidate.partition, runs, candidate.aborted)
+
+
+def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]) -> Piece:
     base_offset, end_offset = runs[0].base_offset, runs[-1].end_offset
-    aborted = [
-        each
-        for each in candidate.aborted
-        if each.first_offset < end_offset and each.last_offset >= base_offset
+    overlapping = [
+        each for each in aborted if each.first_offset < end_offset and each.last_offset >= base_offset
     ]
-    return Piece(candidate.partition, runs, aborted)
+    return Piece(partition, runs, overlapping)
 
 
 def _cut(runs: Sequence[Run], target_bytes: int) -> list[list[Run]]:

@@ -15,6 +15,7 @@ import asyncio
 import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -55,11 +56,17 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
-    """An item that could not be rewritten, as told to the driver."""
+    """An item that could not be rewritten, as told to the driver.
+
+    `places`: (topic id, partition, base offset) of each piece. `is_of_input`: what was read is not sound; it will not
+    be better the next time.
+    """
 
     topic_name: str
     partitions: list[int]
     reason: str
+    places: list[tuple[UUID, int, int]]
+    is_of_input: bool
 
 
 class ByteRange(NamedTuple):
@@ -172,7 +179,10 @@ async def rewrite_or_say_why(
         return await rewrite(item, store, prefix=prefix, cluster_id=cluster_id, clock=clock, entropy=entropy)
     except (RewriteFailed, StoreError, InvalidParquetObject) as error:
         partitions = [piece.partition for piece in item.pieces]
-        return RewriteFailure(item.topic_name, partitions, f"{type(error).__name__}: {error}")
+        reason = f"{type(error).__name__}: {error}"
+        return RewriteFailure(
+            item.topic_name, partitions, reason, item.places, isinstance(error, RewriteFailed)
+        )
 
 
 class _Held(NamedTuple):

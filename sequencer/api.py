@@ -978,11 +978,13 @@ class NamedLease(Value, frozen=True):
 
 class CompactionRequest(Value, frozen=True):
     """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than
-    `min_age_ms`."""
+    `min_age_ms`. `skip`: runs, as (topic id, partition, base offset), to be left where they are and passed by.
+    """
 
     min_bytes: int
     min_age_ms: int
     max_runs: int
+    skip: list[tuple[UUID, int, int]] = []
 
 
 class CompactionCandidate(Value, frozen=True):

@@ -64,6 +64,7 @@ async def find_candidates(
     ]
     sizes.sort(key=lambda size: -size.uncompacted_bytes)
     candidates: list[CompactionCandidate] = []
+    skipped = set(request.skip)
     for size in sizes:
         topic = state.get(TopicRow, size.topic_id)
         row = state.get(PartitionRow, size.topic_id, size.partition)
@@ -72,7 +73,7 @@ async def find_candidates(
         # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
         stable = state.last_stable_offset(row)
         aborted = state.aborted_from(size.topic_id, size.partition, row.log_start_offset)
-        runs = await _oldest_stretch(store, row, stable, request.max_runs)
+        runs = await _oldest_stretch(store, row, stable, request.max_runs, skipped)
         if runs:
             ranges = [
                 AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
@@ -87,7 +88,9 @@ async def find_candidates(
     return CompactionCandidates(candidates)
 
 
-async def _oldest_stretch(store: RowStore, row: PartitionRow, stable: int, max_runs: int) -> list[Run]:
+async def _oldest_stretch(
+    store: RowStore, row: PartitionRow, stable: int, max_runs: int, skipped: set[tuple[UUID, int, int]]
+) -> list[Run]:
     """The first mixed and marker runs that stand together, a mixed one among them, from log start to `stable`."""
     together: list[Run] = []
     has_mixed = False
@@ -97,7 +100,8 @@ async def _oldest_stretch(store: RowStore, row: PartitionRow, stable: int, max_r
         if not page:
             break
         for run in page:
-            if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable:
+            is_skipped = (run.topic_id, run.partition, run.base_offset) in skipped
+            if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable and not is_skipped:
                 has_mixed = has_mixed or run.kind is ObjectKind.MIXED
                 together.append(run)
                 if len(together) < max_runs:

@@ -28,7 +28,7 @@ from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import Compression
+from tailrace.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of
 from tests.support.compaction import T0, Log, batch_of
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
@@ -350,6 +350,30 @@ def test_rotten_input_is_named_and_the_rest_goes_on() -> None:
             assert "CRC" in summary.failures[0].reason
             assert summary.objects == 1
             assert [run.kind for run in await log.runs("bad")] == [ObjectKind.MIXED]
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_whose_records_make_no_sense_holds_up_only_its_own_run() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("t", partitions=2)
+            for number in range(7):
+                batch = bytearray(batch_of([b"%d" % number]))
+                if number == 3:
+                    batch[HEADER_BYTES] ^= 0x55  # a record's length that cannot be, under a CRC that is right
+                    batch[CRC_START - 4 : CRC_START] = crc_of(batch).to_bytes(4, "big")
+                await log.produce(("t", 0, bytes(batch)), ("t", 1, batch_of([b"x"])))
+            before = await log.replay("t", 0)
+            for _ in range(2):
+                summary = await compacted(log)
+                (failure,) = summary.failures
+                assert failure.is_of_input and [place[1:] for place in failure.places] == [(0, 3)]
+                kinds = [(run.base_offset, run.end_offset, run.kind) for run in await log.runs("t", 0)]
+                assert kinds[0] == (0, 3, ObjectKind.PARQUET) and kinds[1] == (3, 4, ObjectKind.MIXED)
+                assert {kind for _, _, kind in kinds[2:]} == {ObjectKind.PARQUET} and kinds[-1][1] == 7
+                assert {run.kind for run in await log.runs("t", 1)} == {ObjectKind.PARQUET}
+            assert await log.replay("t", 0) == before
 
     asyncio.run(scenario())
 

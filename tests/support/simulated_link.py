@@ -29,7 +29,7 @@ class Weather:
 
 
 class SimulatedLink:
-    """A way to an RpcServer in the same loop. `far`: the context that the server runs in (the caller's own, if None)."""
+    """A way to an RpcServer in the same loop. `far`: the context that the server runs in (the caller's own if None)."""
 
     def __init__(
         self,
