@@ -72,5 +72,5 @@ class SequencerSettings:
     checkpoint_interval_ms: int = 3_000
     """Pause between two exports of metadata to the bucket, where the committer has an object store; 0 turns them
     off."""
-    checkpoint_reservation: int = 1 << 24
+    checkpoint_reservation: int = 16_000_000
     """Offsets a partition may give out beyond the last export; after a recovery, new records start above them."""

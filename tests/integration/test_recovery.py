@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 TOPIC = "flights"
 PARTITIONS = 3
 INTERVAL_MS = 6_000
-RESERVATION = 1 << 24
+RESERVATION = 16_000_000
 
 
 @pytest.fixture(scope="module")
