@@ -58,7 +58,7 @@ class SimulatedRows:
         return self._identity
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        await self._clock.sleep(0.004 * self._luck.fraction())  # on its way: whoever stops now sends it later
+        await self._clock.sleep(0.01 * self._luck.fraction())  # on its way: whoever stops now sends it later
         await self._outside(self._write(changes, committer_epoch))
 
     async def _write(self, changes: Changes, committer_epoch: int) -> None:

@@ -64,6 +64,7 @@ MISFORTUNES = (
     "the committer crashes",
     "the committer's machine is gone",
     "the committer stops for a while",
+    "the committer stops for long",
     "a clock jumps",
     "the store is away",
     "the database fails",

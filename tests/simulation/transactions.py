@@ -339,6 +339,8 @@ class Processor(TransactionalProducer):
         if is_commit:
             is_whole = await self._add_offsets(transaction, source, group, positions)
             is_commit = is_whole and self.luck.below(6) != 0
+            if self.luck.below(3) == 0:
+                await self.pause(0.1, 0.6)
         await self.end(transaction, is_commit=is_commit, is_whole=is_whole)
         return is_commit
 

@@ -398,7 +398,7 @@ class World:
             case "an agent is cut off":
                 weather = self.cluster.weathers[agent.process.name]
                 weather.loss = 1.0
-                await self.clock.sleep(0.5 + 5.0 * luck.fraction())
+                await self.clock.sleep(0.5 + 6.0 * luck.fraction())
                 weather.loss = self._scenario.loss
             case "an agent restarts":
                 if not agent.process.is_dead:
@@ -413,10 +413,11 @@ class World:
                     self.cluster.crash(process, is_seen=kind == "the committer crashes")
                     await self.clock.sleep(2.0 * luck.fraction())
                     await self.cluster.start_node(address)
-            case "the committer stops for a while":
+            case "the committer stops for a while" | "the committer stops for long":
                 address = self.cluster.committer()
                 if address is not None:
-                    await self._stop_for_a_while(self.cluster.nodes[address][0], 4.0)
+                    least_s = 2.0 if kind == "the committer stops for long" else 0.2
+                    await self._stop_for_a_while(self.cluster.nodes[address][0], 4.0, least_s)
             case "a clock jumps":
                 processes = [agent.process, *(process for process, _ in self.cluster.nodes.values())]
                 process = processes[luck.below(len(processes))]
