@@ -6,10 +6,11 @@ only thing that ends them is being told to.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -45,12 +46,17 @@ from tests.support.history.files import HistoryLog
 PLAIN_RETRIES = 3
 DELIVERY_SECONDS = 60
 _CALL_SECONDS = 10.0
+_HUNG_SECONDS = 20.0
 _DEFINITE_FAILURES = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.INVALID_RECORD,
 )
+
+
+class ClientHung(Exception):
+    """The client library did not return from a call that has a time-out."""
 
 
 @dataclass
@@ -116,7 +122,7 @@ class Client:
         while not self.recorder.stopping.is_set():
             try:
                 self.work()
-            except KafkaException as error:
+            except (KafkaException, ClientHung) as error:
                 self.recorder.remark(f"{self.name}: {error}")
                 self.recorder.stopping.wait(0.2)
             self.instance += 1
@@ -368,12 +374,37 @@ class TransactionLoop(Client):
         """Again while it may be asked again; transactional calls are made for that."""
         while True:
             try:
-                call()
+                self._bounded(call)
                 return
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise
                 self.recorder.remark(f"{self.name}: asked again: {error}")
+
+    def _bounded(self, call: Callable[[], None]) -> None:
+        """Make a call whose own time-out is not always kept, or raise ClientHung.
+
+        librdkafka 2.16 never returns from send_offsets_to_transaction when the broker that it waits for as the group's
+        coordinator leaves the metadata. As an operator would, the run then starts the client anew; the one that hangs
+        stays behind as a zombie, to be fenced.
+        """
+        outcome: queue.Queue[Exception | None] = queue.Queue()
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                outcome.put(error)
+            else:
+                outcome.put(None)
+
+        threading.Thread(target=run, name=f"{self.name}-call", daemon=True).start()
+        try:
+            error = outcome.get(timeout=_HUNG_SECONDS)
+        except queue.Empty:
+            raise ClientHung(f"a call did not return within {_HUNG_SECONDS:.0f} s") from None
+        if error is not None:
+            raise error
 
     def _is_odd(self, message: Any) -> bool:
         error = message.error()
