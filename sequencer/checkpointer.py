@@ -113,6 +113,8 @@ class Checkpointer:
         self._scan_from = -1
         self._turn = asyncio.Lock()
         self._waiting: list[asyncio.Future[None]] = []
+        self._promised: list[asyncio.Future[None]] = []
+        """Of those who waited, whom the head that is being exported answers."""
         self._nudge = asyncio.Event()
         self.refusal: SequencerError | None = None
         self.last_head: Head | None = None
@@ -135,6 +137,7 @@ class Checkpointer:
         self._begins = self._next
         self._unsaved, self._unsaved_rows = Changes(), 0
         self._exporting = None
+        self._waiting, self._promised = self._promised + self._waiting, []
         self._is_opened = self._has_snapshot = False
         self._kept_from = None
         self._ends = {}
@@ -202,8 +205,9 @@ class Checkpointer:
             if not await wait_for(self._clock, told, SAVED_WAIT_S):
                 raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; ask again")
         finally:
-            if told in self._waiting:
-                self._waiting.remove(told)
+            for waiting in (self._waiting, self._promised):
+                if told in waiting:
+                    waiting.remove(told)
 
     # --- exporting
 
@@ -254,7 +258,8 @@ class Checkpointer:
                 return
             await self._retry()
             if not self._is_checked:
-                await self._check_bucket()
+                while not self._is_checked:
+                    await self._check_bucket()
             elif self._is_idle():
                 return
             else:
@@ -373,20 +378,15 @@ class Checkpointer:
     async def _put(self, head: Head, changes: Changes) -> None:
         """Store a head; should that fail, the same bytes are stored before anything else is."""
         self._exporting = (head, checkpoint.encode_head(head), changes)
+        self._waiting, self._promised = [], self._promised + self._waiting
         await self._retry()
 
     async def _retry(self) -> None:
         if self._exporting is None:
             return
         head, data, changes = exporting = self._exporting
-        waiting, self._waiting = self._waiting, []
-        try:
-            await self._store.put(checkpoint.head_key(head.cluster_id, head.place), [data])
-        except BaseException:
-            self._waiting = waiting + self._waiting
-            raise
+        await self._store.put(checkpoint.head_key(head.cluster_id, head.place), [data])
         if self._exporting is not exporting:  # the chain was begun anew meanwhile
-            self._waiting = waiting + self._waiting
             return
         self._exporting = None
         self._next += 1
@@ -396,7 +396,8 @@ class Checkpointer:
         for row in changes.by_kind.get(PartitionRow, {}).values():
             if isinstance(row, PartitionRow):
                 self._ends[row.topic_id, row.partition] = row.end_offset
-        for told in waiting:
+        promised, self._promised = self._promised, []
+        for told in promised:
             if not told.done():
                 told.set_result(None)
 
@@ -436,22 +437,13 @@ class Checkpointer:
         return await self._hot_parts(parts)
 
     async def _hot_parts(self, parts: list[Part]) -> tuple[list[Part], list[Table] | None]:
-        """Hot rows as parts of their own: as of one moment, and what is written meanwhile goes to the next head."""
-        restarts = self._restarts
+        """Hot rows as parts of their own: as of one moment; the head's own changes have what is written meanwhile."""
+        place = HeadPlace(self._identity.incarnation, self._epoch, self._scan_from)
         rows = {kind: list(self._state.all(kind)) for kind in checkpoint.KEPT_HOT}
-        before = self._cut()
-        try:
-            for kind, found in rows.items():
-                for first in range(0, len(found), PART_ROWS):
-                    table = checkpoint.encode_rows(kind, found[first : first + PART_ROWS])
-                    parts.append(await self._put_part([table], len(parts), is_hot=True))
-        except BaseException:
-            if restarts == self._restarts:
-                self._put_back(before)
-            raise
-        if restarts == self._restarts:
-            self._put_back(before)
-        # What was written meanwhile goes along, hot rows too: `_export_changes` must not leave those out.
+        for kind, found in rows.items():
+            for first in range(0, len(found), PART_ROWS):
+                table = checkpoint.encode_rows(kind, found[first : first + PART_ROWS])
+                parts.append(await self._put_part([table], len(parts), place, is_hot=True))
         return parts, [
             table
             for table in checkpoint.encode_changes(self._unsaved)
@@ -494,9 +486,8 @@ class Checkpointer:
         return parts
 
     async def _put_part(
-        self, tables: Sequence[Table], number: int, place: HeadPlace | None = None, *, is_hot: bool = False
+        self, tables: Sequence[Table], number: int, place: HeadPlace, *, is_hot: bool = False
     ) -> Part:
-        place = place or HeadPlace(self._identity.incarnation, self._epoch, self._scan_from)
         key = checkpoint.part_key(self._identity.cluster_id, place, number)
         data = checkpoint.encode_part(tables)
         await self._store.put(key, [data])
@@ -512,7 +503,7 @@ class Checkpointer:
                 place = checkpoint.place_of(cluster_id, info.key)
                 if place is not None and place < kept_from:
                     older.append(info.key)
-            # Oldest last: until all are gone, what is left is still a chain's end, or nothing that looks like one.
+            # Oldest first: until all are gone, what is left is still a chain's end, or nothing that looks like one.
             for first in range(0, len(older), _DELETED_AT_ONCE):
                 await self._store.delete(older[first : first + _DELETED_AT_ONCE])
         except StoreError as error:
@@ -528,7 +519,7 @@ class Checkpointer:
                 IncarnationChanged("this database is being filled by `tailrace recover`; wait, or empty it")
             )
         await self._check_cluster_file()
-        mine = (identity.incarnation, self._epoch)
+        mine, restarts = (identity.incarnation, self._epoch), self._restarts
         newest: HeadPlace | None = None
         async for info in self._store.list(checkpoint.meta_prefix(identity.cluster_id)):
             place = checkpoint.place_of(identity.cluster_id, info.key)
@@ -544,7 +535,7 @@ class Checkpointer:
                 self._begins = self._next
         if newest is not None:
             await self._check_head(newest)
-        self._is_checked = True
+        self._is_checked = restarts == self._restarts
 
     async def _check_cluster_file(self) -> None:
         identity = self._identity
@@ -588,7 +579,7 @@ class Checkpointer:
 
     def _refuse(self, error: SequencerError) -> None:
         self.refusal = error
-        for told in self._waiting:
+        for told in (*self._waiting, *self._promised):
             if not told.done():
                 told.set_exception(error)
                 told.exception()

@@ -43,12 +43,18 @@ AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 
 
 class Bucket(MemoryStore):
-    """A store whose next puts can be made to fail."""
+    """A store whose next puts (but for so many that pass) can be made to fail."""
 
     failures = 0
+    passes = 0
+    before_put: Callable[[str], Awaitable[None]] | None = None
 
     async def put(self, key: str, parts: object, *, if_absent: bool = False) -> None:
-        if self.failures:
+        if self.before_put is not None:
+            await self.before_put(key)
+        if self.passes:
+            self.passes -= 1
+        elif self.failures:
             self.failures -= 1
             raise StoreUnavailable("made to fail")
         await super().put(key, parts, if_absent=if_absent)  # type: ignore[arg-type]
@@ -136,6 +142,12 @@ class World:
 
     async def heads(self) -> list[str]:
         return [info.key async for info in self.bucket.list("c/meta/") if info.key.endswith(".head")]
+
+
+async def turns() -> None:
+    """Let all that can go on without an export go on."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def run(use: Callable[[World], Awaitable[None]], *, leads: bool = True) -> None:
@@ -474,5 +486,54 @@ def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, par
         await world.bucket.delete(rotten)
         assert await world.exported_rows() == await world.stored_rows()
         assert (await read_checkpoints(world.bucket, "c")).problems
+
+    run(use)
+
+
+def test_what_was_written_after_a_head_is_not_acknowledged_by_its_second_try() -> None:
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.settle()
+        await world.commit(topic)
+        world.bucket.failures = 1
+        with pytest.raises(StoreUnavailable):
+            await world.checkpointer.export()  # a head without the topic that follows
+        made = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("later", 1, {})))
+        await turns()
+        world.bucket.passes, world.bucket.failures = 1, 1
+        with pytest.raises(StoreUnavailable):
+            await world.checkpointer.export()  # that head is stored now, the next one is not
+        await turns()
+        assert not made.done()
+        await world.checkpointer.export()
+        assert (await made).name == "later"
+
+    run(use)
+
+
+def test_nothing_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.checkpointer.PART_ROWS", 1)
+
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.commit(topic)
+        await world.settle()
+        world.checkpointer._begin_scan()
+        await turns()
+        await world.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        await world.sequencer.apply_retention(Empty())
+        world.clock.advance(5)
+        handed_out: list[int] = []
+
+        async def look(key: str) -> None:
+            if key.endswith(".part"):
+                handed_out.append(len((await world.sequencer.garbage(GarbageRequest(10))).objects))
+
+        world.bucket.before_put = look
+        await world.checkpointer.export()
+        assert handed_out and not any(handed_out), "no head that says it is retired is durable yet"
+        assert len((await world.sequencer.garbage(GarbageRequest(10))).objects) == 1
 
     run(use)
