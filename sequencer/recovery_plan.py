@@ -276,11 +276,8 @@ class _Planner:
         )
         log = self._logs[row.topic_id, row.partition] = _Log(topic, row, report)
         if resumed_at > row.end_offset:
-            if row.log_start_offset < row.end_offset:
-                self._put(self._hole(row, resumed_at))
-            else:
-                report.log_start_offset = resumed_at
-                row = replace_row(row, log_start_offset=resumed_at)
+            # In an empty log too: consumers that have read all of it stand where the hole begins.
+            self._put(self._hole(row, resumed_at))
             row = replace_row(row, end_offset=resumed_at)
         log.row = replace_row(row, epochs=[*row.epochs, (row.epochs[-1][0] + 1, resumed_at)])
         self._put(log.row)
@@ -587,10 +584,11 @@ class _Planner:
                     self._rows.by_kind[kind].pop(key, None)
                 elif isinstance(found, RunRow):
                     self._put(replace_row(found, commit_number=self._commit_number))
-                elif not isinstance(found, CounterRow):
+                elif not isinstance(found, CounterRow) or found.name == PRODUCER_ID:
                     self._put(found)
         for row in self._rows.all(TransactionRow):
-            # Its client may be epochs ahead of the checkpoint: the next one to ask gets a fresh producer id.
+            # Its client may be epochs ahead of the checkpoint: the next one to ask gets a fresh producer id. It may be
+            # transactions ahead, too: no end that it asks for is one that is known.
             timeout_ms = row.timeout_ms or 60_000
             self._put(
                 replace_row(
@@ -599,6 +597,11 @@ class _Planner:
                     timeout_ms=timeout_ms,
                     previous_id=-1,
                     previous_epoch=-1,
+                    ended_id=-1,
+                    ended_epoch=-1,
+                    ended_number=-1,
+                    answered_id=-1,
+                    answered_epoch=-1,
                 )
             )
         for place, log in self._logs.items():

@@ -14,6 +14,8 @@ from sequencer.api import (
     CommitOffsets,
     CommitRequest,
     CreateTopic,
+    DeleteRecords,
+    DeleteRecordsPartition,
     EndTransaction,
     FetchOffsets,
     FindPartition,
@@ -21,14 +23,17 @@ from sequencer.api import (
     IncarnationChanged,
     InitProducer,
     MetadataRequest,
+    ObjectKind,
     OffsetPosition,
     OpenSession,
+    PartitionError,
     ProducerFenced,
     Topic,
     TransactionRef,
     TransactionsRequest,
     TransactionState,
 )
+from sequencer.batch_table import NO_OBJECT
 from sequencer.bucket import read_checkpoints
 from sequencer.checkpoint import ClusterFile
 from sequencer.checkpointer import read_cluster_file
@@ -233,6 +238,51 @@ def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced
     run(use)
 
 
+def test_an_end_that_is_asked_again_is_not_answered_by_the_end_of_the_transaction_before_it() -> None:
+    """Of a client that keeps its epoch from one transaction to the next."""
+
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        grant = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
+        asked = TransactionRef("x", grant.producer_id, grant.producer_epoch)
+        await world.sequencer.add_to_transaction(AddToTransaction(asked, [(topic.topic_id, 0)]))
+        await world.sequencer.end_transaction(EndTransaction(asked, True, False, 1))
+        await world.checkpoint()
+        await world.sequencer.add_to_transaction(AddToTransaction(asked, [(topic.topic_id, 0)]))
+        await world.write(
+            "t", Batch("lost", 1, grant.producer_id, 0, grant.producer_epoch, True), transactions=[2]
+        )
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        [known] = (await world.sequencer.transactions(TransactionsRequest(["x"]))).transactions
+        for number in (-1, known.number):
+            with pytest.raises(ProducerFenced):
+                await world.sequencer.end_transaction(EndTransaction(asked, True, False, number))
+
+    run(use)
+
+
+def test_a_consumer_at_the_end_of_an_empty_log_reads_on() -> None:
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        await world.write("t", Batch("read", 5))
+        await world.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, -1)]))
+        await world.checkpoint()
+        await world.write("t", Batch("later"))
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        found = await world.sequencer.find_batches(
+            FindRequest([FindPartition(topic.topic_id, 0, 5, 1 << 20)])
+        )
+        [partition] = found.partitions
+        assert partition.error is PartitionError.NONE and partition.log_start_offset == 5
+        assert await world.read("t") == {"later": 5 + RESERVATION}
+
+    run(use)
+
+
 def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
@@ -423,7 +473,8 @@ def test_counters_go_on_above_all_that_was_given_out() -> None:
         await world.recover()
         counters = {row.name: row.value for row in (await world.rows.load())[CounterRow]}  # type: ignore[attr-defined]
         assert counters["producer_id"] > max(given) and counters["commit_number"] > 1 << 32
-        assert not await world.rows.run_rows_after(None, 1)
+        [hole] = await world.rows.run_rows_after(None, 2)
+        assert hole.kind is ObjectKind.MARKERS and hole.object_id == NO_OBJECT
         assert not [
             row for row in await world.rows.objects_after("", 9) if isinstance(row, RunRow | ObjectRow)
         ]
