@@ -6,7 +6,8 @@ Invariants:
 - a batch is stored whole or not at all, and has one outcome and one row in the batch table;
 - what is refused or a duplicate takes no offset, and changes no producer's state;
 - a duplicate of a batch of the same run gets that batch's offset;
-- a batch that its transaction doesn't admit is not looked at further.
+- a batch that its transaction doesn't admit is not looked at further;
+- a transactional batch repeats only what its own transaction has stored.
 
 Pure: the caller brings the partition's state in and carries the changes out.
 """
@@ -49,6 +50,7 @@ def assign_offsets(
     batches: Sequence[BatchCoordinates],
     producer_state: Callable[[int], ProducerState | None],
     admit: Callable[[int], BatchError] | None = None,
+    open_from: Callable[[int], int | None] = lambda producer_id: None,
 ) -> Assignment:
     """Give each batch its base offset, in order.
 
@@ -58,6 +60,7 @@ def assign_offsets(
         producer_state: the state of a producer id on this partition, before.
         admit: whether the batch at an index may be stored, as far as transactions go (no transactional one may
             where this is None).
+        open_from: the first offset of a producer's open transaction on this partition, None if it has none there.
     """
     base_offset = end_offset
     max_timestamp = -1
@@ -75,6 +78,13 @@ def assign_offsets(
         else:
             known = changed.get(producer_id) or producer_state(producer_id)
             judgement = judge(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
+            if batch.is_transactional and judgement.error is BatchError.DUPLICATE:
+                first = transactional.get(producer_id, open_from(producer_id))
+                if first is None or judgement.base_offset < first:
+                    # librdkafka (2.16) gives the sequences of records that it purged when it aborted to the next
+                    # transaction's, also where the purged ones had been stored. As duplicates they would be
+                    # acknowledged and lost. This error has its epoch raised.
+                    judgement = Judgement(BatchError.UNKNOWN_PRODUCER_ID)
         if judgement.error is BatchError.NONE:
             outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
             table.append(

@@ -40,6 +40,7 @@ from sequencer.rows import (
     Identity,
     LeaseRow,
     ObjectRow,
+    OpenRangeRow,
     ProducerRow,
     RunRow,
     SessionRow,
@@ -275,7 +276,11 @@ def _commit_run(
         named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
         return admit(draft, topic_id, number, proposal.batches[index], named, settings)
 
-    assigned = assign_offsets(partition.end_offset, proposal.batches, producer_state, admitted)
+    def open_from(producer_id: int) -> int | None:
+        opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
+        return None if opened is None else opened.first_offset
+
+    assigned = assign_offsets(partition.end_offset, proposal.batches, producer_state, admitted, open_from)
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sequencer.api import BatchError, Verdict
 from sequencer.assign import assign_offsets
-from sequencer.producers import ProducerState
+from sequencer.producers import ProducerState, RememberedBatch
 from tailrace.mixed_object import BatchCoordinates
 
 BATCHES = st.lists(
@@ -68,3 +68,25 @@ def test_a_transactional_batch_is_refused_while_no_transaction_is_open() -> None
     assigned = assign_offsets(0, [batch], lambda producer_id: None)
     assert assigned.outcomes[0].error is BatchError.TRANSACTION_CLOSED
     assert not assigned.has_stored and not assigned.producers
+
+
+def test_a_transactional_batch_repeats_only_what_its_own_transaction_has_stored() -> None:
+    """A client may give the sequences of records that it purged to the next transaction's: see `assign_offsets`."""
+    batch = BatchCoordinates(100, 2, 0, 0, producer_id=7, producer_epoch=3, base_sequence=4, flags=16)
+    before = ProducerState(3, (RememberedBatch(4, 5, 20),))
+
+    def judged(first_offset: int | None) -> tuple[BatchError, int]:
+        assigned = assign_offsets(
+            30,
+            [batch],
+            lambda producer_id: before,
+            lambda index: BatchError.NONE,
+            lambda producer_id: first_offset,
+        )
+        assert not assigned.has_stored
+        return assigned.outcomes[0].error, assigned.outcomes[0].base_offset
+
+    assert judged(18) == (BatchError.DUPLICATE, 20), "sent twice in one transaction"
+    assert judged(20) == (BatchError.DUPLICATE, 20)
+    assert judged(22) == (BatchError.UNKNOWN_PRODUCER_ID, -1), "the transaction of before stored it"
+    assert judged(None) == (BatchError.UNKNOWN_PRODUCER_ID, -1), "this one has stored nothing here yet"
