@@ -181,6 +181,8 @@ def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
     if found is None:
         return 0
     end = found.last_stable_offset if read_committed else found.high_watermark
+    if wanted.wish.fetch_offset >= end:
+        return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
     ready = sum(_run_bytes(run, wanted.wish.fetch_offset, end) for run in found.runs)
     return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
 

@@ -29,7 +29,14 @@ from agent.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from sequencer.api import ANY_TRANSACTION, BatchError, DeleteTopic, Topic
+from sequencer.api import (
+    ANY_TRANSACTION,
+    BatchError,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    Topic,
+)
 from tailrace.record_batch import split
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_group_admin import joined
@@ -115,6 +122,18 @@ def test_an_aborted_transaction_is_named_to_who_reads_committed(is_newest: bool)
         assert aborted(await read(bench, topic, 4)) == [(first, 0)]  # the marker alone still ends its range
         row = await read(bench, topic, 5)
         assert (seen(row), aborted(row)) == ([], [])
+
+    run(scenario)
+
+
+def test_what_is_open_stays_unread_where_the_log_begins_within_its_batch() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic("t")
+        producer = await started(bench)
+        await producer.send(0, b"a", b"b", b"c")
+        await bench.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, 1)]))
+        assert seen(await read(bench, topic, 1)) == []
+        assert seen(await read(bench, topic, 1, committed=False)) == [(0, False)]
 
     run(scenario)
 
