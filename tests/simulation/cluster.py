@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -26,7 +27,7 @@ from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.object_store.faulty import FaultPlan, FaultyStore, Operation
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
-from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
+from tests.simulation.loop import Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.simulation.network import InOrder, Network
 from tests.support.simulated_link import Weather
 
@@ -286,6 +287,8 @@ class Cluster:
             try:
                 await process.run(node.start(listen=False))
                 return
+            except Crashed:
+                return
             except SequencerError:
                 await self.clock.sleep(0.1)
 
@@ -301,6 +304,7 @@ class Cluster:
     async def start_agent(self, host: str, zone: str, wall_offset_ms: int = 0) -> SimulatedAgent:
         """An agent at this host, in place of the one that was there. Waits until it serves."""
         if host in self.agents:
+            self.crash(self.agents[host].process, is_seen=True)  # if it lives: two can't have one address
             self.network.reset(self.agents[host].process)
         process = self.process(host, wall_offset_ms)
         agent = SimulatedAgent(
@@ -315,7 +319,8 @@ class Cluster:
             entropy=self.entropy(process.name),
         )
         self.agents[host] = agent
-        await process.run(self._start(agent))
+        with suppress(Crashed):
+            await process.run(self._start(agent))
         return agent
 
     async def _start(self, agent: SimulatedAgent) -> None:

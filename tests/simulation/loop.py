@@ -84,12 +84,24 @@ class SimulatedProcess:
         return self.loop.create_task(coroutine, name=name, context=self.context.copy())
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine that runs in this process."""
-        return await self.spawn(coroutine)
+        """The outcome of a coroutine that runs in this process. Raises Crashed."""
+        task = self.spawn(coroutine)
+        try:
+            await asyncio.wait({task, self.crashed}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            raise Crashed(self.name)
+        return await task
 
 
 PROCESS: ContextVar[SimulatedProcess | None] = ContextVar("PROCESS", default=None)
 """The process to which the running code belongs; None for the world outside."""
+
+
+class Crashed(Exception):
+    """The process that was to do something has crashed before it was done."""
 
 
 class NumberedTask(asyncio.Task[T]):

@@ -18,6 +18,7 @@ from tests.simulation.world import Result, simulate
 from tests.support.history.files import write_history
 
 MAX_SHOWN = 5
+MAX_LENGTH = 1_000
 REPLAY = "python -m tests.simulation.run --trace --first {seed}"
 
 
@@ -72,7 +73,8 @@ def main() -> int:
         committed += result.committed
         if result.violations:
             failed.append(result.seed)
-            print(f"seed {result.seed} FAILED:", *result.violations[:MAX_SHOWN], sep="\n  ")
+            shown = [violation[:MAX_LENGTH] for violation in result.violations[:MAX_SHOWN]]
+            print(f"seed {result.seed} FAILED:", *shown, sep="\n  ")
             print(f"  again: {REPLAY.format(seed=result.seed)}", flush=True)
     minutes = (time.monotonic() - started) / 60
     histories = asked.seeds * (1 if asked.once else 2)
