@@ -231,6 +231,9 @@ class Checkpointer:
                     if self.refusal is not None:
                         _log.error("checkpoints are refused", reason=str(error))
                     pause = _RETRY_S
+                except Exception:  # noqa: BLE001 - the outermost edge: without exports no offset is assigned any more
+                    _log.exception("a checkpoint failed in a way that was not foreseen")
+                    pause = _RETRY_S
         finally:
             scan, self._scan = self._scan, None
             if scan is not None:
@@ -530,8 +533,8 @@ class Checkpointer:
             if place.incarnation == identity.incarnation and (newest is None or place > newest):
                 newest = place
             if (place.incarnation, place.epoch) == mine:
-                # Written by us before the state was loaded anew, or in a life before: not to be written over.
-                self._next = max(self._next, place.number + 1)
+                # Written in a life before: not to be written over, nor the one that may still be on its way.
+                self._next = max(self._next, place.number + 2)
                 self._begins = self._next
         if newest is not None:
             await self._check_head(newest)

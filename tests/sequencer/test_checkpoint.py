@@ -537,3 +537,45 @@ def test_nothing_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytes
         assert len((await world.sequencer.garbage(GarbageRequest(10))).objects) == 1
 
     run(use)
+
+
+def test_exports_go_on_after_an_error_that_nobody_foresaw() -> None:
+    async def use(world: World) -> None:
+        async def fail_once(key: str) -> None:
+            world.bucket.before_put = None
+            raise RuntimeError("not foreseen")
+
+        world.bucket.before_put = fail_once
+        running = asyncio.create_task(world.checkpointer.run())
+        made = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("t", 1, {})))
+        for _ in range(20):
+            await turns()
+            world.clock.advance(0.3)
+        assert (await made).name == "t"
+        running.cancel()
+
+    run(use)
+
+
+def test_a_head_that_a_life_before_may_still_write_keeps_its_number() -> None:
+    """The same holder takes up the same epoch again when its release failed."""
+
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.settle()
+        before = world.checkpointer
+        await world.commit(topic)
+        world.bucket.failures = 1
+        with pytest.raises(StoreUnavailable):
+            await before.export()  # it comes later than was waited for
+        late = before._exporting
+        assert late is not None
+        world.checkpointer = again = Checkpointer(
+            world.bucket, world.rows, world.clock, interval_ms=1_000, reservation=world.reservation
+        )
+        again.begin(before._identity, before._epoch, before._state)
+        await again.export()
+        assert again.last_head is not None and again.last_head.number > late[0].number
+
+    run(use)
