@@ -1,6 +1,6 @@
 """What the bucket says of itself: checkpoints and objects, compared with the rows that a checkpoint has.
 
-Read-only. Only mixed objects are looked into, each whole, and only those that no row names.
+Read-only. Only mixed objects are looked into: those that no row names whole, of the newest others the footers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from uuid import UUID
 from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer import checkpoint
+from sequencer.api import ObjectKind
 from sequencer.checkpoint import Chain, CheckpointedRows, Head, HeadPlace, InvalidCheckpoint
 from sequencer.rows import (
     ObjectRow,
@@ -29,6 +30,9 @@ READS_AT_ONCE = 8
 FORGOTTEN_MS = 3_600_000
 """An unnamed object, older by this than the checkpoint, of a session that the checkpoint doesn't know, is garbage of a
 session whose row was gone already."""
+ASKED_AGAIN_MS = 300_000
+"""For so long a batch that was refused, because one before it was missing, may be asked again by its object: more than
+agents do (`gap_deadline_ms`), and than clocks differ."""
 A = TypeVar("A")
 
 
@@ -152,6 +156,8 @@ class FoundObjects:
     """What the bucket holds beside what the checkpoint's rows name."""
 
     later: list[LaterObject] = field(default_factory=list)
+    asked_again: list[Footer] = field(default_factory=list)
+    """Of the newest objects that rows name: a batch that they refused may have been stored since, by reference."""
     garbage: list[str] = field(default_factory=list)
     rotten: list[str] = field(default_factory=list)
     missing: list[ObjectRow] = field(default_factory=list)
@@ -206,7 +212,23 @@ async def find_objects(
             return
         found.later.append(later)
 
+    async def read_again(row: ObjectRow) -> None:
+        try:
+            tail = await store.get_range(row.key, row.index_start, row.size - row.index_start)
+            found.asked_again.append(read_footer(tail, row.size))
+        except (InvalidObject, ObjectMissing) as error:
+            found.rotten.append(f"{row.key}: {error}")
+
+    newest = [
+        row
+        for key, row in named.items()
+        if row.kind is ObjectKind.MIXED
+        and row.created_ms >= head.created_ms - ASKED_AGAIN_MS
+        and present.get(key) == row.size
+    ]
     await each(unknown, read)
+    await each(newest, read_again)
+    found.asked_again.sort(key=lambda footer: (footer.created_ms, footer.session_id, footer.number))
     found.later.sort(key=lambda later: later.key)
     found.rotten.sort()
     return found

@@ -59,7 +59,7 @@ from sequencer.state import (
     replace_row,
 )
 from tailrace.ids import NO_PRODUCER_ID
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.mixed_object import BatchCoordinates, Footer
 
 COUNTER_STEPS = {
     COMMIT_NUMBER: 1 << 32,
@@ -69,6 +69,10 @@ COUNTER_STEPS = {
     PRODUCER_ID: 1 << 32,
 }
 """How far counters go on above the checkpoint's: past all that may have been given out since."""
+
+
+MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
+MAY_BE_STORED = (BatchError.NONE, *MAY_CLOSE)
 
 
 class PartitionReport(msgspec.Struct):
@@ -203,6 +207,8 @@ class _Planner:
                 self._resume(topic, row)
         for later in _in_order(self._objects.later):
             self._resequence(later)
+        for footer in self._objects.asked_again if not self._is_last_word() else ():
+            self._ask_again(footer)
         self._resequence_waiting()
         self._put_later_objects()
         self._settle_leases()
@@ -316,11 +322,23 @@ class _Planner:
             start = run.start
             for batch in run.batches:
                 judgement = self._judge(log, batch)
-                if judgement.error in (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID):
+                if judgement.error in MAY_CLOSE:
                     self._waiting.append(_Waiting(log, footer.object_id, start, batch, footer.created_ms))
                 table.append(self._take(log, batch, judgement))
                 start += batch.length
             self._put_run(log, footer.object_id, run.start, run.length, base_offset, table)
+
+    def _ask_again(self, footer: Footer) -> None:
+        """Have those batches wait that the checkpoint knows as refused: agents ask again, by the same object."""
+        for run in footer.runs:
+            log = self._logs.get((run.topic_id, run.partition))
+            if log is None:
+                continue
+            start = run.start
+            for batch in run.batches:
+                if batch.producer_id != NO_PRODUCER_ID and self._judge(log, batch).error in MAY_BE_STORED:
+                    self._waiting.append(_Waiting(log, footer.object_id, start, batch, footer.created_ms))
+                start += batch.length
 
     def _resequence_waiting(self) -> None:
         """Batches whose gap was closed by what came later; as long as one closes another's."""
@@ -329,7 +347,7 @@ class _Planner:
             left: list[_Waiting] = []
             for one in self._waiting:
                 judgement = self._judge(one.log, one.batch)
-                if judgement.error in (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID):
+                if judgement.error in MAY_CLOSE:
                     left.append(one)
                     continue
                 self._take_alone(one, judgement)
@@ -423,7 +441,7 @@ class _Planner:
                 verdict = Verdict.DUPLICATE
             elif judgement.error is BatchError.TRANSACTION_CLOSED:
                 count.transactional += 1
-            elif judgement.error not in (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID):
+            elif judgement.error not in MAY_CLOSE:
                 count.refused += 1
             return RunBatch(batch.length, batch.record_count, verdict, -1, batch.max_timestamp)
         offset = log.row.end_offset
@@ -487,6 +505,10 @@ class _Planner:
         )
 
     def _put_later_objects(self) -> None:
+        for row in self._rows.all(ObjectRow):
+            added = self._live_runs.get(row.object_id, 0)
+            if added:
+                self._put(replace_row(row, live_runs=row.live_runs + added, retired_ms=None))
         for later in self._objects.later:
             footer = later.footer
             if footer.object_id not in self._live_runs:
@@ -610,6 +632,13 @@ class _Planner:
             log.row = ended
             log.report.end_offset = ended.end_offset
 
+    def _is_last_word(self) -> bool:
+        """Whether the committer said, as it ended, that the checkpoint has all that it ever wrote."""
+        found = self._found
+        assert found.chain is not None
+        head = found.chain.last
+        return not found.unreadable and head.reservation == 0 and head.place == max(found.heads)
+
     def _say(self) -> None:
         report, count = self._report, self._count
         report.partitions = sorted(
@@ -617,12 +646,7 @@ class _Planner:
         )
         head = self._found.chain.last if self._found.chain is not None else None
         assert head is not None
-        report.is_exact = (
-            not self._found.unreadable
-            and head.reservation == 0
-            and head.place == max(self._found.heads)
-            and not self._objects.later
-        )
+        report.is_exact = self._is_last_word() and not self._objects.later
         newer = sum(place > head.place for place in [*self._found.heads, *self._found.unreadable])
         if newer:
             report.notes.append(f"{newer} newer checkpoints are not complete; their rows are not used")

@@ -23,16 +23,19 @@ from sequencer.api import (
     IncarnationChanged,
     InitProducer,
     MetadataRequest,
+    ObjectDescription,
     ObjectKind,
     OffsetPosition,
     OpenSession,
     PartitionError,
     ProducerFenced,
+    RunProposal,
     Topic,
     TransactionRef,
     TransactionsRequest,
     TransactionState,
 )
+from sequencer.audit import AuditSettings, audit
 from sequencer.batch_table import NO_OBJECT
 from sequencer.bucket import read_checkpoints
 from sequencer.checkpoint import ClusterFile
@@ -157,6 +160,41 @@ def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None
         await world.lead()
         assert await world.read("t") == {"plain": 1_000, "first": 1_001, "second": 1_002}
         assert report.resequenced.out_of_sequence == 1
+
+    run(use)
+
+
+def test_a_batch_that_was_refused_at_the_checkpoint_and_stored_after_it_comes_back() -> None:
+    """What had a gap before it is asked again by reference: its object has a row, and may have no run, by then."""
+
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("here", 1, 8, 0), Batch("second", 1, 7, 1))
+        sealed, key = await world.upload([("t", 0, [Batch("third", 2, 7, 2)])])
+        described = ObjectDescription(
+            sealed.footer.object_id, ObjectKind.MIXED, key, sealed.size, sealed.crc, sealed.footer.data_length,
+            sealed.footer.created_ms,
+        )  # fmt: skip
+        [run_] = sealed.footer.runs
+        again = RunProposal(run_.topic_id, 0, run_.start, run_.length, run_.batches)
+        number = sealed.footer.number
+        await world.sequencer.commit(CommitRequest(world.session.session_id, number, 0, described, [again]))
+        assert list(world.told) == [("t", 0, "here")]
+        await world.checkpoint()
+        await world.write("t", Batch("first", 1, 7, 0), Batch("second", 1, 7, 1))
+        number, world.number = world.number, world.number + 1
+        answer = await world.sequencer.commit(
+            CommitRequest(world.session.session_id, number, 0, described, [again])
+        )
+        assert answer.runs[0].outcomes[0].base_offset == 3
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        found = await world.read("t")
+        assert found == {"here": 0, "first": 1_001, "second": 1_002, "third": 1_003}
+        assert not [note for note in report.notes if "live" in note]
+        seen = await audit(world.rows, world.bucket, world.clock, SeededEntropy(1), AuditSettings(1.0))
+        assert seen.findings == []
 
     run(use)
 
