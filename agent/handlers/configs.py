@@ -32,6 +32,8 @@ from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, Confi
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
+OTHER_RESOURCES = {RESOURCE_BROKER_LOGGER: "a broker's loggers", 16: "a client's metrics", 32: "a group"}
+"""What Kafka keeps configs of, and an agent does not: names for its refusals."""
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 
 BROKER_CONFIGS: dict[str, ConfigDefinition] = {
@@ -102,9 +104,7 @@ async def _describe(
         return rows
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         return []
-    raise _Refused(
-        ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} was given; 2 and 4 are known"
-    )
+    raise _of_no_kind(resource.resource_type)
 
 
 def _topic_row(
@@ -295,7 +295,15 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if resource_type == RESOURCE_BROKER:
         _check_broker(name, snapshot)
         return ConfigScope.BROKER
-    raise _Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} can't be altered; 2 and 4 can")
+    raise _of_no_kind(resource_type)
+
+
+def _of_no_kind(resource_type: int) -> _Refused:
+    kind = OTHER_RESOURCES.get(resource_type, f"resource type {resource_type}")
+    return _Refused(
+        ErrorCode.INVALID_REQUEST,
+        f"configs of {kind} were asked for; an agent keeps those of topics and brokers",
+    )
 
 
 def _check(definitions: Mapping[str, ConfigDefinition], change: ConfigChange) -> None:

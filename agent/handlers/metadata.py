@@ -32,6 +32,9 @@ from tailrace.ids import NIL_TOPIC_ID
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDPOINT_BROKERS = 1
 FIRST_NULL_NAME_VERSION = 12
+KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Where Kafka keeps what is the sequencer's here. A client that reads them is told that they are not there: an empty
+topic made up for it would say that no group has ever committed."""
 
 
 def is_legal_topic_name(name: str) -> bool:
@@ -66,7 +69,8 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
         may_create = request.allow_auto_topic_creation or context.api_version < 4
         if missing and may_create and services.settings.auto_create_topics:
             for name in missing:
-                refused[name] = await _create(services, name)
+                if name not in KAFKAS_OWN_TOPICS:
+                    refused[name] = await _create(services, name)
             snapshot = await services.catalog.refresh()
         rows = [_wanted(topic, snapshot, context.zone, refused) for topic in request.topics or []]
         if context.api_version < FIRST_NULL_NAME_VERSION:

@@ -97,6 +97,8 @@ def test_what_is_not_there_can_not_be_described() -> None:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await described(bench, BROKER, "99")).error_code == ErrorCode.INVALID_REQUEST
         assert (await described(bench, 77, "x")).error_code == ErrorCode.INVALID_REQUEST
+        group = await described(bench, 32, "x")
+        assert group.error_message.startswith("configs of a group were asked for")
         own = await described(bench, BROKER, str(bench.identity.broker_id), "broker.rack")
         assert [row.value for row in own.configs] == ["az-a"]
 

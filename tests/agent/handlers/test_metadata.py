@@ -38,6 +38,15 @@ def test_an_agent_may_be_told_not_to_create() -> None:
     run(scenario, auto_create_topics=False)
 
 
+def test_kafkas_own_topics_are_not_made_up_for_a_client_that_reads_them() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for name in ("__consumer_offsets", "__transaction_state", "__share_group_state"):
+            (refused,) = (await metadata(bench, name)).topics
+            assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
 def test_leaders_are_of_the_clients_zone() -> None:
     async def scenario(bench: AgentBench) -> None:
         await bench.topic(partitions=16)
