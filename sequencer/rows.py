@@ -1,8 +1,8 @@
 """Rows: what the sequencer remembers, and the interface of what stores them.
 
-Two kinds. *Hot* rows (topics, partitions, sessions, producers, groups, ...) are all in the committer's memory
+Two kinds. *Hot* rows (topics, sessions, producers, transactions, groups, ...) are all in the committer's memory
 and mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows
-(objects, runs) only live in the store and are looked up.
+(objects, runs) live in the store and are looked up.
 
 The committer is the only writer. It decides in memory, collects the `Changes`, and has them written in one
 transaction; an answer leaves only after that transaction is durable.
