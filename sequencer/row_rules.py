@@ -203,7 +203,7 @@ def _check_transactions_on(
         for marker in decode_markers(run.markers)
     }
     for one in aborted:
-        if not one.first_offset < one.last_offset < row.end_offset:
+        if not one.first_offset <= one.last_offset < row.end_offset:  # equal: only the marker is left of it
             yield Finding(
                 "aborted_range", name, f"[{one.first_offset}, {one.last_offset}], end {row.end_offset}"
             )

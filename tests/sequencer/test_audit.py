@@ -25,6 +25,7 @@ from sequencer.api import (
 from sequencer.audit import AuditReport, AuditSettings, audit
 from sequencer.batch_table import decode_table, encode_table
 from sequencer.checkpointer import write_cluster_file
+from sequencer.row_rules import check_partition
 from sequencer.rows import (
     AbortedRow,
     CommitRow,
@@ -37,11 +38,12 @@ from sequencer.rows import (
     ProducerRow,
     RunRow,
     SessionRow,
+    TopicRow,
 )
-from sequencer.state import replace_row
+from sequencer.state import HotState, replace_row
 from tailrace.clock import ManualClock, SeededEntropy
 from tests.support.losable_cluster import AGENT, Batch, LosableCluster
-from tests.support.row_samples import changes
+from tests.support.row_samples import TOPIC, changes, marker_row, object_row, run_row
 
 
 class QuickClock(ManualClock):
@@ -407,3 +409,22 @@ def test_a_sample_opens_a_few_and_all_opens_all() -> None:
         await world.sequencer.commit(CommitRequest(world.session.session_id, world.number, 0, None, []))
 
     run(use)
+
+
+def test_an_aborted_range_may_be_no_more_than_its_marker() -> None:
+    """A swap took its records, and another one will take the marker."""
+    state = HotState(
+        {
+            TopicRow: [TopicRow(topic_id=TOPIC, name="t", partitions=1, configs={}, created_ms=1)],
+            PartitionRow: [
+                PartitionRow(
+                    topic_id=TOPIC, partition=0, log_start_offset=0, end_offset=2, running_max_timestamp=0,
+                    epochs=[(0, 0)],
+                )
+            ],
+            AbortedRow: [AbortedRow(TOPIC, 0, 7, 1, 1)],
+            CounterRow: [CounterRow(name="commit_number", value=9)],
+        }
+    )  # fmt: skip
+    runs = [run_row(0, 1, object_row(0)), marker_row(1, running_max=0)]
+    assert check_partition(state, (TOPIC, 0), runs) == []
