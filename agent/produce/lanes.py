@@ -517,7 +517,7 @@ class Lane:
                 log.warning(
                     "no upload session without the agent's lease", lane=self._number, error=str(error)
                 )
-            except (SequencerUnavailable, SequencerOverloaded, IncarnationChanged) as error:
+            except SequencerError as error:
                 log.warning("the upload session could not be renewed", lane=self._number, error=str(error))
 
     async def _retire(self, session: Session) -> None:

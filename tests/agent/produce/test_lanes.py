@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import pytest
 
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
-from sequencer.api import BatchError, FindPartition, FindRequest, InitProducer, SessionRef, Topic
+from sequencer.api import (
+    BatchError,
+    FindPartition,
+    FindRequest,
+    InitProducer,
+    LimitReached,
+    SessionGrant,
+    SessionRef,
+    Topic,
+)
 from sequencer.settings import SequencerSettings
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
@@ -300,6 +309,22 @@ def test_nothing_is_put_when_the_lease_is_running_out() -> None:
         assert not [info async for info in bench.objects.list("")]
 
     run(scenario, SequencerSettings(session_lease_ms=4_000), upload_deadline_ms=1_000)
+
+
+def test_a_session_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        async def refuse(request: SessionRef) -> SessionGrant:
+            monkeypatch.undo()  # the next one is answered
+            raise LimitReached("no more of it (by the test)")
+
+        monkeypatch.setattr(bench.sequencer, "renew_session", refuse, raising=False)
+        session = bench.lane._session
+        assert session is not None
+        before = session.no_put_after
+        await bench.advance(3)
+        assert bench.lane._session is session and session.no_put_after > before
+
+    run(scenario)
 
 
 def test_an_old_session_is_rotated_with_nothing_lost() -> None:
