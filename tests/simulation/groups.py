@@ -196,9 +196,10 @@ class GroupMember(Reader):
     # --- reading and committing
 
     async def _consume(self, log: Log, partitions: list[int]) -> None:
-        if not partitions:
+        while not partitions and not self.stage.is_input_over:
             await self.pause(0.1, 0.4)
             await self.heartbeat()
+        if not partitions:
             return
         positions = await fetch_positions(self, self._group, log, partitions)
         for partition in partitions:
@@ -213,7 +214,8 @@ class GroupMember(Reader):
                 elif got.code is ErrorCode.OFFSET_OUT_OF_RANGE and positions[partition] < got.log_start:
                     positions[partition] = got.log_start
                     self.position(log, partition, got.log_start, is_seek=True)
-            await self.heartbeat()
+            if self.luck.below(2):
+                await self.heartbeat()
             if self.luck.below(2):
                 await self._commit(log, positions)
             await self.pause(0.0, 0.3)
@@ -261,7 +263,12 @@ class GroupMember(Reader):
 
 
 class GroupProcessor(Processor):
-    """A consume-transform-produce loop whose partitions are those that its group gives it."""
+    """A consume-transform-produce loop whose partitions are those that its group gives it.
+
+    Its transactions live longer than its session: another member meets what it left open.
+    """
+
+    timeout_ms = 6_000
 
     def __init__(
         self,

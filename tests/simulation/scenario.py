@@ -60,6 +60,7 @@ MISFORTUNES = (
     "an agent stops for a while",
     "an agent stops for long",
     "an agent is cut off",
+    "an agent is cut off for long",
     "an agent restarts",
     "the committer crashes",
     "the committer's machine is gone",

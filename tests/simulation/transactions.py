@@ -71,6 +71,7 @@ class TransactionalProducer(Producer):
     """One instance of a transactional producer."""
 
     guarantee: Guarantee = "transactional"
+    timeout_ms = TIMEOUT_MS
 
     def __init__(self, stage: Stage, name: str, transactional_id: str, *, is_second_version: bool) -> None:
         super().__init__(stage, name)
@@ -113,7 +114,7 @@ class TransactionalProducer(Producer):
     async def init(self, *, is_bump: bool = False) -> None:
         """Take the transactional id over, or (KIP-360) a new epoch for what this instance has."""
         given = (self.producer_id, self.epoch) if is_bump else (-1, -1)
-        request = InitProducerIdRequest(self._transactional_id, TIMEOUT_MS, *given)
+        request = InitProducerIdRequest(self._transactional_id, self.timeout_ms, *given)
         response = await self.until_answered(
             ApiKey.INIT_PRODUCER_ID,
             4,
@@ -295,10 +296,11 @@ class Processor(TransactionalProducer):
 
     async def _process_on(self, source: Log, target: Log, partitions: Sequence[int], group: str) -> bool:
         """From the committed positions on, until a transaction fails (False) or nothing is left (True)."""
-        if not partitions:
-            await self.still_there()
+        while not partitions:
+            if self.stage.is_input_over:
+                return True
             await self.pause(0.1, 0.3)
-            return self.stage.is_input_over
+            await self.still_there()
         positions = await fetch_positions(self, group, source, partitions)
         for partition in partitions:
             positions[partition] = max(0, positions[partition])

@@ -395,10 +395,11 @@ class World:
                 await self._stop_for_a_while(agent.process, 8.0)
             case "an agent stops for long":
                 await self._stop_for_a_while(agent.process, 5.0, 11.0)
-            case "an agent is cut off":
+            case "an agent is cut off" | "an agent is cut off for long":
                 weather = self.cluster.weathers[agent.process.name]
                 weather.loss = 1.0
-                await self.clock.sleep(0.5 + 6.0 * luck.fraction())
+                least_s = 7.0 if kind == "an agent is cut off for long" else 0.5
+                await self.clock.sleep(least_s + 5.0 * luck.fraction())
                 weather.loss = self._scenario.loss
             case "an agent restarts":
                 if not agent.process.is_dead:
