@@ -10,12 +10,13 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tests.compat.areas import Client, equal
+from tests.compat.areas import Check, Client, equal
 from tests.compat.broker import Broker
 
 HERE = Path(__file__).parent / "java"
 VERSION = "4.3.1"
 JARS = Path.home() / ".cache" / "tailrace" / f"kafka-{VERSION}"
+CLASSES = JARS / "classes"
 TOOL_SECONDS = 90
 NEEDED = ("mvn", "java", "javac")
 
@@ -40,16 +41,38 @@ TOOLS = {
 
 def client() -> Client:
     """The Java client, skipped where it can't be run."""
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    reason = f"not on PATH: {', '.join(missing)}" if missing else _fetched()
-    checks = {
+    checks: dict[str, Check] = {
         "produce": produce,
         "consume": consume,
         "groups": groups,
         "admin": admin,
         "transactions": transactions,
     }
-    return Client(f"Kafka {VERSION} (Java)", checks, reason)
+    return Client(f"Kafka {VERSION} (Java)", checks, unavailable())
+
+
+@cache
+def unavailable() -> str | None:
+    """Why Java's clients can't be run here; None: they can. Brings the jars that java/pom.xml names, and compiles."""
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    reason = f"not on PATH: {', '.join(missing)}" if missing else _fetched()
+    if reason is None:
+        _compile()
+    return reason
+
+
+def command(*words: str) -> list[str]:
+    """What runs a class among the jars."""
+    return [
+        "java",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
+        "-cp",
+        f"{CLASSES}:{JARS}/*",
+        *words,
+    ]
 
 
 def produce(broker: Broker) -> None:
@@ -184,35 +207,39 @@ def transactions(broker: Broker) -> None:
 # --- details -----------------------------------------------------------------------------------------------
 
 
-@cache
 def _fetched() -> str | None:
-    """Bring the jars and compile Compat.java, once; why not, if that failed."""
-    done = JARS / ".done"
-    if not done.exists():
-        JARS.mkdir(parents=True, exist_ok=True)
-        print(f"bringing Kafka {VERSION}'s jars by Maven to {JARS}", flush=True)
-        brought = _run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(HERE / "pom.xml"),
-                "dependency:copy-dependencies",
-                "-DincludeScope=runtime",
-                f"-DoutputDirectory={JARS}",
-            ],
-            seconds=600,
-        )
-        if brought.returncode:
-            return f"Maven could not bring the jars: {(brought.stdout + brought.stderr)[-300:]}"
-        done.touch()
-    source, compiled = HERE / "Compat.java", JARS / "classes" / "Compat.class"
-    if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
-        compiling = _run(["javac", "-cp", f"{JARS}/*", "-d", str(compiled.parent), str(source)], seconds=120)
-        if compiling.returncode:
-            raise AssertionError(f"Compat.java does not compile: {compiling.stderr}")
+    """Bring the jars, once for each text of pom.xml; why not, if that failed."""
+    wanted, done = (HERE / "pom.xml").read_text(), JARS / ".done"
+    if done.exists() and done.read_text() == wanted:
+        return None
+    JARS.mkdir(parents=True, exist_ok=True)
+    print(f"bringing Kafka {VERSION}'s jars by Maven to {JARS}", flush=True)
+    brought = _run(
+        [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(HERE / "pom.xml"),
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={JARS}",
+        ],
+        seconds=600,
+    )
+    if brought.returncode:
+        return f"Maven could not bring the jars: {(brought.stdout + brought.stderr)[-300:]}"
+    done.write_text(wanted)
     return None
+
+
+def _compile() -> None:
+    for source in HERE.glob("*.java"):
+        made = CLASSES / f"{source.stem}.class"
+        if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+            compiling = _run(["javac", "-cp", f"{JARS}/*", "-d", str(CLASSES), str(source)], seconds=120)
+            if compiling.returncode:
+                raise AssertionError(f"{source.name} does not compile: {compiling.stderr}")
 
 
 def _run(command: list[str], seconds: float, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -228,13 +255,7 @@ def _run(command: list[str], seconds: float, given: str = "") -> subprocess.Comp
 
 
 def _java(*words: str, given: str = "") -> str:
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += [
-        f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}",
-        "-cp",
-        f"{JARS / 'classes'}:{JARS}/*",
-    ]
-    done = _run([*command, *words], TOOL_SECONDS, given)
+    done = _run(command(*words), TOOL_SECONDS, given)
     if done.returncode or "Error while executing" in done.stdout + done.stderr:
         raise AssertionError(
             f"{' '.join(words)}: exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
