@@ -277,6 +277,11 @@ async def _alter(
         definitions = TOPIC_CONFIGS if scope is ConfigScope.TOPIC else BROKER_CONFIGS
         for change in changes:
             _check(definitions, change)
+            if scope is ConfigScope.BROKER and name and change.operation is not ConfigOperation.DELETE:
+                raise InvalidConfigValue(
+                    f"{change.name} was given for broker {name} alone, but any agent serves any partition: "
+                    "set it for all of them (kafka-configs: --entity-default)"
+                )
         await services.sequencer.alter_config(AlterConfig(scope, name, changes, replace, validate_only))
     except _Refused as error:
         return error.code, str(error)

@@ -92,6 +92,16 @@ def test_what_can_not_be_set_is_refused_with_its_code(
     run(scenario)
 
 
+def test_no_agent_differs_from_the_others_as_any_of_them_serves_any_partition() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        own = str(bench.identity.broker_id)
+        assert await alter(bench, BROKER, own, ("log.retention.ms", SET, "5000")) == ErrorCode.INVALID_CONFIG
+        assert await value_of(bench, BROKER, own, "log.retention.ms") == ("604800000", 5)
+        assert await alter(bench, BROKER, own, ("log.retention.ms", DELETE, None)) == 0
+
+    run(scenario)
+
+
 def test_what_is_not_there_can_not_be_described() -> None:
     async def scenario(bench: AgentBench) -> None:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
