@@ -60,7 +60,6 @@ from sequencer.producers import STORE, Judgement
 from sequencer.rows import AbortedRow, GroupRow, OpenRangeRow, ProducerRow, SessionRow
 from sequencer.state import HotState, replace_row
 from tailrace.record_batch import read_header
-from tests.simulation import world
 from tests.simulation.scenario import TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
@@ -244,14 +243,6 @@ def _applies_commits_as_they_come(original: Any) -> Any:
         return original(self, draft, change, request)
 
     return decide
-
-
-def _does_not_wait_for_the_session_before(original: Any) -> Any:
-    async def commit(self: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
-        session.after = None
-        return await original(self, session, *args, **kwargs)
-
-    return commit
 
 
 def _keeps_its_state_after_a_failed_write(original: Any) -> Any:
@@ -512,10 +503,6 @@ def _loses_pending_commits(original: Any) -> Any:
     return commit
 
 
-def _with_short_sessions(original: Any) -> Any:
-    return original.model_copy(update={"session_rotation_seconds": 1})
-
-
 def _keeps_putting(original: Any) -> Any:
     return lambda self, grant, asked_at: asked_at + 1e9
 
@@ -560,15 +547,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "requests enter the buffer out of order", [(Lanes, "submit", _takes_batches_as_they_come)],
         {"plain_producers": 2},
-    ),
-    Mutation(
-        "a new session does not wait for the last answer of the one before",
-        [
-            (Lane, "_commit", _does_not_wait_for_the_session_before),
-            (sessions, "close_session", always(Empty())),
-            (world, "AGENT_SETTINGS", _with_short_sessions),
-        ],
-        {"plain_producers": 3, "partitions": 1, "batches": 25, "trouble_s": 8.0, "plan": TROUBLED},
     ),
     Mutation(
         "commits are applied as they come, not by number",
@@ -736,14 +714,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         GROUPS,
     ),
     Mutation("any generation's heartbeat is fine", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
-    Mutation(
-        "a coordinator goes on past its lease",
-        [
-            (coordinator_module.GroupCoordinator, "_require_lease", does_nothing),
-            (coordinator_module.GroupCoordinator, "_is_mine", always(True)),
-        ],
-        {**GROUPS, "agents": 2, "partitions": 1, "cut": 0.03, "misfortunes": at(*2 * ["an agent is cut off for long"])},
-    ),
     Mutation(
         "a new coordinator begins with nothing", [(coordinator_module, "restored", _keeps_no_generations)], GROUPS
     ),
