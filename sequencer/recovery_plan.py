@@ -145,15 +145,19 @@ class _Log:
     timestamps: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """A batch whose sequence has a gap before it, which a later object may close."""
+    """A batch whose sequence has a gap before it, which a later object may close.
+
+    `was_refused`: the checkpoint says so; it is here only because it may have been asked again since.
+    """
 
     log: _Log
     object_id: UUID
     start: int
     batch: BatchCoordinates
     created_ms: int
+    was_refused: bool = False
 
 
 def plan_recovery(
@@ -337,7 +341,9 @@ class _Planner:
             start = run.start
             for batch in run.batches:
                 if batch.producer_id != NO_PRODUCER_ID and self._judge(log, batch).error in MAY_BE_STORED:
-                    self._waiting.append(_Waiting(log, footer.object_id, start, batch, footer.created_ms))
+                    self._waiting.append(
+                        _Waiting(log, footer.object_id, start, batch, footer.created_ms, was_refused=True)
+                    )
                 start += batch.length
 
     def _resequence_waiting(self) -> None:
@@ -352,10 +358,12 @@ class _Planner:
                     continue
                 self._take_alone(one, judgement)
             if len(left) == len(self._waiting):
-                if not is_loose:
+                forced = next((one for one in left if not one.was_refused), None) if is_loose else None
+                if forced is None:
                     break
                 # What closed the gap is among what can't be read: better a batch too many than one too few.
-                self._take_alone(left.pop(0), Judgement(BatchError.NONE))
+                left.remove(forced)
+                self._take_alone(forced, Judgement(BatchError.NONE))
             self._waiting = left
         self._count.out_of_sequence += len(self._waiting)
 

@@ -385,6 +385,21 @@ def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
     run(use)
 
 
+def test_what_the_checkpoint_knows_as_refused_is_not_stored_for_an_object_that_is_missing() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        [key] = [info.key async for info in world.bucket.list("c/mixed/")]
+        await world.write("t", Batch("first", 1, 7, 0), Batch("early", 1, 7, 5))
+        await world.checkpoint()
+        await world.bucket.delete([key])
+        await world.lose_database()
+        report = await world.recover()
+        assert (report.resequenced.records, report.resequenced.out_of_sequence) == (0, 1)
+
+    run(use)
+
+
 def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
