@@ -108,8 +108,16 @@ FIRST_ABORTABLE_PRODUCE_VERSION = 11
 _RETRIED = (SequencerUnavailable, SequencerOverloaded, LeaseLost, StaleGroup)
 
 
-def produce_code(error: BatchError, version: int, *, is_transactional: bool) -> ErrorCode:
-    """The code of one batch's outcome in a Produce response."""
+def produce_code(
+    error: BatchError, version: int, *, is_transactional: bool, is_alone: bool = False
+) -> ErrorCode:
+    """The code of one batch's outcome in a Produce response.
+
+    Args:
+        is_alone: no other agent can have what is missing before a gap; then it is an error as Kafka's.
+    """
+    if error is BatchError.SEQUENCE_GAP and is_alone:
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     if (
         error is BatchError.TRANSACTION_CLOSED
         and is_transactional

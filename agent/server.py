@@ -23,6 +23,7 @@ from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.memory_budget import MemoryBudget
 from agent.metadata import Catalog
+from agent.neighbour import watch_neighbour
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.stamps import Stamps
 from agent.services import Identity, Services
@@ -130,6 +131,7 @@ class Agent:
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._draining = False
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
@@ -240,6 +242,10 @@ class Agent:
         self._dispatcher = Dispatcher(self._services)
         self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
         self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
+        watching = watch_neighbour(
+            lambda: self.catalog.snapshot.ring, lambda: identity.broker_id, self._sequencer, self._clock
+        )
+        self._watcher = asyncio.create_task(watching, name="agent: neighbour")
         await lanes.start()
         await groups.start()
         self._services.tail.start()
@@ -424,7 +430,7 @@ class Agent:
         log.info("drained", broker_id=identity.broker_id)
 
     async def _stop(self) -> None:
-        for task in (self._keeper, self._sweeper):
+        for task in (self._keeper, self._sweeper, self._watcher):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -624,6 +624,9 @@ class LocalSequencer:
     async def release_agent(self, request: AgentRef) -> Empty:
         return await self._change(lambda draft: leases.release_agent(draft, request))
 
+    async def suspect_agent(self, request: AgentRef) -> Empty:
+        return await self._change(lambda draft: leases.suspect_agent(draft, request, self._settings))
+
     async def metadata(self, request: MetadataRequest) -> Metadata:
         await self._be_ready()
         version = self._state.counter(METADATA_VERSION)

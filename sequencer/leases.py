@@ -40,6 +40,8 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 
 EMPTY_GROUP = "Empty"
+SUSPICION_MARGIN_MS = 1_000
+"""How late the renewal of a suspected agent may come: agents renew at a third of their lease."""
 
 
 def agent_info(row: AgentRow) -> AgentInfo:
@@ -102,6 +104,20 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
     if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
         draft.put(replace_row(row, expires_ms=0))
         draft.raise_once(RING_GENERATION)
+    return Empty()
+
+
+def suspect_agent(draft: Draft, request: AgentRef, settings: SequencerSettings) -> Empty:
+    """Somebody found that nothing listens at the agent's address: leave it only the time in which one that lives
+    surely renews its lease."""
+    row = draft.get(AgentRow, request.broker_id)
+    if row is None or row.epoch != request.epoch or row.expires_ms == 0:
+        return Empty()
+    short_ms = settings.agent_lease_ms // 3 + SUSPICION_MARGIN_MS
+    renewed_ms = row.expires_ms - settings.agent_lease_ms
+    # A lease that was cut already, or wasn't renewed for long, is left as it is.
+    if row.expires_ms - draft.now_ms > short_ms:
+        draft.put(replace_row(row, expires_ms=max(draft.now_ms, renewed_ms + short_ms)))
     return Empty()
 
 

@@ -155,6 +155,9 @@ class AskedSequencer:
     async def release_agent(self, request: AgentRef) -> Empty:
         return await self._ask("release_agent", request, Empty)
 
+    async def suspect_agent(self, request: AgentRef) -> Empty:
+        return await self._ask("suspect_agent", request, Empty)
+
     # Topics and configs.
 
     async def metadata(self, request: MetadataRequest) -> Metadata:

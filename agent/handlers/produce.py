@@ -217,7 +217,12 @@ def _fill(services: Services, version: int, accepted: _Accepted, result: BatchRe
         )
         _refuse(services, row, code, result.failure.message)
         return
-    code = produce_code(result.error, version, is_transactional=accepted.coordinates.is_transactional)
+    code = produce_code(
+        result.error,
+        version,
+        is_transactional=accepted.coordinates.is_transactional,
+        is_alone=len(services.catalog.snapshot.ring.members) < 2,
+    )
     if code is not ErrorCode.NONE:
         _refuse(services, row, code, "")
         return

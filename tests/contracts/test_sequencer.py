@@ -419,6 +419,37 @@ def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) ->
     run(factory, scenario)
 
 
+def test_a_suspected_agent_loses_its_place_soon_unless_it_renews(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        async def members() -> list[int]:
+            await bench.sequencer.apply_retention(Empty())
+            ring = (await bench.sequencer.metadata(MetadataRequest())).ring
+            assert ring is not None
+            return [member.broker_id for member in ring.members]
+
+        mine = AgentRef(bench.agent.broker_id, bench.agent.epoch)
+        await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
+        await bench.sequencer.suspect_agent(AgentRef(mine.broker_id, mine.epoch - 1))
+        await bench.sequencer.suspect_agent(AgentRef(mine.broker_id + 7, 1))
+        await bench.advance(SETTINGS.agent_lease_ms // 3 + 1_001)
+        assert await members() == [mine.broker_id]
+
+        await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
+        await bench.sequencer.suspect_agent(mine)
+        await bench.sequencer.suspect_agent(mine)
+        assert await members() == [mine.broker_id], "one that lives has the time to renew"
+        await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
+        await bench.advance(SETTINGS.agent_lease_ms // 3 + 1_001)
+        assert await members() == [mine.broker_id]
+
+        await bench.sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch))
+        await bench.sequencer.suspect_agent(mine)
+        await bench.advance(SETTINGS.agent_lease_ms // 3 + 1_001)
+        assert await members() == []
+
+    run(factory, scenario)
+
+
 def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         sequencer, mine = bench.sequencer, bench.agent
