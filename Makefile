@@ -54,7 +54,7 @@ compat: setup ## Produce, consume, groups, admin with every Kafka client that ca
 	$(BIN)/python -m tests.compat.run
 
 simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
-	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --processes 1
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
 fuzz: setup ## N mutated inputs from outside: frames, batches, objects, RPC; prints what was found.
 	$(BIN)/python -m tests.fuzz.run --inputs $(N)
