@@ -30,6 +30,25 @@ VERSIONS = """"Refused" versions are listed to clients, because librdkafka judge
 UNSUPPORTED_VERSION, as Kafka 4 does. An unknown version of ApiVersions gets error 35 in a version 0 body.
 """
 
+TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
+
+- kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
+  kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,
+  kafka-consumer-groups, kafka-get-offsets, kafka-delete-records, kafka-transactions, kafka-log-dirs,
+  kafka-broker-api-versions, kafka-client-compatibility-test and kafka-streams-application-reset work. A
+  replication factor is taken, and described as 1: the object store replicates.
+- Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
+  application and when the broker was killed, and when its changelog was read back from Parquet.
+- kafka-configs knows topics and brokers. What is set for brokers is set for all of them (`--entity-default`),
+  as any agent serves any partition. It knows no groups, clients or users.
+- kafka-cluster says cluster-id and list-endpoints, kafka-features describes; there is nothing to unregister
+  or upgrade.
+- kafka-leader-election, kafka-reassign-partitions (but `--generate`), kafka-acls and kafka-metadata-quorum
+  fail with "The node does not support ...": there are no leaders to elect and no replicas to move.
+- `group.protocol=consumer` and share groups fail at once; Kafka's message says to set `classic`.
+- `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read.
+"""
+
 
 def page() -> str:
     """The whole page."""
@@ -66,6 +85,8 @@ def page() -> str:
                 ("config", "default", "why"),
                 ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in without),
             ),
+            "## Kafka's tools and Streams\n",
+            TOOLS,
         ]
     )
 
