@@ -19,8 +19,10 @@ from sequencer.checkpoint import Chain, CheckpointedRows, Head, HeadPlace, Inval
 from sequencer.rows import (
     ObjectRow,
     PartitionRow,
+    RunRow,
     SessionRow,
     TopicRow,
+    key_of,
 )
 from tailrace import mixed_object
 from tailrace.mixed_object import Footer, InvalidObject, read_footer
@@ -95,7 +97,30 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
             for part in hot if head is chain.snapshot else ():
                 rows.apply(checkpoint.decode_part(await store.get(part.key), part))
         rows.apply(head.tables)
+    _forget_unshown(chain.last.cluster_id, rows)
     return rows
+
+
+def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
+    """A snapshot's pages may have a commit that the database had, and the committer had not shown yet: no head has it.
+    Its objects are then as those of any later commit."""
+    partitions = rows.by_kind[PartitionRow]
+    unshown: list[RunRow] = []
+    for run in rows.all(RunRow):
+        partition = partitions.get((run.topic_id, run.partition))
+        if isinstance(partition, PartitionRow) and run.base_offset >= partition.end_offset:
+            unshown.append(run)
+            del rows.by_kind[RunRow][key_of(run)]
+    sessions = rows.by_kind[SessionRow]
+    for object_id in {run.object_id for run in unshown}:
+        stored = rows.by_kind[ObjectRow].get((object_id,))
+        place = session_of(cluster_id, stored.key) if isinstance(stored, ObjectRow) else None
+        session = None if place is None else sessions.get((place[0],))
+        is_known = (
+            isinstance(session, SessionRow) and place is not None and (place[2] or 0) < session.next_number
+        )
+        if not is_known:  # else only a batch was asked again: its object was committed before
+            rows.by_kind[ObjectRow].pop((object_id,), None)
 
 
 def reserved_ends(found: FoundCheckpoints) -> Callable[[UUID, int], int]:

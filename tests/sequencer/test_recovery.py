@@ -42,7 +42,7 @@ from sequencer.checkpoint import ClusterFile
 from sequencer.checkpointer import read_cluster_file
 from sequencer.memory import MemoryRowStore
 from sequencer.recovery import RecoveryRefused, recover
-from sequencer.rows import CounterRow, ObjectRow, RunRow, TopicRow
+from sequencer.rows import Changes, CounterRow, ObjectRow, RunRow, TopicRow
 from tailrace.clock import SeededEntropy
 from tailrace.object_store.memory import MemoryStore
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
@@ -381,6 +381,39 @@ def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
         assert any(keys[0] in one and "offsets 0 to 1" in one for one in report.lost)
         assert any(keys[2] in one for one in report.lost)
         assert report.resequenced.records == 1
+
+    run(use)
+
+
+def test_a_commit_that_a_snapshots_pages_have_and_its_head_has_not_is_resequenced() -> None:
+    """The database had it, and the committer was not told yet."""
+
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        write, may_be_told = world.rows.write, asyncio.Event()
+
+        async def written_and_not_told(changes: Changes, committer_epoch: int) -> None:
+            await write(changes, committer_epoch)
+            await may_be_told.wait()
+
+        world.rows.write = written_and_not_told  # type: ignore[method-assign]
+        writing = asyncio.ensure_future(world.write("t", Batch("b", 2), Batch("c")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        world.checkpointer._begin_scan()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await world.checkpointer.export()
+        may_be_told.set()
+        await writing
+        assert world.told["t", 0, "c"] == 3
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"a": 0, "b": 1_001, "c": 1_003}
+        assert report.resequenced.batches == 2 and not [one for one in report.notes if "object" in one]
 
     run(use)
 
