@@ -6,7 +6,7 @@ faster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
@@ -133,7 +133,7 @@ def draw(luck: Entropy) -> Scenario:
     ]
     if makes_again:
         misfortunes.append((0.5 + trouble_s * 0.6 * luck.fraction(), "a topic is made again"))
-    return Scenario(
+    drawn = Scenario(
         agents=2 + luck.below(2),
         sequencers=2 if maybe(0.8) else 3,
         zones=1 if maybe(0.8) else 2,
@@ -163,3 +163,6 @@ def draw(luck: Entropy) -> Scenario:
         trouble_s=trouble_s,
         misfortunes=tuple(sorted(misfortunes)),
     )
+    if not drawn.plain_producers and not drawn.idempotent_producers and not drawn.transactional_producers:
+        drawn = replace(drawn, idempotent_producers=1)  # somebody has to write
+    return drawn

@@ -39,7 +39,7 @@ QUICKLY_FOUND = (
 SEEDS_TO_FIND = 5
 
 
-@pytest.mark.parametrize("seed", [0, 4, 9, 22])
+@pytest.mark.parametrize("seed", [0, 4, 9, 23])
 def test_nothing_is_violated(seed: int) -> None:
     result = simulate(seed)
 
