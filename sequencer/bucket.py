@@ -6,8 +6,10 @@ Read-only. Only mixed objects are looked into: those that no row names whole, of
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from sequencer import checkpoint
 from sequencer.api import ObjectKind
 from sequencer.checkpoint import Chain, CheckpointedRows, Head, HeadPlace, InvalidCheckpoint
 from sequencer.rows import (
+    AbortedRow,
     ObjectRow,
     PartitionRow,
     RunRow,
@@ -35,6 +38,7 @@ session whose row was gone already."""
 ASKED_AGAIN_MS = 300_000
 """For so long a batch that was refused, because one before it was missing, may be asked again by its object: more than
 agents do (`gap_deadline_ms`), and than clocks differ."""
+_base_offset = attrgetter("base_offset")
 A = TypeVar("A")
 
 
@@ -102,8 +106,11 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
 
 
 def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
-    """A snapshot's pages may have a commit that the database had, and the committer had not shown yet: no head has it.
-    Its objects are then as those of any later commit."""
+    """A snapshot's pages may have what the database had, and the committer had not shown yet: no head has it.
+
+    A commit's objects are then as those of any later commit. Of a swap the runs count; an aborted range whose marker it
+    dropped goes with it.
+    """
     partitions = rows.by_kind[PartitionRow]
     unshown: list[RunRow] = []
     for run in rows.all(RunRow):
@@ -121,6 +128,17 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
         )
         if not is_known:  # else only a batch was asked again: its object was committed before
             rows.by_kind[ObjectRow].pop((object_id,), None)
+    compacted: dict[tuple[UUID, int], list[RunRow]] = {}
+    for run in rows.all(RunRow) if rows.by_kind[AbortedRow] else ():
+        if run.kind is ObjectKind.PARQUET:
+            compacted.setdefault((run.topic_id, run.partition), []).append(run)
+    for runs in compacted.values():
+        runs.sort(key=_base_offset)
+    for aborted in rows.all(AbortedRow):
+        dropped = compacted.get((aborted.topic_id, aborted.partition), [])
+        at = bisect_right(dropped, aborted.last_offset, key=_base_offset) - 1
+        if at >= 0 and aborted.last_offset < dropped[at].end_offset:
+            del rows.by_kind[AbortedRow][key_of(aborted)]
 
 
 def reserved_ends(found: FoundCheckpoints) -> Callable[[UUID, int], int]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from sequencer.api import (
@@ -36,13 +37,13 @@ from sequencer.api import (
     TransactionState,
 )
 from sequencer.audit import AuditSettings, audit
-from sequencer.batch_table import NO_OBJECT
+from sequencer.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.bucket import read_checkpoints
 from sequencer.checkpoint import ClusterFile
 from sequencer.checkpointer import read_cluster_file
 from sequencer.memory import MemoryRowStore
 from sequencer.recovery import RecoveryRefused, recover
-from sequencer.rows import Changes, CounterRow, ObjectRow, RunRow, TopicRow
+from sequencer.rows import AbortedRow, Changes, CounterRow, ObjectRow, RunRow, TopicRow
 from tailrace.clock import SeededEntropy
 from tailrace.object_store.memory import MemoryStore
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
@@ -414,6 +415,25 @@ def test_a_commit_that_a_snapshots_pages_have_and_its_head_has_not_is_resequence
         await world.lead()
         assert await world.read("t") == {"a": 0, "b": 1_001, "c": 1_003}
         assert report.resequenced.batches == 2 and not [one for one in report.notes if "object" in one]
+
+    run(use)
+
+
+def test_an_aborted_range_whose_marker_was_swapped_away_while_a_snapshot_was_read_is_dropped() -> None:
+    """Its swap is in the pages, and in no head. Consumers would drop the producer's next transaction for it."""
+
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        await world.write("t", Batch("a", 9))
+        await world.checkpoint()
+        [run_] = await world.rows.run_rows_after(None, 1)
+        ranges = [AbortedRow(topic.topic_id, 0, 7, 2, 5), AbortedRow(topic.topic_id, 0, 8, 2, 9)]
+        swapped = msgspec.structs.replace(run_, kind=ObjectKind.PARQUET, batches=EMPTY_TABLE)
+        planted = changes(swapped, *ranges)
+        world.checkpointer.written(planted)
+        await world.checkpoint()
+        found = await read_checkpoints(world.bucket, "c")
+        assert found.rows.all(AbortedRow) == ranges[1:]
 
     run(use)
 
