@@ -4,7 +4,8 @@ While one committer holds its lease (a *term*) it writes numbered *heads*, each 
 the head before: a chain. Now and then a head is a *snapshot*: all hot rows as of that head, and the names of
 *parts*, which hold the cold rows. Parts are read page by page while commits go on, so a part shows each row as it
 was at some moment after head `replay_from` was begun; the changes in the heads from `replay_from` on, applied in
-order, make it exact. What is before the `replay_from` of the snapshot before it is then deleted: should a part rot, the
+order, make it exact, but for a write that the database had and the committer had not yet shown (`sequencer.bucket`
+leaves it out). What is before the `replay_from` of the snapshot before it is then deleted: should a part rot, the
 older snapshot and all heads since give the same rows.
 
 Keys: `{cluster id}/meta/{incarnation}/{epoch}/{number}.head`, `....{part}.part`. All of them sort by age.
