@@ -10,8 +10,10 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
-from sequencer.api import BrokerConfigsRequest, Metadata, MetadataRequest, Ring, Sequencer, Topic
+from sequencer.api import BrokerConfigsRequest, Member, Metadata, MetadataRequest, Ring, Sequencer, Topic
 from tailrace.topic_config import TopicSettings, topic_settings
+
+MAX_DEPARTED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,10 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one metadata version and ring generation. Immutable; replaced as a whole."""
+    """Everything at one metadata version and ring generation. Immutable; replaced as a whole.
+
+    `departed`: the last agents that this one saw leave the ring, by broker id.
+    """
 
     cluster_id: str
     incarnation: int
@@ -33,6 +38,7 @@ class Snapshot:
     by_name: dict[str, KnownTopic]
     by_id: dict[UUID, KnownTopic]
     broker_configs: dict[str, str]
+    departed: tuple[Member, ...] = ()
 
 
 EMPTY = Snapshot("", 0, -1, Ring(-1, []), {}, {}, {})
@@ -87,18 +93,28 @@ def _seen(refresh: asyncio.Task[None]) -> None:
         refresh.exception()
 
 
+def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
+    """The agents that have left by the time of this ring, the latest MAX_DEPARTED; one that came back has not."""
+    live = {member.broker_id for member in ring.members}
+    left = [member for member in (*known.departed, *known.ring.members) if member.broker_id not in live]
+    latest = list({member.broker_id: member for member in left}.values())[-MAX_DEPARTED:]
+    return tuple(sorted(latest, key=lambda member: member.broker_id))
+
+
 def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str]) -> Snapshot:
     by_name, by_id = known.by_name, known.by_id
     if answer.topics is not None:
         topics = [KnownTopic(topic, topic_settings(topic.configs, broker_configs)) for topic in answer.topics]
         by_name = {each.topic.name: each for each in topics}
         by_id = {each.topic.topic_id: each for each in topics}
+    ring = known.ring if answer.ring is None else answer.ring
     return Snapshot(
         cluster_id=answer.cluster_id,
         incarnation=answer.incarnation,
         version=answer.version,
-        ring=known.ring if answer.ring is None else answer.ring,
+        ring=ring,
         by_name=by_name,
         by_id=by_id,
         broker_configs=broker_configs,
+        departed=departed_of(known, ring),
     )

@@ -58,12 +58,14 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's."""
+    """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
+    `client_software`: name and version of the client library, if it said them (KIP-511)."""
 
     api_version: int
     client_id: str
     client_host: str
     zone: str
+    client_software: str = ""
 
 
 @dataclass(frozen=True, slots=True)

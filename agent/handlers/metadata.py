@@ -76,14 +76,25 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
         if context.api_version < FIRST_NULL_NAME_VERSION:
             for row in rows:
                 row.name = row.name or ""
+    members = [*snapshot.ring.members, *(snapshot.departed if _wants_departed(context) else ())]
     response.brokers = [
         MetadataResponseBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
-        for member in snapshot.ring.members
+        for member in members
     ]
     response.cluster_id = snapshot.cluster_id
     response.controller_id = _controller(services, snapshot)
     response.topics = rows
     return response
+
+
+def _wants_departed(context: RequestContext) -> bool:
+    """Whether the client is to be told also of agents that have left the ring (they lead nothing).
+
+    librdkafka, from 2.10 on, does away with a broker that metadata no longer lists, also while it is remembered as a
+    group's coordinator: send_offsets_to_transaction then waits for it for ever, whatever its time-out (seen in 2.16).
+    Of a broker that is listed and refuses connections it looks for the coordinator anew.
+    """
+    return "librdkafka" in context.client_software
 
 
 async def _create(services: Services, name: str) -> ErrorCode:

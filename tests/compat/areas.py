@@ -23,7 +23,7 @@ class Client:
     skipped: str | None = None
 
 
-def eventually(fact: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def eventually(fact: Callable[[], bool], what: str, seconds: float = 60) -> None:
     """Wait until `fact` holds."""
     deadline = time.monotonic() + seconds
     while not fact():
