@@ -23,7 +23,7 @@ from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.memory_budget import MemoryBudget
 from agent.metadata import Catalog
-from agent.neighbour import watch_neighbour
+from agent.neighbour import IsRefused, is_refused, watch_neighbour
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.stamps import Stamps
 from agent.services import Identity, Services
@@ -113,6 +113,7 @@ class Agent:
         cache_observer: CacheObserver | None = None,
         telemetry: AgentTelemetry | None = None,
         on_lost: Callable[[str], None] | None = None,
+        refused: IsRefused = is_refused,
     ) -> None:
         self._options = options
         self._settings = settings
@@ -121,6 +122,7 @@ class Agent:
         self._clock = clock
         self._entropy = entropy
         self._on_lost = on_lost
+        self._refused = refused
         self._instance = entropy.uuid()
         self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
@@ -243,7 +245,11 @@ class Agent:
         self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
         self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
         watching = watch_neighbour(
-            lambda: self.catalog.snapshot.ring, lambda: identity.broker_id, self._sequencer, self._clock
+            lambda: self.catalog.snapshot.ring,
+            lambda: identity.broker_id,
+            self._sequencer,
+            self._clock,
+            self._refused,
         )
         self._watcher = asyncio.create_task(watching, name="agent: neighbour")
         await lanes.start()

@@ -145,6 +145,11 @@ class _Listener:
         self.close = close
 
 
+async def _nothing_is_refused(host: str, port: int) -> bool:
+    """Dead neighbours are not simulated: leases have to end."""
+    return False
+
+
 class SimulatedAgent(Agent):
     """An agent without sockets: the network hands it connections."""
 
@@ -169,6 +174,7 @@ class SimulatedAgent(Agent):
             clock=SimulatedClock(process.loop, process),
             entropy=entropy,
             cache_settings=cache_settings,
+            refused=_nothing_is_refused,
         )
         self.process = process
         self.host = host
