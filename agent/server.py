@@ -21,12 +21,13 @@ from agent.fetch.memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
+from agent.identity import Identity
 from agent.memory_budget import MemoryBudget
 from agent.metadata import Catalog
 from agent.neighbour import IsRefused, is_refused, watch_neighbour
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.stamps import Stamps
-from agent.services import Identity, Services
+from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from cache.chunk_cache import ChunkCache

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent.identity import Identity
 from agent.settings import AgentSettings
-from sequencer.api import AgentInfo, Sequencer
+from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy
 
 if TYPE_CHECKING:
@@ -20,20 +21,6 @@ if TYPE_CHECKING:
     from agent.produce.stamps import Stamps
     from agent.telemetry import AgentTelemetry
     from cache.reader import BatchReader
-
-
-@dataclass(slots=True)
-class Identity:
-    """Who this agent is in the ring, as the last renewed lease says. `valid_until`: on the monotonic clock."""
-
-    broker_id: int
-    lease_epoch: int
-    info: AgentInfo
-    valid_until: float
-
-    @property
-    def zone(self) -> str:
-        return self.info.zone
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ import structlog
 
 from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.stored_group import restored, stored
+from agent.identity import Identity
 from agent.protocol.error_codes import ErrorCode
-from agent.services import Identity
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import (

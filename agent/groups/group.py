@@ -22,7 +22,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agent.groups.subscription import reads_the_same
+from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
 from agent.protocol.error_codes import ErrorCode
 
 
@@ -158,6 +158,19 @@ class Group:
     def is_idle(self) -> bool:
         """Whether nothing is lost by forgetting it (once stored)."""
         return self.phase in (GroupPhase.EMPTY, GroupPhase.DEAD) and not self.pending and not self._answers
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of all members; None when some member's subscription can't be read, or they are no consumers."""
+        if self.members and self.protocol_type != CONSUMER:
+            return None
+        topics: frozenset[str] = frozenset()
+        for member in self.members.values():
+            for _, metadata in member.protocols[:1]:
+                read = topics_of(metadata)
+                if read is None:
+                    return None
+                topics |= read
+        return topics
 
     def static_member(self, instance_id: str) -> GroupMember | None:
         """The member that holds this instance id."""

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agent.protocol.compiler import codec
 from agent.protocol.errors import MalformedRequest
 from agent.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-
-if TYPE_CHECKING:
-    from agent.groups.group import Group
 
 CONSUMER = "consumer"
 _LATEST = 3
 _VERSION_BYTES = 2
 
 
-def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """The topics of all members; None when some member's subscription can't be read, or they are no consumers."""
-    if group.members and group.protocol_type != CONSUMER:
+def topics_of(metadata: bytes) -> frozenset[str] | None:
+    """The topics of one member's subscription; None when it can't be read."""
+    try:
+        return frozenset(_subscription(metadata).topics)
+    except (MalformedRequest, IndexError):
         return None
-    topics: set[str] = set()
-    for member in group.members.values():
-        for _, metadata in member.protocols[:1]:
-            try:
-                topics.update(_subscription(metadata).topics)
-            except (MalformedRequest, IndexError):
-                return None
-    return frozenset(topics)
 
 
 def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool:
@@ -40,10 +29,8 @@ def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool
         return True
     if protocol_type != CONSUMER:
         return False
-    try:
-        return set(_subscription(before).topics) == set(_subscription(now).topics)
-    except (MalformedRequest, IndexError):
-        return False
+    topics = topics_of(before)
+    return topics is not None and topics == topics_of(now)
 
 
 def _subscription(metadata: bytes) -> ConsumerProtocolSubscription:

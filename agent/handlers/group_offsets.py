@@ -6,12 +6,12 @@ from uuid import UUID
 
 from agent.errors import PARTITION_CODES
 from agent.groups.group import Group
-from agent.groups.subscription import subscribed_topics
 from agent.handlers.groups import REFUSALS, group_code
 from agent.metadata import KnownTopic
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -33,13 +33,27 @@ from agent.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from agent.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from agent.services import RequestContext, Services
-from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, UnknownGroup
+from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
 
 BY_ID = 10
 """From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
 
 MANY_GROUPS = 8
+
+
+def position_of(
+    topic: Topic, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+) -> OffsetPosition:
+    """What is to be committed for a partition, in a transaction or not."""
+    return OffsetPosition(
+        topic.topic_id,
+        asked.partition_index,
+        asked.committed_offset,
+        asked.committed_leader_epoch,
+        asked.committed_metadata or "",
+    )
 
 
 async def offset_commit(
@@ -56,24 +70,15 @@ async def offset_commit(
         for each in topic.partitions:
             row = OffsetCommitResponsePartition(each.partition_index)
             answer.partitions.append(row)
-            metadata = each.committed_metadata or ""
             if known is None:
                 row.error_code = _unknown_topic(context)
             elif not 0 <= each.partition_index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > services.settings.offset_metadata_max_bytes:
+            elif len((each.committed_metadata or "").encode()) > services.settings.offset_metadata_max_bytes:
                 row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 rows.append(row)
-                positions.append(
-                    OffsetPosition(
-                        known.topic.topic_id,
-                        each.partition_index,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        metadata,
-                    )
-                )
+                positions.append(position_of(known.topic, each))
     code = ErrorCode.NONE
     try:
         if not request.group_id:
@@ -263,7 +268,7 @@ async def offset_delete(
 
 def _use_of(group: Group) -> tuple[frozenset[str] | None, bool, bool]:
     """The topics it reads (None: nobody can tell), whether it has members, whether it ever had."""
-    return subscribed_topics(group), bool(group.members), bool(group.generation or group.members)
+    return group.subscribed_topics(), bool(group.members), bool(group.generation or group.members)
 
 
 async def _has_positions(services: Services, group_id: str) -> bool:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
 from agent.groups.coordinator import GroupRefusal
+from agent.handlers.group_offsets import position_of
 from agent.handlers.groups import group_code
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -173,22 +174,13 @@ async def txn_offset_commit(
         for each in topic.partitions:
             row = TxnOffsetCommitResponsePartition(each.partition_index)
             answer.partitions.append(row)
-            metadata = each.committed_metadata or ""
             if known is None or not 0 <= each.partition_index < known.topic.partitions:
                 row.error_code = missing
-            elif len(metadata.encode()) > services.settings.offset_metadata_max_bytes:
+            elif len((each.committed_metadata or "").encode()) > services.settings.offset_metadata_max_bytes:
                 row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 rows.append(row)
-                positions.append(
-                    OffsetPosition(
-                        known.topic.topic_id,
-                        each.partition_index,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        metadata,
-                    )
-                )
+                positions.append(position_of(known.topic, each))
     code = await _commit(services, context.api_version, request, positions, rows)
     if code is not ErrorCode.NONE:
         for answer in response.topics:

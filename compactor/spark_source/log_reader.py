@@ -7,7 +7,6 @@ read, so that a swap or a collection between planning and reading changes nothin
 
 from __future__ import annotations
 
-import io
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -40,7 +39,7 @@ from sequencer.state import HotState
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
-from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index
+from tailrace.parquet_object.read import ParquetIndex, PartialFile, RowGroupRange, read_index
 from tailrace.record_batch import check_crc, split
 
 COLUMNS = {
@@ -276,7 +275,7 @@ class LogReader:
     ) -> Any:
         data = await self._store.get_range(run.key, group.start, group.length)
         file = pq.ParquetFile(
-            pa.PythonFile(_Range(memoryview(data), group.start, index.size), mode="r"),
+            pa.PythonFile(PartialFile(memoryview(data), group.start, index.size), mode="r"),
             metadata=index.metadata,
             page_checksum_verification=True,
             pre_buffer=False,
@@ -310,34 +309,3 @@ def _decoded(batches: Sequence[UnpackedBatch]) -> Any:
 def _between(table: Any, start: int, end: int) -> Any:
     offsets = table.column("offset")
     return table.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
-
-
-class _Range(io.RawIOBase):
-    """A file of `size` bytes of which only those of `data`, at `start`, are there."""
-
-    def __init__(self, data: memoryview, start: int, size: int) -> None:
-        self._data = data
-        self._start = start
-        self._size = size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}
-        self._position = bases[whence] + offset
-        return self._position
-
-    def read(self, size: int = -1) -> memoryview:
-        begin = self._position - self._start
-        if begin < 0 or size < 0 or begin + size > len(self._data):
-            raise OSError(f"bytes {self._position} to {self._position + size} are not of this row group")
-        self._position += size
-        return self._data[begin : begin + size]

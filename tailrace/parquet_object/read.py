@@ -254,7 +254,7 @@ def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list
     batches = range(group.first_batch, group.first_batch + group.batch_count)
     try:
         file = pq.ParquetFile(
-            pa.PythonFile(_Window(memoryview(data), start, index.size), mode="r"),
+            pa.PythonFile(PartialFile(memoryview(data), start, index.size), mode="r"),
             metadata=index.metadata,
             page_checksum_verification=True,
             pre_buffer=False,
@@ -266,8 +266,8 @@ def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list
     return encode_records(table, index.batches[batches.start : batches.stop], counts)
 
 
-class _Window(io.RawIOBase):
-    """A file of `size` bytes of which only those of `data`, at `start`, are there."""
+class PartialFile(io.RawIOBase):
+    """A file of `size` bytes of which only those of `data`, at `start`, are there: all that a row group needs."""
 
     def __init__(self, data: memoryview, start: int, size: int) -> None:
         self._data = data

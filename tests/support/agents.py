@@ -14,11 +14,12 @@ from agent.fetch.memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
+from agent.identity import Identity
 from agent.metadata import Catalog
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.stamps import Stamps
 from agent.protocol import decode_response, encode_request
-from agent.services import Identity, RequestContext, Services
+from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from cache.chunk_cache import ChunkCache

@@ -10,8 +10,8 @@ import pytest
 
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
+from agent.identity import Identity
 from agent.protocol.error_codes import ErrorCode
-from agent.services import Identity
 from agent.settings import AgentSettings
 from sequencer.api import (
     AgentInfo,
