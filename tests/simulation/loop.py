@@ -64,10 +64,11 @@ class SimulatedProcess:
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """Run again, what is overdue first."""
+        """Run again, what is overdue first; one that has crashed meanwhile does not."""
+        if self.is_dead:
+            return
         self.is_stopped = False
-        if not self.is_dead:
-            self._release()
+        self._release()
 
     def crash(self) -> None:
         """Never run again. What it sent is on its way."""

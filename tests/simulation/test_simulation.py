@@ -163,6 +163,19 @@ def test_a_process_that_has_crashed_does_nothing_more() -> None:
     assert run_simulated(1, main, end_seconds=100.0) is False
 
 
+def test_a_process_that_has_crashed_while_it_was_stopped_does_not_go_on() -> None:
+    async def main(loop: SimulatedLoop) -> bool:
+        process = SimulatedProcess("one", loop)
+        task = process.spawn(asyncio.sleep(1.0))
+        process.stop()
+        process.crash()
+        process.go_on()
+        await asyncio.sleep(10.0)
+        return task.done()
+
+    assert run_simulated(1, main, end_seconds=100.0) is False
+
+
 def test_what_nobody_will_ever_wake_is_reported_with_its_stack() -> None:
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
