@@ -2,8 +2,10 @@
 
 What is safe to ask twice is asked twice: commits and swaps carry ids, and most other requests set something to a
 value. For those that would meet their own first success (a topic that exists because the lost answer was "made"),
-the outcome is compared with what was asked; see `_settle`. A session, a broker id or a producer id that was granted
-in a lost answer is never used: it expires.
+the outcome is compared with what was asked; see `_settle`. Where a refusal does not tell whether the first attempt
+was carried out (the end of a transaction that another producer has followed, positions of a generation that is over),
+the caller is told that it is unknown. A session, a broker id or a producer id that was granted in a lost answer is
+never used: it expires.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from sequencer.api import (
     IncarnationChanged,
     InvalidRequest,
     LeaseLost,
+    LimitReached,
     MetadataRequest,
     SequencerError,
     SequencerUnavailable,
@@ -59,6 +62,8 @@ _SLOW_METHODS = frozenset(
         "objects",
     }
 )
+_REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets", "delete_group"})
+"""Methods whose repeat may be refused for what happened since their first attempt was carried out."""
 _HINT_PENALTY_S = 5.0
 _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5
@@ -225,7 +230,10 @@ class RemoteSequencer(AskedSequencer):
     # --- requests that met their own first success
 
     async def _settle(self, request: Value, method: str, error: SequencerError) -> Value:
-        """The answer to a repeated request whose first attempt seems to have succeeded; else raises the error."""
+        """The answer to a repeated request whose first attempt seems to have succeeded.
+
+        Raises the error, or SequencerUnavailable where the first attempt may have succeeded none the less.
+        """
         if isinstance(request, CreateTopic) and isinstance(error, TopicExists) and not request.validate_only:
             for topic in await self._topics():
                 if topic.name == request.name and topic.partitions == request.partitions:
@@ -243,6 +251,10 @@ class RemoteSequencer(AskedSequencer):
         )
         if is_gone:
             return Empty()
+        if method in _REFUSED_WHEN_STALE and not isinstance(error, InvalidRequest | LimitReached):
+            raise SequencerUnavailable(
+                f"{method}: it may have been carried out; its repeat: {error}"
+            ) from error
         raise error
 
     async def _topics(self) -> list[Topic]:

@@ -10,15 +10,28 @@ import pytest
 
 from sequencer import api
 from sequencer.api import (
+    AddToTransaction,
+    AgentInfo,
+    CommitOffsets,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
     Empty,
+    EndTransaction,
+    GroupState,
     IncarnationChanged,
+    InitProducer,
     InvalidRequest,
+    LoadGroup,
     MetadataRequest,
+    OffsetPosition,
+    ProducerFenced,
+    ProducerGrant,
+    SaveGroup,
     SequencerUnavailable,
+    StaleGroup,
     TopicExists,
+    TransactionRef,
     UnknownTopic,
 )
 from sequencer.client import RemoteSequencer
@@ -40,6 +53,8 @@ class World:
         self.local = LocalSequencer(MemoryRowStore(ManualClock()), ManualClock(), SeededEntropy(1))
         self.service = SequencerService(self.local)
         self.lose_answers = 0
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+        """What happens between a request whose answer is lost and its repeat."""
         self.asked: list[str] = []
         self.links: dict[str, SimulatedLink] = {}
         for name in ("one:1", "two:1"):
@@ -61,6 +76,8 @@ class World:
         finally:
             if self.lose_answers:
                 self.lose_answers -= 1
+                if self.meanwhile is not None:
+                    await self.meanwhile()
                 for link in self.links.values():
                     link.cut()
 
@@ -174,6 +191,67 @@ def test_another_topic_of_the_same_name_is_not_taken_for_our_own() -> None:
         remote = world.remote()
         with pytest.raises(TopicExists):  # nothing was sent to `one`: no reason to think that it is ours
             await remote.create_topic(CreateTopic("t", 7, {}))
+        await remote.close()
+
+    run(use)
+
+
+def test_an_end_that_was_carried_out_is_unknown_when_its_repeat_is_fenced() -> None:
+    async def use(world: World) -> None:
+        local, remote = world.local, world.remote()
+        topic = await local.create_topic(CreateTopic("t", 1, {}))
+
+        async def transact(producer: ProducerGrant) -> EndTransaction:
+            named = TransactionRef("id", producer.producer_id, producer.producer_epoch)
+            await local.add_to_transaction(AddToTransaction(named, [(topic.topic_id, 0)]))
+            return EndTransaction(named, is_commit=True, bumps_epoch=True)
+
+        async def have_another_producer_end() -> None:
+            await local.end_transaction(
+                await transact(
+                    await local.init_producer(InitProducer(transactional_id="id", timeout_ms=60_000))
+                )
+            )
+
+        end = await transact(
+            await local.init_producer(InitProducer(transactional_id="id", timeout_ms=60_000))
+        )
+        world.lose_answers, world.meanwhile = 1, have_another_producer_end
+
+        with pytest.raises(SequencerUnavailable, match="may have been carried out"):
+            await remote.end_transaction(end)
+
+        with pytest.raises(ProducerFenced):  # asked once, and refused: surely not carried out by this request
+            await remote.end_transaction(end)
+        await remote.close()
+
+    run(use)
+
+
+def test_positions_that_were_committed_are_unknown_when_their_repeat_is_of_an_old_generation() -> None:
+    async def use(world: World) -> None:
+        local, remote = world.local, world.remote()
+        topic = await local.create_topic(CreateTopic("t", 1, {}))
+        agent = await local.register_agent(
+            AgentInfo("host", 9092, "host", 9093, 0, "zone", "", world.entropy.uuid())
+        )
+        owner = (agent.broker_id, agent.epoch)
+        await local.load_group(LoadGroup("group", *owner))
+
+        async def make_generation(number: int) -> None:
+            state = GroupState("group", number, "Stable", "consumer", ["member"], b"")
+            await local.save_group(SaveGroup(*owner, state))
+
+        await make_generation(1)
+        position = OffsetPosition(topic.topic_id, 0, 7, -1, "")
+        commit = CommitOffsets("group", *owner, 1, "member", [position])
+        world.lose_answers, world.meanwhile = 1, lambda: make_generation(2)
+
+        with pytest.raises(SequencerUnavailable, match="may have been carried out"):
+            await remote.commit_offsets(commit)
+
+        with pytest.raises(StaleGroup):
+            await remote.commit_offsets(commit)
         await remote.close()
 
     run(use)
