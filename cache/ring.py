@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import cycle, islice
 from uuid import UUID
 
 from cache.chunk import ChunkId
@@ -65,16 +66,18 @@ class ZoneRing:
         return owner is not None and owner.broker_id == self.broker_id
 
 
-def leader_of(ring: Ring, zone: str | None, topic_id: UUID, partition: int) -> int:
-    """The broker id that metadata shows a client of `zone` as leader: affinity only, any agent can serve.
+def replicas_of(ring: Ring, zone: str | None, topic_id: UUID, partition: int, count: int) -> list[int]:
+    """The `count` broker ids that metadata shows a client of `zone` as replicas, the leader first: affinity only, any
+    agent can serve.
 
-    A live agent of the zone; of any zone where the zone is not known or has none; one that drains only where
-    there is no other. NO_LEADER for an empty ring.
+    Live agents of the zone; of any zone where the zone is not known or has none; those that drain only where
+    there are no others. Where there are fewer agents than `count`, they repeat: the object store holds the copies, and
+    the number is what the topic's creator asked for. Empty for an empty ring.
     """
     members = _eligible(ring.members)
     in_zone = [member for member in members if member.info.zone == zone]
     ranked = _ranked(in_zone or members, _hash(topic_id.bytes + partition.to_bytes(4, "big", signed=True)))
-    return ranked[0] if ranked else NO_LEADER
+    return list(islice(cycle(ranked), count))
 
 
 def group_candidates(ring: Ring, group_id: str) -> list[int]:

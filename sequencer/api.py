@@ -347,14 +347,20 @@ class Ring(Value, frozen=True):
 # --- topics ---------------------------------------------------------------------------------------------
 
 
+MAX_REPLICATION_FACTOR = 32
+"""More replicas than this are a mistake; each is a number in every metadata answer, for every partition."""
+
+
 class Topic(Value, frozen=True):
-    """`configs` holds only what was set; defaults live in tailrace.topic_config."""
+    """`configs` holds only what was set; defaults live in tailrace.topic_config. `replication_factor` is what its
+    creator asked for, kept to be reported: the object store replicates."""
 
     topic_id: UUID
     name: str
     partitions: int
     configs: dict[str, str]
     created_ms: int
+    replication_factor: int = 1
 
 
 class CreateTopic(Value, frozen=True):
@@ -362,6 +368,7 @@ class CreateTopic(Value, frozen=True):
     partitions: int
     configs: dict[str, str]
     validate_only: bool = False
+    replication_factor: int = 1
 
 
 class DeleteTopic(Value, frozen=True):

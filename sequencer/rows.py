@@ -37,6 +37,7 @@ class TopicRow(Row, frozen=True):
     partitions: int
     configs: dict[str, str]
     created_ms: int
+    replication_factor: int = 1
 
 
 class PartitionRow(Row, frozen=True):

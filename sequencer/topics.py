@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from sequencer.api import (
+    MAX_REPLICATION_FACTOR,
     AlterConfig,
     ConfigOperation,
     ConfigScope,
@@ -59,7 +60,7 @@ def accept_any_config(scope: str, configs: Mapping[str, str]) -> None:
 
 def topic_value(row: TopicRow) -> Topic:
     """A topic as callers see it."""
-    return Topic(row.topic_id, row.name, row.partitions, row.configs, row.created_ms)
+    return Topic(row.topic_id, row.name, row.partitions, row.configs, row.created_ms, row.replication_factor)
 
 
 def create_topic(
@@ -73,6 +74,10 @@ def create_topic(
     if draft.topic_named(request.name) is not None:
         raise TopicExists(f"topic {request.name!r} exists")
     _check_partitions(request.partitions, settings)
+    if not 1 <= request.replication_factor <= MAX_REPLICATION_FACTOR:
+        raise InvalidRequest(
+            f"replication factor {request.replication_factor}; allowed is 1 to {MAX_REPLICATION_FACTOR}"
+        )
     topics = draft.all(TopicRow)
     if len(topics) >= settings.max_topics:
         raise LimitReached(f"{len(topics)} topics; max_topics is {settings.max_topics}")
@@ -83,6 +88,7 @@ def create_topic(
         partitions=request.partitions,
         configs=dict(request.configs),
         created_ms=draft.now_ms,
+        replication_factor=request.replication_factor,
     )
     if not request.validate_only:
         draft.put(row)

@@ -11,7 +11,7 @@ from agent.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from agent.services import RequestContext, Services
-from cache.ring import leader_of
+from cache.ring import NO_LEADER, replicas_of
 
 MAX_PARTITIONS = 2_000
 
@@ -43,12 +43,13 @@ async def handle(
         last = min(first + left, known.topic.partitions)
         rows = []
         for index in range(first, last):
-            leader = leader_of(snapshot.ring, context.zone, known.topic.topic_id, index)
-            nodes = [leader] if leader >= 0 else []
+            nodes = replicas_of(
+                snapshot.ring, context.zone, known.topic.topic_id, index, known.topic.replication_factor
+            )
             rows.append(
                 DescribeTopicPartitionsResponsePartition(
                     partition_index=index,
-                    leader_id=leader,
+                    leader_id=nodes[0] if nodes else NO_LEADER,
                     leader_epoch=max(snapshot.ring.generation, 0),
                     replica_nodes=nodes,
                     isr_nodes=nodes,

@@ -25,7 +25,7 @@ from agent.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from agent.services import RequestContext, Services
-from cache.ring import leader_of
+from cache.ring import NO_LEADER, replicas_of
 from sequencer.api import CreateTopic, TopicExists
 from tailrace.ids import NIL_TOPIC_ID
 
@@ -135,13 +135,12 @@ def _row(known: KnownTopic, snapshot: Snapshot, zone: str) -> MetadataResponseTo
     topic = known.topic
     partitions = []
     for index in range(topic.partitions):
-        leader = leader_of(snapshot.ring, zone, topic.topic_id, index)
-        nodes = [leader] if leader >= 0 else []
+        nodes = replicas_of(snapshot.ring, zone, topic.topic_id, index, topic.replication_factor)
         partitions.append(
             MetadataResponsePartition(
                 error_code=ErrorCode.NONE if nodes else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=index,
-                leader_id=leader,
+                leader_id=nodes[0] if nodes else NO_LEADER,
                 leader_epoch=max(snapshot.ring.generation, 0),
                 replica_nodes=nodes,
                 isr_nodes=nodes,

@@ -39,6 +39,7 @@ from agent.protocol.messages.describe_log_dirs import (
 )
 from agent.services import RequestContext, Services
 from sequencer.api import (
+    MAX_REPLICATION_FACTOR,
     CreatePartitions,
     CreateTopic,
     DeleteRecords,
@@ -94,6 +95,7 @@ async def _create(
             "and neither '.' nor '..'",
         )
     partitions = _partitions_of(services, topic)
+    replication_factor = _replication_factor_of(topic)
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
@@ -106,12 +108,12 @@ async def _create(
     except InvalidConfigValue as error:
         raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     created = await services.sequencer.create_topic(
-        CreateTopic(topic.name, partitions, configs, validate_only)
+        CreateTopic(topic.name, partitions, configs, validate_only, replication_factor)
     )
     if not validate_only:
         result.topic_id = created.topic_id
     result.num_partitions = partitions
-    result.replication_factor = 1
+    result.replication_factor = replication_factor
     broker = services.catalog.snapshot.broker_configs
     result.configs = [
         CreatableTopicConfigs(
@@ -139,12 +141,6 @@ def _partitions_of(services: Services, topic: CreatableTopic) -> int:
                 f"partitions {indexes} were assigned; they must be 0, 1, 2, ...",
             )
         return len(indexes)
-    if topic.replication_factor != -1 and topic.replication_factor < 1:
-        raise _Refused(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {topic.replication_factor} was given; 1 or more (or -1 for the default) is allowed. "
-            "It has no effect: the object store replicates.",
-        )
     if topic.num_partitions == -1:
         return services.settings.default_partitions
     if topic.num_partitions < 1:
@@ -153,6 +149,28 @@ def _partitions_of(services: Services, topic: CreatableTopic) -> int:
             f"{topic.num_partitions} partitions were given; at least 1 is needed",
         )
     return topic.num_partitions
+
+
+def _replication_factor_of(topic: CreatableTopic) -> int:
+    """What is reported of the topic from now on. It has no effect: the object store replicates."""
+    if topic.assignments:
+        counts = {len(set(assignment.broker_ids)) for assignment in topic.assignments}
+        if len(counts) > 1 or not 1 <= min(counts) <= MAX_REPLICATION_FACTOR:
+            raise _Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partitions with {sorted(counts)} replicas were assigned; each needs as many as the others, 1 to"
+                f" {MAX_REPLICATION_FACTOR}",
+            )
+        return counts.pop()
+    if topic.replication_factor == -1:
+        return 1
+    if not 1 <= topic.replication_factor <= MAX_REPLICATION_FACTOR:
+        raise _Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {topic.replication_factor} was given; 1 to {MAX_REPLICATION_FACTOR} (or -1 for the"
+            " default) is allowed",
+        )
+    return topic.replication_factor
 
 
 async def delete_topics(

@@ -38,7 +38,7 @@ from sequencer.rows import (
     TransactionRow,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -93,6 +93,7 @@ topics = _table(
     _value("partitions", sa.Integer),
     _value("configs", _text),
     _value("created_ms", sa.BigInteger),
+    _value("replication_factor", sa.Integer),
 )
 
 partitions = _table(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.chunk import ChunkId
-from cache.ring import NO_LEADER, ZoneRing, group_candidates, leader_of
+from cache.ring import ZoneRing, group_candidates, replicas_of
 from sequencer.api import AgentInfo, Member, Ring
 
 TOPIC = UUID(int=77)
@@ -63,6 +63,19 @@ def test_nobody_owns_a_chunk_in_an_empty_zone() -> None:
     assert ZoneRing(ring(member(1, "b")), "a", 1).owner(KEYS[0]) is None
 
 
+def leader_of(of: Ring, zone: str | None, topic_id: UUID, partition: int) -> int:
+    return replicas_of(of, zone, topic_id, partition, 1)[0]
+
+
+def test_replicas_are_agents_of_the_zone_and_repeat_where_there_are_too_few() -> None:
+    of = ring(member(1), member(2), member(3, "b"))
+
+    for partition in range(20):
+        first, second, third = replicas_of(of, "a", TOPIC, partition, 3)
+        assert {first, second} == {1, 2}
+        assert third == first == leader_of(of, "a", TOPIC, partition)
+
+
 def test_a_leader_is_of_the_clients_zone_where_there_is_one() -> None:
     of = ring(member(1), member(2), member(3, "b"), member(4, "b", draining=True))
 
@@ -74,7 +87,7 @@ def test_a_leader_is_of_the_clients_zone_where_there_is_one() -> None:
 
 def test_a_draining_agent_leads_only_where_it_is_the_last() -> None:
     assert leader_of(ring(member(4, draining=True)), "a", TOPIC, 0) == 4
-    assert leader_of(ring(), "a", TOPIC, 0) == NO_LEADER
+    assert replicas_of(ring(), "a", TOPIC, 0, 1) == []
 
 
 def test_the_order_of_members_changes_nothing() -> None:

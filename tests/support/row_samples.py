@@ -37,7 +37,7 @@ TOPIC = UUID(int=1)
 def one_of_each_kind() -> list[Row]:
     return [
         CounterRow("commit_number", BIGGEST),
-        TopicRow(TOPIC, "flights", 12, {"retention.ms": "1", HARD_TEXT: HARD_TEXT}, 5),
+        TopicRow(TOPIC, "flights", 12, {"retention.ms": "1", HARD_TEXT: HARD_TEXT}, 5, 3),
         PartitionRow(TOPIC, 3, 1, BIGGEST, -1, [(0, 0), (4, 77)]),
         SessionRow(UUID(int=9), 2**31 - 1, "ab/cd/", None, 3, 4, None),
         SessionRow(UUID(int=10), 1, "ab/ce/", UUID(int=9), 0, 4, 5, 1, 99),

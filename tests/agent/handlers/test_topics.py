@@ -20,6 +20,9 @@ from agent.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from agent.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from agent.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from sequencer.api import MAX_REPLICATION_FACTOR
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, codes, run
 
@@ -137,5 +140,46 @@ def test_records_are_cut_up_to_an_offset() -> None:
         assert topics[0].partitions[0].low_watermark == 2
         assert codes(topics[1].partitions) == [ErrorCode.POLICY_VIOLATION]
         assert codes(topics[2].partitions) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+    run(scenario)
+
+
+def test_a_topics_replication_factor_is_reported_as_it_was_asked_for() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        assigned = [CreatableReplicaAssignment(index, [7, 8]) for index in range(2)]
+        rows = await create(
+            bench,
+            CreatableTopic("three", 2, 3),
+            CreatableTopic("default", 1, -1),
+            CreatableTopic("two", -1, -1, assigned),
+        )
+        assert [row.replication_factor for row in rows] == [3, 1, 2]
+        request = MetadataRequest([MetadataRequestTopic(name=name) for name in ("three", "default", "two")])
+        topics = (await bench.ask(ApiKey.METADATA, 9, request)).topics
+        seen = [[len(partition.replica_nodes) for partition in topic.partitions] for topic in topics]
+        assert seen == [[3, 3], [1], [2, 2]]
+        assert all(partition.isr_nodes == partition.replica_nodes for partition in topics[0].partitions)
+        described = await bench.ask(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest([TopicRequest("three")])
+        )
+        assert [len(each.replica_nodes) for each in described.topics[0].partitions] == [3, 3]
+
+    run(scenario)
+
+
+def test_a_replication_factor_that_makes_no_sense_is_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        uneven = [CreatableReplicaAssignment(0, [1]), CreatableReplicaAssignment(1, [1, 2])]
+        rows = await create(
+            bench,
+            CreatableTopic("most", 1, MAX_REPLICATION_FACTOR),
+            CreatableTopic("more", 1, MAX_REPLICATION_FACTOR + 1),
+            CreatableTopic("uneven", -1, -1, uneven),
+            CreatableTopic("nobody", -1, -1, [CreatableReplicaAssignment(0, [])]),
+        )
+        assert codes(rows) == [
+            0, ErrorCode.INVALID_REPLICATION_FACTOR,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ]  # fmt: skip
 
     run(scenario)
