@@ -506,7 +506,11 @@ class FindPartition(Value, frozen=True):
 
 
 class FindRequest(Value, frozen=True):
+    """`max_bytes` bounds the runs of all partitions together, in the order asked. An answer may always have less:
+    with its first partition that has a run at its offset comes at least that run."""
+
     partitions: list[FindPartition]
+    max_bytes: int = (1 << 63) - 1
 
 
 class PartitionError(enum.IntEnum):
@@ -517,7 +521,7 @@ class PartitionError(enum.IntEnum):
 
 class FoundPartition(Value, frozen=True):
     """The partition at one commit number, and the runs from the one that holds `offset` on, in order,
-    tiling."""
+    tiling. Where they end below the high watermark there are more."""
 
     error: PartitionError
     log_start_offset: int

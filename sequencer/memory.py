@@ -188,8 +188,10 @@ class MemoryRowStore:
             size += runs[index].length
         return found
 
-    async def runs_from_many(self, queries: Sequence[tuple[UUID, int, int, int]]) -> list[list[Run]]:
-        return [await self.runs_from(*query) for query in queries]
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        return [await self.runs_from(*query, max_runs) for query in queries]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int

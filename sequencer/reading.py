@@ -8,9 +8,8 @@ shown): aborted ranges must be those of the very runs that are answered.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from sequencer.api import (
     AbortedTransaction,
@@ -38,10 +37,16 @@ from sequencer.api import (
     SizesRequest,
     Verdict,
 )
+from sequencer.bounds import AnswerRoom
 from sequencer.recent_runs import RecentRuns
 from sequencer.rows import AbortedRow, OpenRangeRow, PartitionRow, ProducerRow, RowStore, key_of
 from sequencer.state import COMMIT_NUMBER, HotState
 
+PLACES_AT_ONCE = 32
+"""Partitions whose runs are looked up by one query, with a fair share each of what the answer has room for."""
+LEAST_RUNS = 64
+LEAST_BYTES = 1 << 16
+"""No partition's share is less, so that a large range isn't read in tiny steps."""
 _ATTEMPTS = 10
 _NOBODY = FoundPartition(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, [], [])
 _UNKNOWN_OFFSET = OffsetResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, -1, None)
@@ -66,38 +71,64 @@ class Reader:
         self._catch_up = catch_up
 
     async def find_batches(self, request: FindRequest) -> FindAnswer:
-        """Bounds of each partition, and the runs from the offset on."""
+        """Bounds of each partition, and the runs from the offset on, for as many as there is room for."""
         for _ in range(_ATTEMPTS):
             state = self._current()
             number = state.counter(COMMIT_NUMBER)
-            rows = [state.live_partition(asked.topic_id, asked.partition) for asked in request.partitions]
-            bounds = [
-                None if row is None else _Bounds.of(state, row, asked.offset)
-                for asked, row in zip(request.partitions, rows, strict=True)
-            ]
-            wanted = [
-                index
-                for index, (asked, row) in enumerate(zip(request.partitions, rows, strict=True))
-                if row is not None and row.log_start_offset <= asked.offset < row.end_offset
-            ]
-            queries = {index: _query_of(request.partitions[index]) for index in wanted}
-            recent = {index: self._recent.find(*query) for index, query in queries.items()}
-            runs = {index: found for index, found in recent.items() if found is not None}
-            older = [index for index in wanted if index not in runs]
-            if older:
-                found = await self._store.runs_from_many([queries[index] for index in older])
-                runs.update(zip(older, found, strict=True))
-            if not all(self._has_kept_log_start(rows[index]) for index in wanted):
-                continue
-            partitions = [
-                _NOBODY if bound is None else bound.found(runs.get(index, []))
-                for index, bound in enumerate(bounds)
-            ]
-            if any(run.commit_number > number for one in partitions for run in one.runs):
-                await self._catch_up()
-                continue
-            return FindAnswer(number, partitions)
+            places = [_Place.of(state, asked) for asked in request.partitions]
+            if await self._look_up([place for place in places if place.has_runs], request.max_bytes):
+                return FindAnswer(number, [place.found() for place in places])
         raise SequencerUnavailable("the log changed at each attempt to read; ask again")
+
+    async def _look_up(self, places: Sequence[_Place], max_bytes: int) -> bool:
+        """Bring the runs of the places, in order, until the answer is full; False where the log changed meanwhile."""
+        room = AnswerRoom(max_bytes)
+        for first in range(0, len(places), PLACES_AT_ONCE):
+            if room.is_full:
+                break
+            if not await self._look_up_some(places[first : first + PLACES_AT_ONCE], room):
+                return False
+        return True
+
+    async def _look_up_some(self, places: Sequence[_Place], room: AnswerRoom) -> bool:
+        # Aborted ranges are taken before the runs: where a swap has shortened them since, it left a newer run.
+        state = self._current()
+        number = state.counter(COMMIT_NUMBER)
+        for place in places:
+            place.aborted = state.aborted_from(
+                place.asked.topic_id, place.asked.partition, place.asked.offset
+            )
+        runs = await self._runs_of(places, room)
+        if not all(self._has_kept_log_start(place.row) for place in places):
+            return False
+        for place, found in zip(places, runs, strict=True):
+            place.runs = room.take(found, place.asked.max_bytes)
+        if any(run.commit_number > number for place in places for run in place.runs):
+            await self._catch_up()
+            return False
+        return True
+
+    async def _runs_of(self, places: Sequence[_Place], room: AnswerRoom) -> list[Sequence[Run]]:
+        """Runs of each place: those that are remembered, or a fair share of the room out of the store."""
+        runs: list[Sequence[Run]] = []
+        older: list[int] = []
+        for index, place in enumerate(places):
+            asked = place.asked
+            recent = self._recent.find(asked.topic_id, asked.partition, asked.offset, asked.max_bytes)
+            runs.append(recent or ())
+            if recent is None:
+                older.append(index)
+        if older:
+            most = max(LEAST_RUNS, min(1000, room.runs // len(older)))
+            share = max(LEAST_BYTES, room.log_bytes // len(older))
+            asked_all = [places[index].asked for index in older]
+            found = await self._store.runs_from_many(
+                [(one.topic_id, one.partition, one.offset, min(one.max_bytes, share)) for one in asked_all],
+                most,
+            )
+            for index, each in zip(older, found, strict=True):
+                runs[index] = each
+        return runs
 
     def _has_kept_log_start(self, row: PartitionRow | None) -> bool:
         assert row is not None, "only live partitions are looked up"
@@ -207,37 +238,42 @@ class Reader:
         return SizesAnswer(sizes)
 
 
-def _query_of(asked: FindPartition) -> tuple[UUID, int, int, int]:
-    return asked.topic_id, asked.partition, asked.offset, asked.max_bytes
+@dataclass(slots=True)
+class _Place:
+    """A partition as asked, and as of one commit number (`row` None: there is none); then what was found there."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """A partition as of one commit number; `aborted`: what ends at or after `offset`."""
-
-    row: PartitionRow
+    asked: FindPartition
+    row: PartitionRow | None
     stable: int
-    offset: int
-    aborted: list[AbortedRow]
+    runs: Sequence[Run] = ()
+    aborted: Sequence[AbortedRow] = ()
+    """Those that end at or after the offset asked."""
 
     @classmethod
-    def of(cls, state: HotState, row: PartitionRow, offset: int) -> _Bounds:
-        aborted = state.aborted_from(row.topic_id, row.partition, offset)
-        return cls(row, state.last_stable_offset(row), offset, aborted)
+    def of(cls, state: HotState, asked: FindPartition) -> _Place:
+        row = state.live_partition(asked.topic_id, asked.partition)
+        return cls(asked, row, -1 if row is None else state.last_stable_offset(row))
 
-    def found(self, runs: list[Run]) -> FoundPartition:
+    @property
+    def has_runs(self) -> bool:
         row = self.row
-        is_inside = row.log_start_offset <= self.offset <= row.end_offset
-        visible = [run for run in runs if run.end_offset <= row.end_offset]
-        assert is_inside or not visible, "nothing is looked up outside the log"
-        end_offset = visible[-1].end_offset if visible else self.offset
+        return row is not None and row.log_start_offset <= self.asked.offset < row.end_offset
+
+    def found(self) -> FoundPartition:
+        row, offset = self.row, self.asked.offset
+        if row is None:
+            return _NOBODY
+        visible = [run for run in self.runs if run.end_offset <= row.end_offset]
+        end_offset = visible[-1].end_offset if visible else offset
         ranges = [
             AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
             for one in self.aborted
             if one.first_offset < end_offset
         ]
         return FoundPartition(
-            PartitionError.NONE if is_inside else PartitionError.OFFSET_OUT_OF_RANGE,
+            PartitionError.NONE
+            if row.log_start_offset <= offset <= row.end_offset
+            else PartitionError.OFFSET_OUT_OF_RANGE,
             row.log_start_offset,
             row.end_offset,
             self.stable,

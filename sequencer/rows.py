@@ -375,8 +375,10 @@ class RowStore(Protocol):
         """Runs in order, from the first with end_offset > offset on; stops once `max_bytes` are reached."""
         ...
 
-    async def runs_from_many(self, queries: Sequence[tuple[UUID, int, int, int]]) -> list[list[Run]]:
-        """`runs_from` for many (topic_id, partition, offset, max_bytes) at once."""
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        """`runs_from` for many (topic_id, partition, offset, max_bytes) at once, `max_runs` for each."""
         ...
 
     async def first_run_reaching(

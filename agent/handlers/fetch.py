@@ -129,8 +129,9 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
         answer = await _find(services, live, max_bytes)
         failed = any(each.is_failed for each in wanted)
         there = sum(_bytes_ready(each, read_committed) for each in live if not each.is_failed)
+        is_cut = any(_is_cut(each, read_committed) for each in live)
         left = deadline - services.clock.monotonic()
-        if there >= request.min_bytes or failed or left <= 0:
+        if there >= request.min_bytes or is_cut or failed or left <= 0:
             plans += 1
             grant = services.fetch_memory.grant(min(max_bytes, _bytes_expected(live, there)))
             try:
@@ -162,7 +163,8 @@ async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> Find
                 )
                 for each in live
                 if each.topic is not None
-            ]
+            ],
+            max_bytes,
         )
     )
     for each, found in zip(live, answer.partitions, strict=True):
@@ -185,6 +187,16 @@ def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
         return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
     ready = sum(_run_bytes(run, wanted.wish.fetch_offset, end) for run in found.runs)
     return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
+
+
+def _is_cut(wanted: _Wanted, read_committed: bool) -> bool:
+    """Whether the sequencer's answer had no room for all that this partition could send: waiting brings no more."""
+    found = wanted.found
+    if found is None or wanted.is_failed:
+        return False
+    end = found.last_stable_offset if read_committed else found.high_watermark
+    upto = found.runs[-1].end_offset if found.runs else wanted.wish.fetch_offset
+    return upto < end
 
 
 def _bytes_expected(live: list[_Wanted], there: int) -> int:

@@ -26,7 +26,12 @@ from sequencer.sql.postgres import PostgresDatabase
 from sequencer.sql.row_codec import decode_run, text_to_database, uuid_to_database
 from sequencer.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
+from tailrace.turns import Turns
 
+DECODED_IN_A_TURN = 500
+"""Runs put together from their rows in one turn of the loop."""
+BATCHES_AS_A_RUN = 32
+"""A batch table this long takes about as long again."""
 SCAN_RUNS = 10_000
 """How many runs one statement looks at by their own time stamps."""
 FIRST_SCAN_RUNS = 8
@@ -154,12 +159,17 @@ class SqlRowStore:
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
     ) -> list[Run]:
         (found,) = await self._database.fetch_runs([(topic_id, partition, offset, max_bytes)], max_runs)
-        return self._runs(found)
+        return await self._runs(found)
 
-    async def runs_from_many(self, queries: Sequence[tuple[UUID, int, int, int]]) -> list[list[Run]]:
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
         if not queries:
             return []
-        return [self._runs(found) for found in await self._database.fetch_runs(queries, 1000)]
+        turns = Turns(DECODED_IN_A_TURN)
+        return [
+            await self._runs(found, turns) for found in await self._database.fetch_runs(queries, max_runs)
+        ]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
@@ -196,14 +206,14 @@ class SqlRowStore:
         return decode_run(found[0], self._dialect) if found else None
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
-        return self._runs(
+        return await self._runs(
             await self._database.fetch(
                 statements.RUNS_BELOW, self._uuid(topic_id), partition, end_offset, limit
             )
         )
 
     async def runs_of_object(self, object_id: UUID) -> list[Run]:
-        return self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
+        return await self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
 
     async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
         topic_id, partition, base_offset = key or (UUID(int=0), -1, -1)
@@ -261,8 +271,14 @@ class SqlRowStore:
     async def close(self) -> None:
         await self._database.stop()
 
-    def _runs(self, found: Sequence[Values]) -> list[Run]:
-        return [decode_run(values, self._dialect) for values in found]
+    async def _runs(self, found: Sequence[Values], turns: Turns | None = None) -> list[Run]:
+        turns = turns or Turns(DECODED_IN_A_TURN)
+        runs: list[Run] = []
+        for values in found:
+            run = decode_run(values, self._dialect)
+            runs.append(run)
+            await turns.did(1 + len(run.batches) // BATCHES_AS_A_RUN)
+        return runs
 
     def _object_rows(self, found: Sequence[Values]) -> list[ObjectRow]:
         return [self._objects.codec.decode_row(values) for values in found]

@@ -82,9 +82,9 @@ class SimulatedRows:
         await self._read()
         return found
 
-    async def runs_from_many(self, queries: Sequence[Any]) -> list[list[Run]]:
+    async def runs_from_many(self, queries: Sequence[Any], max_runs: int = 1000) -> list[list[Run]]:
         await self._read()
-        found = await self.inner.runs_from_many(queries)
+        found = await self.inner.runs_from_many(queries, max_runs)
         await self._read()
         return found
 

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from agent.protocol import ApiKey
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -112,6 +114,24 @@ def test_max_bytes_bound_the_answer_but_the_first_batch_is_always_whole() -> Non
         assert (offsets(first), offsets(second)) == ([0], [])
         first, second = rows_of(await fetch(bench, request_of(topic, (1, 0), (0, 0), max_bytes=1_300)))
         assert (offsets(first), offsets(second)) == ([0], [0])
+
+    run(scenario)
+
+
+def test_what_the_sequencer_had_no_room_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_RUNS", 2)
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await filled(bench)
+        for _ in range(3):
+            await produce(bench, (1, batch(b"y" * 500)))
+        asked = request_of(topic, (0, 0), (1, 0), min_bytes=50_000, max_wait_ms=20_000, session_epoch=0)
+        opened = await fetch(bench, asked)
+        assert [offsets(row) for row in rows_of(opened)] == [[0, 1], []]
+        session = {"session_id": opened.session_id, "min_bytes": 1}
+        next_one = await fetch(bench, FetchRequest(topics=[], session_epoch=1, **session))
+        rows = {row.partition_index: offsets(row) for row in rows_of(next_one)}
+        assert rows == {1: [0, 1]}  # the one that got nothing comes first
 
     run(scenario)
 

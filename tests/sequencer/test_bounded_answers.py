@@ -1,0 +1,110 @@
+"""Every answer that can grow is bounded, whatever stands in the log, and what follows it can be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sequencer.api import FindPartition, FindRequest, Sequencer
+from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.rpc.frames import encode_body
+from tests.support.backlog import RUN_LENGTH, TOPIC, fill
+
+ANY = 1 << 40
+
+
+@asynccontextmanager
+async def a_backlog(partitions: int, runs: int, batches: int = 5) -> AsyncIterator[Sequencer]:
+    clock = ManualClock()
+    store = MemoryRowStore(clock)
+    await fill(store, partitions=partitions, runs=runs, batches=batches)
+    sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+    await sequencer.start()
+    try:
+        yield sequencer
+    finally:
+        await sequencer.close()
+
+
+def everything(partitions: int, offset: int = 0, max_bytes: int = 1 << 20) -> list[FindPartition]:
+    return [FindPartition(TOPIC, partition, offset, max_bytes) for partition in range(partitions)]
+
+
+def test_a_reader_of_many_partitions_far_behind_gets_an_answer_of_bounded_size() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=250, runs=1_000) as sequencer:
+            found = await sequencer.find_batches(FindRequest(everything(250)))
+            assert len(encode_body(found)) <= MAX_ANSWER_BYTES + 250 * 64
+            assert sum(len(each.runs) for each in found.partitions) <= MAX_ANSWER_RUNS
+            assert all(each.high_watermark == 5_000 for each in found.partitions)
+
+    asyncio.run(scenario())
+
+
+def test_asked_again_for_what_follows_it_reads_everything() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=40, runs=300) as sequencer:
+            at = dict.fromkeys(range(40), 0)
+            rounds = 0
+            while any(offset < 1_500 for offset in at.values()):
+                behind = [number for number, offset in at.items() if offset < 1_500]
+                asked = [FindPartition(TOPIC, number, at[number], 1 << 20) for number in behind]
+                found = (await sequencer.find_batches(FindRequest(asked))).partitions
+                assert found[0].runs, "the first that is asked gets on"
+                for number, each in zip(behind, found, strict=True):
+                    for run in each.runs:
+                        assert run.base_offset == at[number]
+                        at[number] = run.end_offset
+                rounds += 1
+            assert rounds < 20
+
+    asyncio.run(scenario())
+
+
+def test_all_partitions_together_are_bounded_by_the_bytes_that_were_asked_for() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=10, runs=100) as sequencer:
+            found = await sequencer.find_batches(FindRequest(everything(10), max_bytes=120 * RUN_LENGTH))
+            given = [len(each.runs) for each in found.partitions]
+            assert sum(given) == 120 and given == sorted(given, reverse=True)  # in the order asked
+
+            least = await sequencer.find_batches(FindRequest(everything(10), max_bytes=0))
+            assert [len(each.runs) for each in least.partitions] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_at_its_end_takes_no_room() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=3, runs=10) as sequencer:
+            asked = [FindPartition(TOPIC, 0, 50, ANY), *everything(3)[1:]]
+            found = await sequencer.find_batches(FindRequest(asked, max_bytes=1))
+            assert [len(each.runs) for each in found.partitions] == [0, 1, 0]
+
+    asyncio.run(scenario())
+
+
+def test_a_run_is_never_larger_than_it_is_counted() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=1, runs=1, batches=500) as sequencer:
+            found = await sequencer.find_batches(FindRequest(everything(1)))
+            (run,) = found.partitions[0].runs
+            assert len(encode_body(run)) <= run_bytes(run)
+
+    asyncio.run(scenario())
+
+
+def test_a_run_larger_than_the_whole_answer_is_given_alone() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=2, runs=2, batches=40_000) as sequencer:
+            found = await sequencer.find_batches(FindRequest(everything(2, max_bytes=ANY)))
+            assert [len(each.runs) for each in found.partitions] == [1, 0]
+            run = found.partitions[0].runs[0]
+            room = AnswerRoom(ANY)
+            assert room.take([run, run], ANY) == [run] and room.is_full
+
+    asyncio.run(scenario())

@@ -1,0 +1,68 @@
+"""A log of many small runs, put into a row store directly, before a sequencer starts."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sequencer.api import ObjectKind, RunBatch, Verdict
+from sequencer.batch_table import encode_table
+from sequencer.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
+from sequencer.state import COMMIT_NUMBER, METADATA_VERSION
+
+TOPIC = UUID(int=0x70)
+RUN_LENGTH = 1_000
+
+
+async def fill(
+    store: RowStore,
+    *,
+    partitions: int,
+    runs: int,
+    batches: int = 5,
+    run_length: int = RUN_LENGTH,
+    name: str = "old",
+) -> None:
+    """Topic TOPIC, with as many runs in each partition, of as many batches of one record.
+
+    Run number n of every partition is in object n: one commit each.
+    """
+    await store.open()
+    epoch = await store.take_committer_lease("fill", "", 1_000)
+    assert epoch is not None, "nobody else uses this store yet"
+    now = await store.now_ms()
+    length = run_length // batches
+    changes = Changes()
+    changes.put(CounterRow(name=COMMIT_NUMBER, value=runs))
+    changes.put(CounterRow(name=METADATA_VERSION, value=1))
+    changes.put(TopicRow(topic_id=TOPIC, name=name, partitions=partitions, configs={}, created_ms=now))
+    for partition in range(partitions):
+        changes.put(
+            PartitionRow(
+                topic_id=TOPIC, partition=partition, log_start_offset=0, end_offset=runs * batches,
+                running_max_timestamp=runs, epochs=[(0, 0)],
+            )
+        )  # fmt: skip
+    for number in range(runs):
+        object_id = UUID(int=(1 << 64) + number)
+        base = number * batches
+        table = encode_table(
+            [RunBatch(length, 1, Verdict.STORED, base + index, number) for index in range(batches)]
+        )
+        changes.put(
+            ObjectRow(
+                object_id=object_id, kind=ObjectKind.MIXED, key=f"data/session/{number:020d}",
+                size=partitions * run_length, crc=0, index_start=partitions * run_length, created_ms=now,
+                format_version=1, live_runs=partitions, retired_ms=None,
+            )
+        )  # fmt: skip
+        for partition in range(partitions):
+            changes.put(
+                RunRow(
+                    topic_id=TOPIC, partition=partition, base_offset=base, end_offset=base + batches,
+                    object_id=object_id, start=partition * run_length, length=run_length, max_timestamp=number,
+                    running_max_timestamp=number, commit_number=number + 1, created_ms=now,
+                    kind=ObjectKind.MIXED, batches=table,
+                )
+            )  # fmt: skip
+    await store.write(changes, epoch)
+    await store.release_committer_lease(epoch)
