@@ -47,18 +47,21 @@ class CacheSettings:
     """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
 
     def __post_init__(self) -> None:
+        complaints: list[str] = []
         if self.chunk_bytes < 1 or self.memory_bytes < 0:
-            raise ValueError(
+            complaints.append(
                 f"chunk_bytes {self.chunk_bytes} and memory_bytes {self.memory_bytes}: at least 1 and 0"
             )
         if not (
             min(self.fresh_share, self.catch_up_share) >= 0 and self.fresh_share + self.catch_up_share <= 1
         ):
-            raise ValueError(
+            complaints.append(
                 f"fresh_share {self.fresh_share} and catch_up_share {self.catch_up_share}: "
                 "neither below 0, together at most 1"
             )
         if min(self.tail_gets, self.catch_up_gets, self.peer_failures, self.index_entries) < 1:
-            raise ValueError("tail_gets, catch_up_gets, peer_failures and index_entries: at least 1 each")
+            complaints.append("tail_gets, catch_up_gets, peer_failures and index_entries: at least 1 each")
         if min(self.peer_timeout_s, self.peer_patience_s, self.peer_bypass_s) <= 0:
-            raise ValueError("peer_timeout_s, peer_patience_s and peer_bypass_s: above 0")
+            complaints.append("peer_timeout_s, peer_patience_s and peer_bypass_s: above 0")
+        if complaints:
+            raise ValueError("; ".join(complaints))

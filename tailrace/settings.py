@@ -28,6 +28,9 @@ CONFIG_VARIABLE = "TAILRACE_CONFIG"
 _KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """Kubernetes gives every container such variables when a service is named `tailrace` or `tailrace-...`."""
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's words for a name that no setting has, of a model and of a dataclass."""
+
 S = TypeVar("S", bound="LayeredSettings")
 
 
@@ -95,13 +98,20 @@ def load_settings(
     from_file = {} if file is None else _read(file)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     names = [field.path for field in fields(model)]
-    _refuse_unknown(names, from_file, environ, file)
+    lines = unknown = _unknown_names(names, from_file, environ, file)
     values = _merged(_merged(from_file, _Environment(model, environ)()), given)
+    settings = None
     try:
-        return model(**values)
+        settings = model(**values)
     except ValidationError as error:
-        lines = [_explain(one, given, environ, file) for one in error.errors(include_url=False)]
-        raise BadSettings("\n".join(dict.fromkeys(lines))) from None
+        lines = unknown + [
+            _explain(one, given, environ, file)
+            for one in error.errors(include_url=False)
+            if not (unknown and one["type"] in _UNKNOWN)  # already told, with what was probably meant
+        ]
+    if lines or settings is None:
+        raise BadSettings("\n".join(dict.fromkeys(lines)))
+    return settings
 
 
 def fields(model: Any, parents: tuple[str, ...] = ()) -> Iterator[SettingField]:
@@ -152,12 +162,13 @@ def _merged(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _refuse_unknown(
+def _unknown_names(
     names: Sequence[tuple[str, ...]],
     from_file: Mapping[str, Any],
     environ: Mapping[str, str],
     file: Path | None,
-) -> None:
+) -> list[str]:
+    """A line for each name that no setting has, in the file and in the environment."""
     lines: list[str] = []
     known = {".".join(name) for name in names}
     sections = {name[0] for name in names if len(name) > 1}
@@ -174,8 +185,7 @@ def _refuse_unknown(
             lines.append(
                 f"{variable}: no setting has this environment variable; {_meant(variable, sorted(variables))}"
             )
-    if lines:
-        raise BadSettings("\n".join(lines))
+    return lines
 
 
 def _keys(values: Mapping[str, Any], sections: set[str]) -> Iterator[str]:

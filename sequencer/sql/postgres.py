@@ -47,6 +47,8 @@ _AWAY = (
     asyncpg.LockNotAvailableError,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # no such login, a wrong password (it may just be rotated)
+    asyncpg.InsufficientPrivilegeError,
     asyncpg.InvalidCatalogNameError,  # there is no such database (any more)
     asyncpg.UndefinedTableError,  # it was emptied, and waits for its recovery
     asyncpg.ReadOnlySQLTransactionError,  # connected to a standby

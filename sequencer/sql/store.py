@@ -7,8 +7,6 @@ from concurrent.futures import Executor
 from pathlib import Path
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from sequencer.api import LeaseLost, Run, SequencerUnavailable
 from sequencer.rows import (
     HOT,
@@ -23,6 +21,8 @@ from sequencer.rows import (
 from sequencer.sql import statements
 from sequencer.sql.database import Database, Values, table_statements
 from sequencer.sql.postgres import PostgresDatabase
+from sequencer.sql.postgres_url import UnknownDatabase as UnknownDatabase
+from sequencer.sql.postgres_url import asyncpg_url, check_files, read_url
 from sequencer.sql.row_codec import decode_run, text_to_database, uuid_to_database
 from sequencer.sql.sqlite import SqliteDatabase
 from tailrace.clock import Clock, Entropy
@@ -38,20 +38,14 @@ FIRST_SCAN_RUNS = 8
 """How many the first looks at: the run that raised the running maximum is nearly always still there."""
 
 
-class UnknownDatabase(ValueError):
-    """The URL names no database that can be used; the message says which can."""
-
-
 def open_database(
     url: str, *, clock: Clock, executor: Executor | None = None, postgres_clock: Clock | None = None
 ) -> Database:
-    """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`."""
-    try:
-        parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
-        raise UnknownDatabase(
-            "the database's URL can't be read: want sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
-        ) from error
+    """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`.
+
+    Raises UnknownDatabase.
+    """
+    parsed = read_url(url)
     kind = parsed.get_backend_name()
     if kind == "sqlite":
         in_memory = parsed.database in (None, "", ":memory:")
@@ -59,7 +53,9 @@ def open_database(
             None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
         )
     if kind in ("postgresql", "postgres"):
-        return PostgresDatabase(parsed.set(drivername="postgresql"), clock=postgres_clock)
+        postgres = asyncpg_url(parsed)
+        check_files(postgres)
+        return PostgresDatabase(postgres, clock=postgres_clock)
     raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
 
 

@@ -10,15 +10,13 @@ import sys
 import typer
 
 from tailrace.cli import audit, config, group, objects, processes, recover, topic
+from tailrace.cli.bare import group_of_commands
 from tailrace.cli.failures import CommandFailed
 from tailrace.settings import BadSettings
 
-app = typer.Typer(
+app = group_of_commands(
+    "A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
     name="tailrace",
-    help="A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 processes.register(app)
 audit.register(app)

@@ -43,8 +43,9 @@ def audit(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare database and bucket both ways, check sums and invariants. Changes nothing; the cluster may run.
+    """Compare database and bucket; check sums and invariants.
 
+    Both ways, and changes nothing; the cluster may run.
     Exit status 0: all is well. 1: something was found. 2: it could not be looked at.
     """
     from sequencer.api import SequencerError

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.asking import BootstrapFlag, ask_broker, parse_pairs
+from tailrace.cli.bare import group_of_commands
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from tailrace.cli.kafka_client import KafkaClient
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Configs of a topic (--topic), or of the cluster without it: list, get, set, unset.",
-)
+app = group_of_commands("Configs of a topic or of the cluster: list, get, set, unset.")
 
 RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
 _SET, _DELETE = 0, 1

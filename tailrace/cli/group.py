@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.asking import BootstrapFlag, ask_broker
+from tailrace.cli.bare import group_of_commands
 from tailrace.cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from tailrace.cli.kafka_client import KafkaClient
 
-app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, delete.")
+app = group_of_commands("Consumer groups: list, describe with lag, delete.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from tailrace.cli.bare import group_of_commands
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.output import JsonFlag, print_json, print_table
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="Objects on the store: list, show, audit.")
+app = group_of_commands("Objects on the store: list, show, audit.")
 
 StoreFlag = Annotated[
     str, typer.Option("--store", metavar="URL", envvar="TAILRACE_STORE", help="Default: serve's data/objects")
@@ -53,7 +54,10 @@ def list_objects(
 
 @app.command()
 def show(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) -> None:
-    """Print what an object says of itself: a mixed object's footer, or a Parquet object's index."""
+    """Print what an object says of itself.
+
+    A mixed object's footer, or a Parquet object's index.
+    """
 
     async def run(opened: ObjectStore) -> dict[str, Any]:
         size = (await opened.head(key)).size
@@ -75,7 +79,10 @@ def show(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) 
 
 @app.command()
 def audit(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) -> None:
-    """Read a whole object and check every sum in it; exit 1 when it is not sound."""
+    """Read a whole object and check every sum in it.
+
+    Exit 1 when it is not sound.
+    """
 
     async def run(opened: ObjectStore) -> tuple[str, list[str]]:
         data = await opened.get(key)

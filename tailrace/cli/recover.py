@@ -43,9 +43,10 @@ def recover(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Rebuild a lost database from the bucket, and say what is certain, re-sequenced and lost.
+    """Rebuild a lost database from the bucket.
 
-    Stop all agents and sequencers first. The database must exist and be empty.
+    Says what is certain, re-sequenced and lost. Stop all agents and sequencers first. The database must exist
+    and be empty.
     """
     from sequencer.recovery import RecoveryRefused
     from tailrace.cli.loop import run

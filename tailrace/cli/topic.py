@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.asking import BootstrapFlag, ask_broker, parse_pairs
+from tailrace.cli.bare import group_of_commands
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from tailrace.cli.kafka_client import KafkaClient
 
-app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, alter, delete.")
+app = group_of_commands("Topics: list, create, describe, alter, delete.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
@@ -91,7 +92,7 @@ def create(
 
 @app.command()
 def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show partitions, offsets, leaders, and the configs that were set."""
+    """Show partitions, offsets, leaders and the configs set."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace.cli.config import RESOURCE_TOPIC, describe_resource

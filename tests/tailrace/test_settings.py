@@ -91,6 +91,25 @@ def test_every_error_is_told_at_once_and_secrets_are_not() -> None:
     assert "5" not in lines[1]
 
 
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        'listn = "a:1"\nhttp = "x"\n[agent]\nlinger = 5\nflush_lanes = 0\n[cache]\nchunk = 1\npeer_failures = "a"\n',
+    )
+    with pytest.raises(BadSettings) as refused:
+        load_settings(Settings, environ={"TAILRACE_ZON": "a"}, file=file)
+    lines = str(refused.value).splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == [
+        "TAILRACE_ZON", "agent.flush_lanes", "agent.linger", "cache.chunk", "cache.peer_failures", "http", "listn",
+    ]  # fmt: skip
+
+
+def test_all_values_of_a_section_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
+    file = write(tmp_path, "[cache]\nchunk_bytes = 0\ntail_gets = 0\n")
+    with pytest.raises(BadSettings, match=r"chunk_bytes 0 .*tail_gets, catch_up_gets"):
+        load_settings(Settings, environ={}, file=file)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="can't be read: No such file"):
         load_settings(Settings, environ={}, file=tmp_path / "none.toml")

@@ -7,13 +7,16 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import structlog
+import typer
 
-from tailrace.cli.app import main
+from tailrace.cli.app import app, main
 from tailrace.clock import SystemClock
 from tailrace.mixed_object import seal
 from tailrace.object_store.open import open_store
@@ -51,6 +54,39 @@ def test_one_line_says_what_was_given_and_what_to_do(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert said in lines[0]
+
+
+def called_with_a_command_missing() -> Iterator[list[str]]:
+    yield []
+    for name in ("topic", "group", "object", "config"):
+        yield [name]
+
+
+@pytest.mark.parametrize("arguments", called_with_a_command_missing(), ids=str)
+def test_a_command_that_only_holds_others_prints_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert call(monkeypatch, *arguments) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith("Usage: ")
+    assert "Commands:\n" in printed.out
+
+
+def helps(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from helps(inner, (*path, name))
+
+
+@pytest.mark.parametrize("path", helps(typer.main.get_command(app)), ids=" ".join)
+def test_no_help_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(monkeypatch, *path, "--help") == 0
+    commands = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
 
 
 def test_an_object_is_listed_shown_and_audited(

@@ -1,0 +1,82 @@
+"""PostgreSQL's URL as a person writes it, made into the one that asyncpg reads; or a line that says what is wrong.
+
+asyncpg takes a parameter that it doesn't know for a setting of the server's, which the server then refuses in its own
+words, or obeys. So only asyncpg's own parameters are let through.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import sqlalchemy as sa
+
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+PARAMETERS = (
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "sslpassword",
+    "sslcrl",
+    "sslnegotiation",
+    "ssl_min_protocol_version",
+    "ssl_max_protocol_version",
+    "target_session_attrs",
+    "host",
+    "port",
+    "user",
+    "password",
+    "passfile",
+    "service",
+    "krbsrvname",
+    "gsslib",
+)
+"""asyncpg's (`connect`, "dsn"), but for the database's name, which stands in the path."""
+
+
+class UnknownDatabase(ValueError):
+    """The URL names no database that can be used; the message says which can. No password is in it."""
+
+
+def read_url(url: str) -> sa.URL:
+    """The URL's parts. Raises UnknownDatabase."""
+    try:
+        return sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise UnknownDatabase(
+            "the database's URL can't be read: want sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
+        ) from error
+    except ValueError as error:  # its port
+        raise UnknownDatabase(f"the database's URL has a port that is no number: {error}") from error
+
+
+def asyncpg_url(url: sa.URL) -> sa.URL:
+    """The URL for asyncpg, with `ssl=` (SQLAlchemy's word) as `sslmode=` (PostgreSQL's). Raises UnknownDatabase."""
+    if url.port is not None and not 0 < url.port < 65_536:
+        raise UnknownDatabase(f"the database's URL has port {url.port}: allowed is 1 to 65535")
+    query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    if "ssl" in query:
+        mode = query.pop("ssl")
+        if query.setdefault("sslmode", mode) != mode:
+            raise UnknownDatabase(
+                f"the database's URL has ssl={mode} and sslmode={query['sslmode']}: give sslmode alone"
+            )
+    if query.get("sslmode", "prefer") not in SSL_MODES:
+        raise UnknownDatabase(
+            f"the database's URL has sslmode={query['sslmode']}: allowed are {', '.join(SSL_MODES)}"
+        )
+    unknown = [name for name in query if name not in PARAMETERS]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], PARAMETERS, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(PARAMETERS)}"
+        raise UnknownDatabase(f"the database's URL has a parameter {unknown[0]!r} that is not known; {meant}")
+    return url.set(drivername="postgresql", query=query)
+
+
+def check_files(url: sa.URL) -> None:
+    """Look for the files that the URL names: asyncpg's error doesn't say which is missing. Raises UnknownDatabase."""
+    for name in ("sslrootcert", "sslcert", "sslkey"):
+        path = url.query.get(name)
+        if path is not None and not Path(str(path)).is_file():
+            raise UnknownDatabase(f"the database's URL has {name}={path}: there is no such file")
