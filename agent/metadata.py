@@ -1,7 +1,8 @@
 """The catalog: topics and ring as an agent knows them, kept current by asking with the version it has.
 
 A Metadata answer, or a look-up of something unknown, asks the sequencer first, so metadata is right the moment after
-it changed; produce and fetch use what is known and ask only when a topic isn't.
+it changed. All others use what is known, and ask when it may be old: a name, id or partition that is unknown here, or
+that the sequencer refuses as unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
-from sequencer.api import BrokerConfigsRequest, Member, Metadata, MetadataRequest, Ring, Sequencer, Topic
+from sequencer.api import (
+    BrokerConfigsRequest,
+    Member,
+    Metadata,
+    MetadataRequest,
+    Ring,
+    Sequencer,
+    SequencerError,
+    Topic,
+)
 from tailrace.topic_config import TopicSettings, topic_settings
 
 MAX_DEPARTED = 32
@@ -78,13 +88,27 @@ class Catalog:
             broker_configs = (await self._sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         self.snapshot = _snapshot(known, answer, broker_configs)
 
-    async def topic_by_name(self, name: str) -> KnownTopic | None:
-        """The topic, asking once if it isn't known."""
-        return self.snapshot.by_name.get(name) or (await self.refresh()).by_name.get(name)
+    async def topic_by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:
+        """The topic, asking once if it isn't known, or is known with fewer than this many partitions."""
+        known = self.snapshot.by_name.get(name)
+        return known if has(known, partitions) else (await self.refresh()).by_name.get(name)
 
-    async def topic_by_id(self, topic_id: UUID) -> KnownTopic | None:
-        """The topic, asking once if it isn't known."""
-        return self.snapshot.by_id.get(topic_id) or (await self.refresh()).by_id.get(topic_id)
+    async def topic_by_id(self, topic_id: UUID, partitions: int = 0) -> KnownTopic | None:
+        """The same by the topic's id."""
+        known = self.snapshot.by_id.get(topic_id)
+        return known if has(known, partitions) else (await self.refresh()).by_id.get(topic_id)
+
+    async def has_moved_on(self, seen: Snapshot) -> bool:
+        """Whether the topics differ from those in `seen`; asks, and knows of no change while nobody can be asked."""
+        try:
+            return (await self.refresh()).version != seen.version
+        except SequencerError:
+            return False
+
+
+def has(known: KnownTopic | None, partitions: int) -> bool:
+    """Whether the topic is known with at least this many partitions."""
+    return known is not None and partitions <= known.topic.partitions
 
 
 def _seen(refresh: asyncio.Task[None]) -> None:

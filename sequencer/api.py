@@ -825,7 +825,8 @@ class SaveGroup(Value, frozen=True):
 
 
 class OffsetPosition(Value, frozen=True):
-    """`has_pending`: an open transaction will, if it commits, change this position (`fetch_offsets` only)."""
+    """`has_pending`: an open transaction will, if it commits, change this position; `is_unknown`: there is no such
+    partition (both in `fetch_offsets` only)."""
 
     topic_id: UUID
     partition: int
@@ -834,6 +835,7 @@ class OffsetPosition(Value, frozen=True):
     metadata: str
     commit_ms: int = -1
     has_pending: bool = False
+    is_unknown: bool = False
 
 
 class CommitOffsets(Value, frozen=True):

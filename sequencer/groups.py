@@ -239,7 +239,8 @@ def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) ->
     row = state.get(GroupOffsetRow, group_id, topic_id, partition)
     has_pending = (group_id, topic_id, partition) in state.pending_at
     if row is None:
-        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending)
+        is_unknown = state.live_partition(topic_id, partition) is None
+        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending, is_unknown)
     return OffsetPosition(
         topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms, has_pending
     )

@@ -15,7 +15,8 @@ import structlog
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.fetch.memory import Grant
 from agent.fetch.sessions import FetchContext, FetchWish
-from agent.metadata import KnownTopic
+from agent.handlers.current_topics import UNKNOWN_CODES
+from agent.metadata import KnownTopic, has
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.fetch import (
     AbortedTransaction,
@@ -71,8 +72,15 @@ async def handle(
         return FetchResponse(error_code=fetch, session_id=0)
     grant: Grant | None = None
     try:
+        before = services.catalog.snapshot
         wanted = await _wanted(services, context, fetch)
         grant = await _fill(services, request, wanted)
+        if _has_unknown(wanted) and await services.catalog.has_moved_on(before):
+            if grant is not None:
+                grant.release()
+                grant = None
+            wanted = await _wanted(services, context, fetch)
+            grant = await _fill(services, request, wanted)
     except SequencerError as error:
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
@@ -90,11 +98,10 @@ async def handle(
 async def _wanted(services: Services, context: RequestContext, fetch: FetchContext) -> list[_Wanted]:
     by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
     snapshot = services.catalog.snapshot
-    names_known = all(
-        (wish.key[1] in snapshot.by_id) if by_id else (wish.key[0] in snapshot.by_name)
+    if not all(
+        has(snapshot.by_id.get(wish.key[1]) if by_id else snapshot.by_name.get(wish.key[0]), wish.key[2] + 1)
         for wish in fetch.wishes
-    )
-    if not names_known:
+    ):
         snapshot = await services.catalog.refresh()
     wanted = []
     for wish in fetch.wishes:
@@ -107,6 +114,10 @@ async def _wanted(services: Services, context: RequestContext, fetch: FetchConte
             data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         wanted.append(_Wanted(wish, topic, data))
     return wanted
+
+
+def _has_unknown(wanted: list[_Wanted]) -> bool:
+    return any(each.data.error_code in UNKNOWN_CODES for each in wanted)
 
 
 async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> Grant | None:

@@ -162,9 +162,14 @@ async def _fetch(
         if request.topics is None:
             response.topics = await _all_positions(services, request.group_id, require_stable)
         else:
-            response.topics = await _asked_positions(
+            before = services.catalog.snapshot
+            response.topics, has_unknown = await _asked_positions(
                 services, context, request.group_id, request.topics, require_stable
             )
+            if has_unknown and await services.catalog.has_moved_on(before):
+                response.topics, _ = await _asked_positions(
+                    services, context, request.group_id, request.topics, require_stable
+                )
     except REFUSALS as error:
         response.error_code = group_code(error)
     return response
@@ -176,8 +181,10 @@ async def _asked_positions(
     group_id: str,
     topics: list[OffsetFetchRequestTopics],
     require_stable: bool,
-) -> list[OffsetFetchResponseTopics]:
+) -> tuple[list[OffsetFetchResponseTopics], bool]:
+    """The answer, and whether a partition named is not there, as far as this agent or the sequencer knows."""
     answers: list[OffsetFetchResponseTopics] = []
+    has_unknown = False
     asked: list[tuple[UUID, int]] = []
     rows: list[OffsetFetchResponsePartitions] = []
     for topic in topics:
@@ -197,7 +204,8 @@ async def _asked_positions(
         found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, asked))
         for row, position in zip(rows, found.positions, strict=True):
             _fill(row, position, require_stable)
-    return answers
+            has_unknown |= position.is_unknown
+    return answers, has_unknown
 
 
 async def _all_positions(

@@ -11,6 +11,7 @@ of the one that is open now: a batch that comes late is then refused, not taken 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.errors import EXPECTED, code_of, produce_code
@@ -33,6 +34,7 @@ from tailrace.mixed_object import BatchCoordinates, coordinates
 from tailrace.object_store.api import Buffer
 from tailrace.record_batch import InvalidBatch, read_header, validate_produced, with_log_append_time
 
+_UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 FIRST_TOPIC_ID_VERSION = 13
 FIRST_VERSION_OF_TRANSACTIONS_2 = 12
 """From this version on the first batch begins the transaction, and every end of one bumps the epoch (KIP-890)."""
@@ -144,11 +146,12 @@ async def _bound_to_transactions(
 async def _topic_of(
     services: Services, data: TopicProduceData, version: int
 ) -> tuple[KnownTopic | None, ErrorCode | None]:
+    partitions = 1 + max((each.index for each in data.partition_data), default=0)
     try:
         if version >= FIRST_TOPIC_ID_VERSION:
-            topic = await services.catalog.topic_by_id(data.topic_id)
+            topic = await services.catalog.topic_by_id(data.topic_id, partitions)
             return topic, None if topic else ErrorCode.UNKNOWN_TOPIC_ID
-        topic = await services.catalog.topic_by_name(data.name)
+        topic = await services.catalog.topic_by_name(data.name, partitions)
         return topic, None if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except SequencerError as error:
         return None, code_of(error)
@@ -203,6 +206,11 @@ async def _answer(
     submission: Submission,
 ) -> ProduceResponse | None:
     await asyncio.shield(submission.done)
+    if any(result is not None and result.error is _UNKNOWN for result in submission.results):
+        # Deleted, or made anew, through another agent. The batch isn't tried again here, as those behind it would
+        # overtake it; the client does that, and finds the catalog current.
+        with suppress(SequencerError):
+            await services.catalog.refresh()
     for each, result in zip(accepted, submission.results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
         _fill(services, version, each, result)

@@ -1,0 +1,50 @@
+"""Requests that name topics are answered by the topics that there are, not by those that this agent remembers.
+
+Another agent may have made, grown, deleted or made anew a topic a moment ago. A handler that answers "unknown topic or
+partition" is asked once more if the topics have changed since. All these requests may be carried out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from agent.protocol.error_codes import ErrorCode
+from agent.services import Handler, RequestContext, Services
+
+UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def with_current_topics(handler: Handler, codes: Callable[[Any], Iterable[int]]) -> Handler:
+    """The handler, asked again where needed. `codes`: the error codes of a response's partitions."""
+
+    async def handle(services: Services, context: RequestContext, request: Any) -> Any:
+        before = services.catalog.snapshot
+        response = await handler(services, context, request)
+        if any(code in UNKNOWN_CODES for code in codes(response)) and await services.catalog.has_moved_on(
+            before
+        ):
+            response = await handler(services, context, request)
+        return response
+
+    return handle
+
+
+def of_partitions(response: Any) -> Iterable[int]:
+    """The codes of a response whose topics have partitions."""
+    return (row.error_code for topic in response.topics for row in topic.partitions)
+
+
+def of_added_partitions(response: Any) -> Iterable[int]:
+    """The codes of AddPartitionsToTxn, in both shapes of its response."""
+    topics = list(response.results_by_topic_v3_and_below)
+    for transaction in response.results_by_transaction:
+        topics += transaction.topic_results
+    return (row.partition_error_code for topic in topics for row in topic.results_by_partition)
+
+
+def of_markers(response: Any) -> Iterable[int]:
+    """The codes of WriteTxnMarkers."""
+    return (
+        row.error_code for marker in response.markers for topic in marker.topics for row in topic.partitions
+    )
