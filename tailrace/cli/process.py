@@ -10,7 +10,6 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
@@ -22,8 +21,10 @@ from sequencer.api import InvalidConfig, Sequencer
 from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
 from sequencer.sql.store import open_row_store
+from tailrace.cli.data_folder import DATABASE, OBJECTS, SECRET, open_data_folder
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.loop import collect_rarely
+from tailrace.cli.security import check_rpc_is_closed, database_password, rpc_secret
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
@@ -124,7 +125,9 @@ async def sequencer_node(
     on_lost: Callable[[str], None] | None = None,
 ) -> AsyncIterator[SequencerNode]:
     """A sequencer over a database, serving others where `listen` says so; it does the housekeeping."""
-    rows = open_row_store(database, clock=machine.clock, entropy=machine.entropy)
+    rows = open_row_store(
+        database, clock=machine.clock, entropy=machine.entropy, password=database_password(settings)
+    )
     host, port = split_address(listen) if listen else ("127.0.0.1", 0)
     node = SequencerNode(
         rows,
@@ -140,7 +143,7 @@ async def sequencer_node(
         sequencer_settings=settings.sequencer,
         validate_config=check_configs,
         object_store=store,
-        secret=settings.rpc_secret.get_secret_value().encode(),
+        secret=rpc_secret(settings),
         on_lost=on_lost,
     )
     try:
@@ -154,11 +157,13 @@ async def sequencer_node(
 async def run_serve(settings: Settings) -> None:
     """Everything in one process: agent, sequencer, SQLite, a folder. `rpc` serves the sequencer, to compactors."""
     data = settings.data.expanduser().absolute()
-    make_folder(data)
-    database = settings.database or f"sqlite:///{data / 'tailrace.db'}"
+    open_data_folder(data, SystemEntropy())
+    database = settings.database or f"sqlite:///{data / DATABASE}"
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
-    await _run_agent(alone, settings.store or str(data / "objects"), database, sequencer_listens=rpc)
+    if not settings.rpc_secret.get_secret_value() and settings.rpc_secret_file is None:
+        alone = alone.model_copy(update={"rpc_secret_file": data / SECRET})
+    await _run_agent(alone, settings.store or str(data / OBJECTS), database, sequencer_listens=rpc)
 
 
 async def run_agent(settings: Settings) -> None:
@@ -171,6 +176,9 @@ async def run_agent(settings: Settings) -> None:
             f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT, or --database URL for a "
             "sequencer inside this agent"
         )
+    check_rpc_is_closed(
+        listen=settings.rpc, sequencers=settings.sequencers, has_secret=bool(rpc_secret(settings))
+    )
     await _run_agent(settings, settings.store, settings.database)
 
 
@@ -197,7 +205,7 @@ async def _run_agent(
                 settings.sequencers,
                 clock=machine.clock,
                 entropy=machine.entropy,
-                secret=settings.rpc_secret.get_secret_value().encode(),
+                secret=rpc_secret(settings),
             )
             stack.push_async_callback(remote.close)
             sequencer = remote
@@ -248,7 +256,7 @@ def agent_options(settings: Settings, http_port: int) -> AgentOptions:
         peer_port=peer_port,
         peer_advertise_host=peer_advertise,
         http_port=http_port,
-        rpc_secret=settings.rpc_secret.get_secret_value().encode(),
+        rpc_secret=rpc_secret(settings),
     )
 
 
@@ -278,7 +286,10 @@ async def run_sequencer(settings: Settings) -> None:
     from tailrace.cli.sequencer_http import SequencerHttp
 
     if settings.database is None:
-        raise CommandFailed("no database was given; give --database postgresql://USER:PASSWORD@HOST/NAME")
+        raise CommandFailed(
+            "no database was given; give --database postgresql://USER@HOST/NAME, and its password by "
+            "--database-password-file FILE or PGPASSWORD"
+        )
     ending = Ending()
     machine = Machine(SystemClock(), SystemEntropy())
     rpc = settings.rpc or "127.0.0.1:9645"
@@ -287,6 +298,7 @@ async def run_sequencer(settings: Settings) -> None:
             f"rpc {rpc!r} is every address of this machine, which agents can't be told to use; set rpc_advertise "
             "(--rpc-advertise HOST:PORT)"
         )
+    check_rpc_is_closed(listen=rpc, sequencers=(), has_secret=bool(rpc_secret(settings)))
     async with AsyncExitStack() as stack:
         http = SequencerHttp(machine.clock)
         stack.push_async_callback(http.close)
@@ -303,13 +315,3 @@ async def run_sequencer(settings: Settings) -> None:
         log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
         await ending.wait()
     ending.check()
-
-
-def make_folder(path: Path) -> None:
-    """Raises CommandFailed when the folder can't be made."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandFailed(
-            f"data folder {str(path)!r} can't be made: {error.strerror}; give another with --data"
-        ) from error

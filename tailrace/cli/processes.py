@@ -20,7 +20,19 @@ ConfigFile = Annotated[
 Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")]
 Database = Annotated[
     str | None,
-    typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER:PW@HOST/NAME."),
+    typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME."),
+]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option(
+        "--database-password-file", metavar="FILE", help="Its password. Or: PGPASSWORD, PGPASSFILE."
+    ),
+]
+SecretFile = Annotated[
+    str | None,
+    typer.Option(
+        "--rpc-secret-file", metavar="FILE", help="The secret that all processes of a cluster share."
+    ),
 ]
 Sequencers = Annotated[
     str | None, typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Where sequencers are served.")
@@ -70,13 +82,16 @@ def serve(
     zone: Zone = None,
     store: Store = None,
     database: Database = None,
+    database_password_file: PasswordFile = None,
+    rpc_secret_file: SecretFile = None,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
     """Run all in one process, on SQLite and a folder."""
     settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
-                         store=store, database=database, log_level=log_level, log_format=log_format)  # fmt: skip
+                         store=store, database=database, database_password_file=database_password_file,
+                         rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_serve
 
     _run(run_serve(settings))
@@ -86,6 +101,7 @@ def agent(
     context: typer.Context,
     store: Store = None,
     database: Database = None,
+    database_password_file: PasswordFile = None,
     sequencer: Sequencers = None,
     listen: Listen = None,
     advertise: Advertise = None,
@@ -96,6 +112,7 @@ def agent(
     processes: Annotated[
         int | None, typer.Option("--processes", metavar="N", help="One a core, on ports P, P+1, ...")
     ] = None,
+    rpc_secret_file: SecretFile = None,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
@@ -103,7 +120,8 @@ def agent(
     """Run an agent of a cluster (or N, with --processes)."""
     settings = _settings(config, store=store, database=database, sequencers=sequencer, listen=listen,
                          advertise=advertise, rpc=rpc, rpc_advertise=rpc_advertise, http=http, zone=zone,
-                         processes=processes, log_level=log_level, log_format=log_format)  # fmt: skip
+                         processes=processes, database_password_file=database_password_file,
+                         rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
     if settings.processes > 1:
         from tailrace.cli.supervisor import run_supervisor
 
@@ -116,10 +134,12 @@ def agent(
 
 def sequencer(
     database: Database = None,
+    database_password_file: PasswordFile = None,
     rpc: Rpc = None,
     rpc_advertise: RpcAdvertise = None,
     http: Http = None,
     store: Store = None,
+    rpc_secret_file: SecretFile = None,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
@@ -129,6 +149,7 @@ def sequencer(
     Several may share one database. Without --store it collects no garbage.
     """
     settings = _settings(config, database=database, rpc=rpc, rpc_advertise=rpc_advertise, http=http, store=store,
+                         database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
                          log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_sequencer
 
@@ -138,6 +159,7 @@ def sequencer(
 def compact(
     store: Store = None,
     database: Database = None,
+    database_password_file: PasswordFile = None,
     sequencer: Sequencers = None,
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master.")] = "local[*]",
     min_bytes: Annotated[
@@ -146,14 +168,16 @@ def compact(
     min_age_ms: Annotated[
         int | None, typer.Option("--min-age-ms", min=0, help="And what is older than this, however little.")
     ] = None,
+    rpc_secret_file: SecretFile = None,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
-    settings = _settings(config, store=store, database=database, sequencers=sequencer, log_level=log_level,
-                         log_format=log_format)  # fmt: skip
+    settings = _settings(config, store=store, database=database, sequencers=sequencer,
+                         database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
+                         log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.compact import run_compact
     from tailrace.cli.loop import run
 
@@ -208,10 +232,12 @@ def version(as_json: JsonFlag = False) -> None:
 
 def _settings(config: Path | None, **flags: Any) -> Any:
     """The settings in force, with logging set up as they say."""
+    from tailrace.cli.security import refuse_password_in_command
     from tailrace.cli.settings import Settings
     from tailrace.settings import load_settings
     from tailrace.telemetry import configure_logging
 
+    refuse_password_in_command("--database", flags.get("database"))
     settings = load_settings(Settings, flags=flags, file=config)
     configure_logging(settings.log_level, settings.log_format)
     return settings

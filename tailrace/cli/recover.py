@@ -50,11 +50,13 @@ def recover(
     """
     from sequencer.recovery import RecoveryRefused
     from tailrace.cli.loop import run
+    from tailrace.cli.security import refuse_password_in_command
     from tailrace.cli.settings import Settings
     from tailrace.settings import load_settings
     from tailrace.telemetry import configure_logging
 
     configure_logging("warning", "auto")
+    refuse_password_in_command("--database", database)
     settings = load_settings(
         Settings, flags={"store": store, "database": database, "data": data}, file=config
     )
@@ -74,6 +76,7 @@ async def _recover(settings: Settings, cluster: str | None, dry_run: bool) -> Re
     from sequencer.recovery import recover as do
     from sequencer.sql.store import open_row_store
     from tailrace.cli.places import check_exists, places_of
+    from tailrace.cli.security import database_password
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
 
@@ -82,7 +85,8 @@ async def _recover(settings: Settings, cluster: str | None, dry_run: bool) -> Re
     clock, entropy = SystemClock(), SystemEntropy()
     holder = f"recover#{entropy.uuid()}"
     store = open_store(store_url, clock=clock)
-    rows = None if dry_run else open_row_store(database_url, clock=clock, entropy=entropy)
+    password = database_password(settings)
+    rows = None if dry_run else open_row_store(database_url, clock=clock, entropy=entropy, password=password)
     try:
         if rows is not None:
             await rows.open()

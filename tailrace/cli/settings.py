@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from sequencer.settings import SequencerSettings
+from tailrace.credentials import MIN_SECRET_CHARACTERS
 from tailrace.rpc.link import split_address
 from tailrace.settings import LayeredSettings
 from tailrace.telemetry import LogFormat, LogLevel
@@ -36,7 +37,16 @@ def _none_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
+def _long_enough(secret: SecretStr) -> SecretStr:
+    if 0 < len(secret.get_secret_value()) < MIN_SECRET_CHARACTERS:
+        raise ValueError(
+            f"at least {MIN_SECRET_CHARACTERS} characters are wanted; make one with `openssl rand -base64 32`"
+        )
+    return secret
+
+
 Url = Annotated[str | None, BeforeValidator(_none_if_empty)]
+RpcSecret = Annotated[SecretStr, AfterValidator(_long_enough)]
 Address = Annotated[str, AfterValidator(_checked)]
 Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_listed)]
 
@@ -51,8 +61,15 @@ class Settings(LayeredSettings):
     )
     database: Url = Field(
         None,
-        description="The sequencer's database: sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME. "
-        "`serve` uses DATA/tailrace.db. For `agent`: the sequencer runs inside it.",
+        repr=False,
+        description="The sequencer's database: sqlite:///PATH or postgresql://USER@HOST/NAME. "
+        "`serve` uses DATA/tailrace.db. For `agent`: the sequencer runs inside it. A password in it is refused in "
+        "a command; see `database_password_file`.",
+    )
+    database_password_file: Path | None = Field(
+        None,
+        description="A file (mode 0600) with PostgreSQL's password, read for each new connection. Without it: the "
+        "password in `database`, else PGPASSWORD, else the file that PGPASSFILE names.",
     )
     sequencers: Addresses = Field(
         (),
@@ -74,8 +91,15 @@ class Settings(LayeredSettings):
         None,
         description="The address at which other Tailrace processes reach `rpc`; `rpc` itself if not given.",
     )
-    rpc_secret: SecretStr = Field(
-        SecretStr(""), description="Shared by all processes of a cluster; they refuse others."
+    rpc_secret: RpcSecret = Field(
+        SecretStr(""),
+        description="Shared by all processes of a cluster; they refuse others. At least 16 characters. Needed where "
+        "`rpc` or `sequencers` are not of this machine.",
+    )
+    rpc_secret_file: Path | None = Field(
+        None,
+        description="A file (mode 0600) with it, in the place of `rpc_secret`. `serve` makes and uses "
+        "DATA/rpc.secret where neither is given.",
     )
     zone: str = Field("", description="The zone this agent is in; clients that say theirs stay in it.")
     processes: int = Field(

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from tailrace.cli.failures import CommandFailed
+from tailrace.cli.security import check_rpc_is_closed, rpc_secret
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, SystemClock
 from tailrace.rpc.link import split_address
@@ -49,6 +50,9 @@ def plan_children(
     secret = settings.rpc_secret.get_secret_value()
     # By the environment, as it must not stand in the list of processes.
     hidden = {f"{PREFIX}RPC_SECRET": secret} if secret else {}
+    files = {"RPC_SECRET_FILE": settings.rpc_secret_file}
+    files["DATABASE_PASSWORD_FILE"] = settings.database_password_file
+    hidden |= {f"{PREFIX}{name}": str(file) for name, file in files.items() if file is not None}
     plans: list[ChildPlan] = []
     store = ["--store", settings.store] if settings.store else []
     sequencers = list(settings.sequencers)
@@ -109,6 +113,9 @@ async def run_supervisor(settings: Settings, config: Path | None) -> None:
         raise CommandFailed("neither --database nor --sequencer was given; give one of them")
     if settings.database is not None:
         address, http = _free_addresses(2)
+    check_rpc_is_closed(
+        listen=settings.rpc, sequencers=settings.sequencers, has_secret=bool(rpc_secret(settings))
+    )
     plans = plan_children(settings, config=config, sequencer_address=address, sequencer_http=http)
     supervisor = Supervisor(SystemClock(), plans)
     loop = asyncio.get_running_loop()

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tailrace.cli.data_folder import SECRET
 from tailrace.cli.demo import job
 from tailrace.cli.demo.ports import free_port
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.credentials import read_secrets
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
 
@@ -53,7 +55,8 @@ class EmbeddedCluster:
         return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
 
     async def compact(self) -> None:
-        await compact_all(str(self.objects), [self.rpc])
+        secret = read_secrets(self.data / SECRET)[0].encode()
+        await compact_all(str(self.objects), [self.rpc], secret)
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
         return [str(self.objects / key) for key in keys]
@@ -62,13 +65,13 @@ class EmbeddedCluster:
         """Nothing happens to the one process."""
 
 
-async def compact_all(store_url: str, sequencers: list[str]) -> None:
+async def compact_all(store_url: str, sequencers: list[str], secret: bytes = b"") -> None:
     """Run the Spark compactor until there is nothing left that it may compact, however young."""
     from compactor.cycle import CompactionSettings
     from compactor.job import run_compaction
     from sequencer.client import RemoteSequencer
 
-    sequencer = RemoteSequencer(sequencers, clock=SystemClock(), entropy=SystemEntropy())
+    sequencer = RemoteSequencer(sequencers, clock=SystemClock(), entropy=SystemEntropy(), secret=secret)
     try:
         await run_compaction(store_url, sequencer, settings=CompactionSettings(min_bytes=1, min_age_ms=0))
     finally:

@@ -39,7 +39,7 @@ def test_each_child_has_the_next_port() -> None:
 
 
 def test_with_a_database_one_more_child_is_the_sequencer_and_no_secret_is_in_a_command() -> None:
-    settings = settings_of(database="postgresql://u:p@h/n", store="/s", processes=2, rpc_secret="hush")
+    settings = settings_of(database="postgresql://u:p@h/n", store="/s", processes=2, rpc_secret="hush " * 4)
     plans = plan_children(settings, config=None, sequencer_address="h:1", sequencer_http="h:2")
     assert [plan.name for plan in plans] == ["sequencer", "agent 0", "agent 1"]
     assert flag(plans[1].command, "--sequencer") == "h:1"

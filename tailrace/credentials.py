@@ -1,0 +1,67 @@
+"""Secrets in files: made for their owner alone, refused where others of the machine could read them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+from pathlib import Path
+
+from tailrace.clock import Entropy
+
+MIN_SECRET_CHARACTERS = 16
+"""Who listens to one hello can try secrets against it for as long as he likes; a short one is found."""
+MAX_FILE_BYTES = 64 << 10
+
+
+class BadCredential(ValueError):
+    """A file with a secret can't be used; the message says what was seen and what to do."""
+
+
+def read_secrets(path: Path) -> tuple[str, ...]:
+    """The secrets in a file, one a line, blank lines left out. Raises BadCredential.
+
+    The file may be read by its owner alone; by its group, too, where it is root's (PostgreSQL's rule for keys).
+    """
+    try:
+        with path.open("rb") as file:
+            _check_mode(path, os.fstat(file.fileno()))
+            data = file.read(MAX_FILE_BYTES + 1)
+        lines = tuple(line.strip() for line in data.decode().splitlines() if line.strip())
+    except OSError as error:
+        raise BadCredential(f"{str(path)!r} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise BadCredential(f"{str(path)!r} is not text: one secret a line is expected") from None
+    if not lines or len(data) > MAX_FILE_BYTES:
+        seen = f"has more than {MAX_FILE_BYTES} bytes" if lines else "has no secret in it"
+        raise BadCredential(f"{str(path)!r} {seen}: one secret a line is expected")
+    return lines
+
+
+def make_secret_file(path: Path, entropy: Entropy) -> None:
+    """Write a new random secret, for its owner alone, whole or not at all. What is there stays. Raises OSError."""
+    secret = base64.urlsafe_b64encode(entropy.uuid().bytes + entropy.uuid().bytes).rstrip(b"=")
+    unfinished = path.with_name(f".{path.name}.{entropy.uuid().hex}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secret + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            return  # another process was faster: its secret counts
+    finally:
+        unfinished.unlink()
+
+
+def _check_mode(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise BadCredential(f"{str(path)!r} is not a file")
+    allowed = 0o640 if found.st_uid == 0 else 0o600
+    if stat.S_IMODE(found.st_mode) & 0o077 & ~allowed:
+        raise BadCredential(
+            f"{str(path)!r} can be read or written by others (mode {stat.S_IMODE(found.st_mode):04o}); "
+            f"run `chmod 600 {path}`"
+        )
