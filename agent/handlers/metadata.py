@@ -93,8 +93,11 @@ def _wants_departed(context: RequestContext) -> bool:
     librdkafka, from 2.10 on, does away with a broker that metadata no longer lists, also while it is remembered as a
     group's coordinator: send_offsets_to_transaction then waits for it for ever, whatever its time-out (seen in 2.16).
     Of a broker that is listed and refuses connections it looks for the coordinator anew.
+
+    It says its name as it likes (KIP-511): librdkafka/2.16.0, confluent-kafka-python/2.16.1-rdkafka-2.16.0,
+    confluent-kafka-go/..., confluent-kafka-dotnet/2.16.0.
     """
-    return "librdkafka" in context.client_software
+    return "rdkafka" in context.client_software or context.client_software.startswith("confluent-kafka")
 
 
 async def _create(services: Services, name: str) -> ErrorCode:
