@@ -32,10 +32,15 @@ from sequencer.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
 
+MAX_UNREADABLE = 10_000
+"""Single runs that are passed by; beyond, a partition with one more is left alone until the next job."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """What is compacted: partitions with `min_bytes` of mixed runs, or any older than `min_age_ms`."""
+    """What is compacted: partitions with `min_bytes` of mixed runs, or any older than `min_age_ms`.
+
+    `max_runs`: of one round, over all partitions. A larger backlog shrinks round by round."""
 
     min_bytes: int = 64 << 20
     min_age_ms: int = 3_600_000
@@ -130,11 +135,14 @@ async def run_cycle(
         touched: set[tuple[UUID, int]] = set()
         left_out: set[tuple[str, int]] = set()
         unreadable: list[tuple[UUID, int, int]] = []
+        after: tuple[UUID, int] | None = None
+        has_changed = False
         while summary.rounds < settings.max_rounds:
-            request = CompactionRequest(
-                settings.min_bytes, settings.min_age_ms, settings.max_runs, list(unreadable)
+            found = await sequencer.compaction_candidates(
+                CompactionRequest(
+                    settings.min_bytes, settings.min_age_ms, settings.max_runs, list(unreadable), after
+                )
             )
-            found = await sequencer.compaction_candidates(request)
             items = plan(
                 (
                     candidate
@@ -143,15 +151,13 @@ async def run_cycle(
                 ),
                 settings.plan,
             )
-            if not items:
-                break
-            summary.rounds += 1
-            swapped, known = 0, len(unreadable)
+            summary.rounds += bool(items)
             for result in in_offset_order(await _rewritten(items, runner, assignment)):
                 if isinstance(result, RewriteFailure):
                     summary.failures.append(result)
-                    if result.is_of_input:
+                    if result.is_of_input and len(unreadable) < MAX_UNREADABLE:
                         unreadable += result.places
+                        has_changed = True
                     else:
                         left_out.update((result.topic_name, partition) for partition in result.partitions)
                     continue
@@ -161,11 +167,14 @@ async def run_cycle(
                 if refusal is not None:
                     summary.refused.append(refusal)
                     continue
-                swapped += 1
+                has_changed = True
                 touched.update((run.topic_id, run.partition) for run in result.runs)
                 _count(summary, result)
-            if not swapped and len(unreadable) == known:
-                break
+            after = found.next
+            if after is None:  # all partitions were looked at: once more, as long as that helps
+                if not has_changed:
+                    break
+                has_changed = False
         summary.partitions = len(touched)
     return summary
 

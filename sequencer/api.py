@@ -992,12 +992,15 @@ class NamedLease(Value, frozen=True):
 class CompactionRequest(Value, frozen=True):
     """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than
     `min_age_ms`. `skip`: runs, as (topic id, partition, base offset), to be left where they are and passed by.
+
+    `max_runs` bounds the runs of all candidates together. `after`: the `next` of the page before.
     """
 
     min_bytes: int
     min_age_ms: int
     max_runs: int
     skip: list[tuple[UUID, int, int]] = []
+    after: tuple[UUID, int] | None = None
 
 
 class CompactionCandidate(Value, frozen=True):
@@ -1010,7 +1013,11 @@ class CompactionCandidate(Value, frozen=True):
 
 
 class CompactionCandidates(Value, frozen=True):
+    """A page, in the order of topic id and partition. `next`: the last partition that was looked at, where there
+    are more; a page may be empty and still have one."""
+
     candidates: list[CompactionCandidate]
+    next: tuple[UUID, int] | None = None
 
 
 class ReplacementRun(Value, frozen=True):

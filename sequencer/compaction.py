@@ -11,6 +11,8 @@ Invariants of a swap:
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from uuid import UUID
 
 from sequencer.api import (
@@ -27,10 +29,12 @@ from sequencer.api import (
     SwapRequest,
 )
 from sequencer.batch_table import EMPTY_TABLE
+from sequencer.bounds import run_bytes
 from sequencer.rows import (
     AbortedRow,
     LeaseRow,
     ObjectRow,
+    PartitionBytes,
     PartitionRow,
     RowStore,
     RunRow,
@@ -41,59 +45,113 @@ from sequencer.rows import (
 from sequencer.sessions import COMPACTOR_LEASE, live_session, object_row
 from sequencer.state import Draft, HotState, replace_row
 from sequencer.topics import topic_value
+from tailrace.turns import Turns
 
+MAX_PAGE_BYTES = 4 << 20
+"""Encoded bytes of a page of candidates, and of one candidate's runs; one run may pass it by its own size."""
+MAX_LOOKED_AT = 500
+"""Partitions whose runs are looked at for one page."""
+TOPICS_AT_ONCE = 50
+RANGES_IN_A_TURN = 10_000
+ABORTED_BYTES = 32
+"""An upper bound of an aborted range's encoded size."""
 _PAGE = 1_000
 _ALL_BYTES = 1 << 62
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of a page: runs, and encoded bytes."""
+
+    runs: int
+    bytes: int = MAX_PAGE_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        return self.runs <= 0 or self.bytes <= 0
 
 
 async def find_candidates(
     state: HotState, store: RowStore, request: CompactionRequest
 ) -> CompactionCandidates:
-    """Partitions worth compacting, most bytes first, each with its oldest stretch of runs to replace."""
+    """A page of partitions worth compacting, each with its oldest stretch of runs to replace."""
     if request.max_runs < 1:
         raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
     now = await store.now_ms()
-    sizes = [
-        size
-        for size in await store.partition_bytes(None)
-        if size.uncompacted_bytes > 0
-        and (
-            size.uncompacted_bytes >= request.min_bytes
-            or size.oldest_uncompacted_ms <= now - request.min_age_ms
-        )
-    ]
-    sizes.sort(key=lambda size: -size.uncompacted_bytes)
     candidates: list[CompactionCandidate] = []
     skipped = set(request.skip)
-    for size in sizes:
+    room = _Room(request.max_runs)
+    looked_at = 0
+    before = request.after
+    async for size in _sizes_after(state, store, request.after):
+        is_due = size.uncompacted_bytes >= request.min_bytes or (
+            size.oldest_uncompacted_ms <= now - request.min_age_ms
+        )
         topic = state.get(TopicRow, size.topic_id)
         row = state.get(PartitionRow, size.topic_id, size.partition)
-        if topic is None or row is None:
-            continue
-        # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
-        stable = state.last_stable_offset(row)
-        aborted = state.aborted_from(size.topic_id, size.partition, row.log_start_offset)
-        runs = await _oldest_stretch(store, row, stable, request.max_runs, skipped)
-        if runs:
-            ranges = [
-                AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
-                for one in sorted(aborted, key=lambda one: one.first_offset)
-                if one.last_offset >= runs[0].base_offset and one.first_offset < runs[-1].end_offset
-            ]
-            candidates.append(
-                CompactionCandidate(
-                    topic_value(topic), row.partition, row.log_start_offset, stable, runs, ranges
-                )
-            )
+        if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
+            found = await _candidate(state, store, topic, row, room, skipped)
+            looked_at += 1
+            if found is not None:
+                room.runs -= len(found.runs)
+                room.bytes -= sum(map(run_bytes, found.runs)) + ABORTED_BYTES * len(found.aborted)
+                if candidates and room.is_full:
+                    return CompactionCandidates(
+                        candidates, before
+                    )  # whole in the next page, not in part in this
+                candidates.append(found)
+        before = (size.topic_id, size.partition)
+        if room.is_full or looked_at >= MAX_LOOKED_AT:
+            return CompactionCandidates(candidates, before)
     return CompactionCandidates(candidates)
 
 
+async def _sizes_after(
+    state: HotState, store: RowStore, after: tuple[UUID, int] | None
+) -> AsyncIterator[PartitionBytes]:
+    """What partitions hold, in the order of topic id and partition; some topics at a time."""
+    topic_ids = sorted(
+        row.topic_id for row in state.all(TopicRow) if after is None or row.topic_id >= after[0]
+    )
+    for first in range(0, len(topic_ids), TOPICS_AT_ONCE):
+        sizes = await store.partition_bytes(topic_ids[first : first + TOPICS_AT_ONCE])
+        for size in sorted(sizes, key=lambda size: (size.topic_id, size.partition)):
+            if after is None or (size.topic_id, size.partition) > after:
+                yield size
+
+
+async def _candidate(
+    state: HotState,
+    store: RowStore,
+    topic: TopicRow,
+    row: PartitionRow,
+    room: _Room,
+    skipped: set[tuple[UUID, int, int]],
+) -> CompactionCandidate | None:
+    # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
+    stable = state.last_stable_offset(row)
+    aborted = state.aborted_from(row.topic_id, row.partition, row.log_start_offset)
+    runs = await _oldest_stretch(store, row, stable, room, skipped)
+    if not runs:
+        return None
+    turns = Turns(RANGES_IN_A_TURN)
+    ranges: list[AbortedTransaction] = []
+    for one in aborted:
+        if one.last_offset >= runs[0].base_offset and one.first_offset < runs[-1].end_offset:
+            ranges.append(AbortedTransaction(one.producer_id, one.first_offset, one.last_offset))
+        await turns.did()
+    ranges.sort(key=lambda one: one.first_offset)
+    return CompactionCandidate(topic_value(topic), row.partition, row.log_start_offset, stable, runs, ranges)
+
+
 async def _oldest_stretch(
-    store: RowStore, row: PartitionRow, stable: int, max_runs: int, skipped: set[tuple[UUID, int, int]]
+    store: RowStore, row: PartitionRow, stable: int, room: _Room, skipped: set[tuple[UUID, int, int]]
 ) -> list[Run]:
-    """The first mixed and marker runs that stand together, a mixed one among them, from log start to `stable`."""
+    """The first mixed and marker runs that stand together, a mixed one among them, from log start to `stable`;
+    until the room is full."""
     together: list[Run] = []
     has_mixed = False
+    size = 0
     offset = row.log_start_offset
     while offset < stable:
         page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
@@ -104,15 +162,17 @@ async def _oldest_stretch(
             if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable and not is_skipped:
                 has_mixed = has_mixed or run.kind is ObjectKind.MIXED
                 together.append(run)
-                if len(together) < max_runs:
+                size += run_bytes(run)
+                if len(together) < room.runs and size < room.bytes:
                     continue
                 if has_mixed:
                     return together
-                del together[0]
+                size -= run_bytes(together.pop(0))
             elif has_mixed:
                 return together
             else:
                 together.clear()
+                size = 0
         offset = page[-1].end_offset
     return together if has_mixed else []
 

@@ -104,6 +104,24 @@ def test_records_of_every_codec_come_back_the_same(codec: Compression) -> None:
     asyncio.run(scenario())
 
 
+def test_a_backlog_of_many_pages_shrinks_round_by_round() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            await log.topic("a", 3)
+            await log.topic("b", 1)
+            places = [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
+            for number in range(9):
+                await log.produce(*((*place, batch_of([b"%d" % number])) for place in places))
+            before = [await log.replay(*place) for place in places]
+            summary = await compacted(log, settings=replace(ALL, max_runs=4))
+            assert (summary.runs_replaced, summary.partitions, summary.refused) == (36, 4, [])
+            assert summary.rounds == 10  # of four runs at most
+            assert [await log.replay(*place) for place in places] == before
+            assert (await log.sequencer.statistics(Empty())).uncompacted_bytes == 0
+
+    asyncio.run(scenario())
+
+
 def test_what_comes_after_a_compaction_is_compacted_by_the_next() -> None:
     async def scenario() -> None:
         async with opened() as (log, _, _):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
-from sequencer.api import FindPartition, FindRequest, Sequencer
+import pytest
+
+from sequencer.api import CompactionRequest, FindPartition, FindRequest, Sequencer
 from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
 from sequencer.committer import LocalSequencer
+from sequencer.compaction import MAX_PAGE_BYTES
 from sequencer.memory import MemoryRowStore
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.rpc.frames import encode_body
@@ -106,5 +110,52 @@ def test_a_run_larger_than_the_whole_answer_is_given_alone() -> None:
             run = found.partitions[0].runs[0]
             room = AnswerRoom(ANY)
             assert room.take([run, run], ANY) == [run] and room.is_full
+
+    asyncio.run(scenario())
+
+
+def test_candidates_for_compaction_of_300_000_runs_come_in_pages() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=300, runs=1_000, batches=1) as sequencer:
+            seen: dict[int, int] = {}
+            after: tuple[UUID, int] | None = None
+            while True:
+                page = await sequencer.compaction_candidates(CompactionRequest(1, 0, 20_000, after=after))
+                assert len(encode_body(page)) <= MAX_PAGE_BYTES + 1_000
+                assert sum(len(each.runs) for each in page.candidates) <= 20_000
+                for each in page.candidates:
+                    assert each.partition not in seen, "each partition comes once"
+                    seen[each.partition] = len(each.runs)
+                after = page.next
+                if after is None:
+                    break
+            assert seen == dict.fromkeys(range(300), 1_000)
+
+    asyncio.run(scenario())
+
+
+def test_a_candidate_that_a_page_has_no_room_for_comes_whole_in_the_next() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=3, runs=60) as sequencer:
+            first = await sequencer.compaction_candidates(CompactionRequest(1, 0, 100))
+            assert [(each.partition, len(each.runs)) for each in first.candidates] == [(0, 60)]
+            second = await sequencer.compaction_candidates(CompactionRequest(1, 0, 100, after=first.next))
+            assert [(each.partition, len(each.runs)) for each in second.candidates] == [(1, 60)]
+            small = await sequencer.compaction_candidates(CompactionRequest(1, 0, 20))
+            assert [(each.partition, len(each.runs)) for each in small.candidates] == [(0, 20)]
+
+    asyncio.run(scenario())
+
+
+def test_partitions_without_anything_to_compact_end_a_page_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.compaction.MAX_LOOKED_AT", 2)
+
+    async def scenario() -> None:
+        async with a_backlog(partitions=5, runs=1) as sequencer:
+            skip = [(TOPIC, partition, 0) for partition in range(4)]
+            first = await sequencer.compaction_candidates(CompactionRequest(1, 0, 100, skip))
+            assert (first.candidates, first.next) == ([], (TOPIC, 1))
+            second = await sequencer.compaction_candidates(CompactionRequest(1, 0, 100, skip, (TOPIC, 3)))
+            assert ([each.partition for each in second.candidates], second.next) == ([4], None)
 
     asyncio.run(scenario())
