@@ -87,7 +87,10 @@ class AgentSettings(BaseModel):
     group_min_session_timeout_ms: int = Field(6_000, ge=1, description="group.min.session.timeout.ms")
     group_max_session_timeout_ms: int = Field(1_800_000, ge=1, description="group.max.session.timeout.ms")
     group_initial_rebalance_delay_ms: int = Field(
-        0, ge=0, le=60_000, description="Wait for more members before a new group's first rebalance."
+        3_000,
+        ge=0,
+        le=60_000,
+        description="Wait for more members before a new group's first rebalance (group.initial.rebalance.delay.ms).",
     )
     group_max_size: int = Field(10_000, ge=1, description="Members of one group (group.max.size).")
     offset_metadata_max_bytes: int = Field(4_096, ge=0, description="offset.metadata.max.bytes")

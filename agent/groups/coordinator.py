@@ -42,6 +42,7 @@ from sequencer.api import (
     StaleGroup,
     TransactionRef,
 )
+from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
 
 log = structlog.get_logger("agent.groups")
@@ -51,8 +52,11 @@ T = TypeVar("T")
 LEASE_MARGIN_SECONDS = 0.5
 """How long before its lease ends a coordinator falls silent: more than an answer takes to leave the process."""
 
-TICK_SECONDS = 0.1
-"""How often due deadlines are looked for: the precision of session and rebalance time-outs."""
+LEASE_LOOK_SECONDS = 1.0
+"""How often groups of a lease that is over are looked for, to let go of those who wait for an answer of theirs."""
+
+MIN_WAIT_SECONDS = 0.001
+"""The least wait for a deadline: timers may ring a little early."""
 
 MAX_ATTEMPTS = 3
 """How often a request follows a group that was forgotten while it waited for its turn."""
@@ -100,6 +104,7 @@ class GroupCoordinator:
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._last_ticket = 0
         self._due: list[tuple[float, str]] = []
+        self._due_sooner: asyncio.Future[None] | None = None
         self._steps: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -384,13 +389,20 @@ class GroupCoordinator:
         deadline = held.group.next_deadline()
         if deadline is not None and (held.armed_at is None or deadline < held.armed_at):
             held.armed_at = deadline
+            is_soonest = not self._due or deadline < self._due[0][0]
             heapq.heappush(self._due, (deadline, held.group.group_id))
+            if is_soonest and self._due_sooner is not None and not self._due_sooner.done():
+                self._due_sooner.set_result(None)
 
     async def _watch_deadlines(self) -> None:
-        """Look every tick at the groups whose armed deadline passed; most of them only moved it on."""
+        """Look at the groups whose armed deadline has passed, when it passes; most of them only moved it on."""
         epoch = self._identity().lease_epoch
         while True:
-            await self._clock.sleep(TICK_SECONDS)
+            self._due_sooner = asyncio.get_running_loop().create_future()
+            wait = self._due[0][0] - self._clock.monotonic() if self._due else LEASE_LOOK_SECONDS
+            await wait_for(
+                self._clock, self._due_sooner, min(max(wait, MIN_WAIT_SECONDS), LEASE_LOOK_SECONDS)
+            )
             if self._identity().lease_epoch != epoch:
                 epoch = self._identity().lease_epoch
                 for held in [each for each in self._held.values() if each.lease_epoch != epoch]:

@@ -26,6 +26,7 @@ AGENT_SETTINGS = AgentSettings(
     drain_ms=3_000,
     auto_create_topics=False,
     group_min_session_timeout_ms=500,
+    group_initial_rebalance_delay_ms=0,
 )
 SEQUENCER_SETTINGS = SequencerSettings(
     session_lease_ms=4_000,

@@ -44,8 +44,12 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.records import NewRecord, encode_batch
 
 ALONE = ZoneRing(Ring(1, []), "az-a", 1)
-PROMPT: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000}
-"""Settings that seal as soon as something is there."""
+PROMPT: dict[str, Any] = {
+    "quiet_ms": 0,
+    "max_puts_per_second": 10_000,
+    "group_initial_rebalance_delay_ms": 0,
+}
+"""Settings that seal as soon as something is there, and make a group with whoever comes first."""
 
 
 class WatchedSequencer:

@@ -56,7 +56,7 @@ class Bench:
                 self.sequencer,
                 self.clock,
                 SeededEntropy(number),
-                AgentSettings.model_validate({}),
+                AgentSettings.model_validate({"group_initial_rebalance_delay_ms": 0}),
                 self.identity_of(identity),
                 lambda: ring,
             )
@@ -205,6 +205,19 @@ def test_a_silent_member_expires_and_the_empty_group_can_be_deleted() -> None:
         await bench.advance(32, 0)
         assert await bench.agents[0].look("g", lambda group: group.phase) is GroupPhase.EMPTY
         await bench.agents[0].delete("g")
+
+    run(scenario)
+
+
+def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.stable()  # with a session of 30 s
+        await bench.advance(29, 0)
+        for seconds, phase in ((0.96875, GroupPhase.STABLE), (0.03125, None)):
+            bench.clock.advance(seconds)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert bench.agents[0].phase_of("g") is phase, "an empty group is let go"
 
     run(scenario)
 
