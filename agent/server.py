@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import structlog
 
@@ -25,7 +26,7 @@ from agent.identity import Identity
 from agent.memory_budget import MemoryBudget
 from agent.metadata import Catalog
 from agent.neighbour import IsRefused, is_refused, watch_neighbour
-from agent.produce.lanes import Lane, Lanes
+from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
 from agent.produce.stamps import Stamps
 from agent.services import Services
 from agent.settings import AgentSettings
@@ -47,6 +48,7 @@ from sequencer.api import (
     Sequencer,
     SequencerError,
 )
+from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import Buffer, ObjectStore
 from tailrace.rpc import (
@@ -65,6 +67,13 @@ log = structlog.get_logger("agent.server")
 
 DECODING_THREADS = 2
 LISTEN_BACKLOG = 1024
+DRAIN_PART_SECONDS = 2.0
+"""How long each part of a drain may take, beside the answering of what was read (`drain_ms`)."""
+DRAIN_CUT_SECONDS = 0.2
+"""How long a part that is cut may take to notice."""
+DRAIN_MARGIN_SECONDS = 12.0
+"""A drain ends within `drain_ms` and this: five parts beside the answering, each cut if need be."""
+PEER_GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,9 @@ class Agent:
         self.telemetry.connections.set_function(lambda: len(self._connections))
         self.telemetry.buffered_bytes.set_function(lambda: self._budget.used)
         self.telemetry.unsent_bytes.set_function(lambda: self._fetch_memory.used)
+        self.telemetry.unanswered_commits.set_function(
+            lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
+        )
         self.catalog = Catalog(sequencer)
         cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
@@ -405,7 +417,11 @@ class Agent:
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Stop in order: leave leadership, stop reading, flush, answer, give leases back, close."""
+        """Stop in order: leave leadership, stop reading, flush, answer, give leases back, close.
+
+        Ends within `drain_ms` and DRAIN_MARGIN_SECONDS, whatever sequencer, store and clients do: a part that takes
+        longer is cut, and what was not answered by then is for the clients to send again.
+        """
         if self._draining or self._services is None:
             return
         self._draining = True
@@ -414,27 +430,39 @@ class Agent:
         if self._listener is not None:
             self._listener.close()
         # First, while the groups are this agent's: once it drains, others may take them over.
-        await services.groups.close()
-        try:
-            await self._sequencer.renew_agent(RenewAgent(identity.broker_id, identity.lease_epoch, True))
-        except SequencerError as error:
-            log.warning("could not leave leadership before draining", error=str(error))
+        await self._part("let groups go", services.groups.close())
+        leaving = RenewAgent(identity.broker_id, identity.lease_epoch, True)
+        await self._part("leave leadership", self._sequencer.renew_agent(leaving))
         for connection in list(self._connections):
             connection.drain()
-        try:
-            async with asyncio.timeout(self._settings.drain_ms / 1000):
-                await services.lanes.flush()
-                while self._connections:
-                    await self._clock.sleep(0.02)
-        except TimeoutError:
-            log.warning("drain took too long; what is left is cut", connections=len(self._connections))
-        await services.lanes.close()
-        await self._stop()
-        try:
-            await self._sequencer.release_agent(AgentRef(identity.broker_id, identity.lease_epoch))
-        except SequencerError as error:
-            log.warning("the agent's lease was not given back; it will expire", error=str(error))
+        drain_seconds = self._settings.drain_ms / 1000
+        await self._part("answer what was read", self._answer_what_was_read(drain_seconds), drain_seconds)
+        await self._part("flush", services.lanes.close(0), CLOSE_SESSION_SECONDS + DRAIN_PART_SECONDS)
+        await self._part("close", self._stop())
+        release = AgentRef(identity.broker_id, identity.lease_epoch)
+        await self._part("give the lease back", self._sequencer.release_agent(release))
         log.info("drained", broker_id=identity.broker_id)
+
+    async def _answer_what_was_read(self, seconds: float) -> None:
+        assert self._services is not None
+        await self._services.lanes.flush(seconds)
+        while self._connections:
+            await self._clock.sleep(0.02)
+
+    async def _part(
+        self, name: str, work: Coroutine[Any, Any, object], seconds: float = DRAIN_PART_SECONDS
+    ) -> None:
+        """Do a part of the drain; what takes too long or fails is logged, and the drain goes on."""
+        task = asyncio.create_task(work, name=f"drain: {name}")
+        if not await wait_for(self._clock, task, seconds):
+            log.warning(
+                "a part of the drain took too long and is cut",
+                part=name, seconds=seconds, connections=len(self._connections),
+            )  # fmt: skip
+            task.cancel()
+            await wait_for(self._clock, task, DRAIN_CUT_SECONDS)
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a part of the drain failed", part=name, error=repr(error))
 
     async def _stop(self) -> None:
         for task in (self._keeper, self._sweeper, self._watcher):
@@ -446,7 +474,7 @@ class Agent:
         for connection in list(self._connections):
             connection.abort()
         if self._peer_server is not None:
-            await self._peer_server.close()
+            await self._peer_server.close(grace_s=PEER_GRACE_SECONDS)
         await self._peers.close()
         await self.cache.close()
         self._executor.shutdown(wait=False, cancel_futures=True)

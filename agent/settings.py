@@ -29,6 +29,13 @@ class AgentSettings(BaseModel):
     )
     flush_lanes: int = Field(1, ge=1, le=64, description="Independent buffers, sessions and commit orders.")
     max_inflight_uploads: int = Field(4, ge=1, le=256, description="Uploads under way at once, per lane.")
+    max_unanswered_commits: int = Field(
+        128,
+        ge=2,
+        le=10_000,
+        description="Commits not answered by the sequencer, per lane; past half of it buffers are not sealed early, "
+        "at all of it none is sealed and producers are told to retry.",
+    )
     upload_deadline_ms: int = Field(
         5_000, ge=100, le=120_000, description="Past this, a sealed buffer fails with a retriable error."
     )

@@ -42,6 +42,11 @@ class AgentTelemetry:
         self.flush_failures = self._counter(
             "flush_failures", "Sealed buffers that failed, by cause.", "cause"
         )
+        self.unanswered_commits = Gauge(
+            "tailrace_unanswered_commits",
+            "Commits that the sequencer has not answered yet.",
+            registry=self.registry,
+        )
         self.upload_seconds = self._histogram("upload_seconds", "Time of a sealed buffer's upload.")
         self.commit_seconds = self._histogram("commit_seconds", "Time of a commit at the sequencer.")
         self.connections = Gauge("tailrace_connections", "Open client connections.", registry=self.registry)

@@ -102,6 +102,8 @@ class ActiveBuffer:
             yield from batches
 
     def fail(self, failure: FlushFailure) -> None:
-        """Tell every batch that is still waiting that it was not stored."""
+        """Tell every batch that is still waiting to be retried, and let go of all bytes: their producers send them
+        again."""
         for batch in self.all_batches():
             batch.settle(BatchResult(failure=failure))
+        self.batches.clear()

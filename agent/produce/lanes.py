@@ -4,6 +4,7 @@ Invariants:
 - a batch's result is given only after the commit that stored it was answered, or after it is certain that this
   buffer's number was committed without it; where neither is known by the deadline, the producer is told to retry and
   the lane goes on asking with the same number;
+- a lane holds bytes only while their producers wait, and at most `max_unanswered_commits` numbers are unanswered;
 - commits of a lane are applied in the order in which its buffers were sealed (the sequencer waits for the earlier
   number), and every number is committed, if need be as empty;
 - a partition belongs to one lane, so its batches keep the order of arrival;
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -43,7 +45,6 @@ from sequencer.api import (
     OpenSession,
     RunProposal,
     Sequencer,
-    SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
     SessionClosed,
@@ -59,7 +60,11 @@ from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull
 log = structlog.get_logger("agent.flush")
 
 MAX_ASKED_AGAIN = 1_000
-_SESSION_POLL_SECONDS = 0.01
+CLOSE_SESSION_SECONDS = 1.0
+"""How long closing a lane waits for the sequencer to take its session back; it expires anyway."""
+_SEALING_POLL_SECONDS = 0.01
+_MAX_UNFORESEEN = 10
+"""How often an empty commit may fail in a way that nobody foresaw before its session is given up."""
 MAX_STRETCH = 4
 """How many times its linger a buffer may wait at most for its rows."""
 MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
@@ -84,6 +89,8 @@ class Session:
     """The session before this one in the lane: its last number is answered before this one's first is asked."""
     next_number: int = 0
     unanswered: set[int] = field(default_factory=set)
+    trouble: str = "the sequencer says nothing"
+    """Why the last commit that had to be asked again was not answered."""
 
     @property
     def answered_below(self) -> int:
@@ -136,8 +143,8 @@ class Lane:
         self._changed = asyncio.Event()
         self._session_is_gone: asyncio.Future[None] | None = None
         self._inflight: set[asyncio.Task[None]] = set()
+        self._unanswered = 0
         self._uploads = asyncio.Semaphore(settings.max_inflight_uploads)
-        self._gaps: list[Gap] = []
         puts, rows, now = settings.max_puts_per_second, settings.max_rows_per_second, clock.monotonic()
         self._early_puts = RateBudget(puts, max(puts / 4, 1.0), now)
         self._rows = RateBudget(rows, max(rows, 1.0), now)
@@ -162,36 +169,66 @@ class Lane:
         if self._buffer is None:
             self._buffer = ActiveBuffer(opened_at=now)
             self._changed.set()
+        elif self._buffer.size >= self._settings.flush_bytes:  # it could not be sealed when it became full
+            self._telemetry.flush_failures.labels("full").inc()
+            batch.settle(BatchResult(failure=self._cannot_seal()))
+            return
         self._buffer.add(partition, topic_name, batch, now)
-        if self._buffer.size >= self._settings.flush_bytes and self._session is not None:
+        if self._buffer.size >= self._settings.flush_bytes and self._can_seal:
             self._seal("size")
 
     @property
     def buffered_bytes(self) -> int:
         return self._buffer.size if self._buffer is not None else 0
 
-    async def flush(self) -> None:
-        """Seal what is there and wait until everything sealed is settled."""
+    @property
+    def unanswered_commits(self) -> int:
+        """Numbers that were given to a sealed buffer or to gaps and that the sequencer has not answered."""
+        return self._unanswered
+
+    async def flush(self, seconds: float) -> bool:
+        """Seal what is there and wait until everything sealed is settled; False if that takes longer than `seconds`."""
         if self._buffer is not None:
             self._seal("drain")
+        settling = asyncio.ensure_future(self._all_settled())
+        try:
+            return await wait_for(self._clock, settling, seconds)
+        finally:
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+
+    async def _all_settled(self) -> None:
         while self._inflight:
             await asyncio.wait(self._inflight)
 
-    async def close(self) -> None:
-        """Take nothing more, flush, give the session back."""
+    async def close(self, seconds: float) -> None:
+        """Take nothing more, flush for at most `seconds`, give the session back. What is not committed by then fails
+        with a retriable error, whatever store and sequencer do."""
         self._closing = True
-        await self.flush()
-        for task in (self._sealer, self._keeper):
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(
-            *(t for t in (self._sealer, self._keeper) if t is not None), return_exceptions=True
-        )
+        tasks = [task for task in (self._sealer, self._keeper) if task is not None]
+        if not await self.flush(seconds):
+            log.warning(
+                "a lane is closed with commits that were not answered; their producers are told to retry",
+                lane=self._number,
+                commits=self._unanswered,
+            )
+            tasks.extend(self._inflight)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
-            try:
-                await self._sequencer.close_session(SessionRef(self._session.session_id))
-            except SequencerError as error:
-                log.info("session not given back; it will expire", lane=self._number, error=str(error))
+            await self._close_session(self._session)
+
+    async def _close_session(self, session: Session) -> None:
+        closing = asyncio.ensure_future(self._sequencer.close_session(SessionRef(session.session_id)))
+        try:
+            if not await wait_for(self._clock, closing, CLOSE_SESSION_SECONDS):
+                log.info("a session was not given back in time; it will expire", lane=self._number)
+            elif (error := closing.exception()) is not None:
+                log.info("a session was not given back; it will expire", lane=self._number, error=repr(error))
+        finally:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
 
     # --- when to seal ---------------------------------------------------------------------------------
 
@@ -213,8 +250,13 @@ class Lane:
             rows_in = self._rows.wait(len(buffer.batches), now)
             if rows_in:
                 due = min(max(due, now + rows_in), buffer.opened_at + MAX_STRETCH * linger)
-            if self._session is None and now < buffer.opened_at + self._settings.upload_deadline_ms / 1000:
-                await self._clock.sleep(_SESSION_POLL_SECONDS)  # one is being opened
+            if not self._can_seal:
+                if now >= buffer.opened_at + self._settings.upload_deadline_ms / 1000:
+                    self._buffer = None
+                    self._telemetry.flush_failures.labels("full").inc()
+                    buffer.fail(self._cannot_seal())
+                else:
+                    await self._clock.sleep(_SEALING_POLL_SECONDS)
                 continue
             if now >= due:
                 self._seal("stretched" if now >= buffer.opened_at + MAX_STRETCH * linger else "linger")
@@ -223,6 +265,8 @@ class Lane:
             wait = due - now
             if rows_in:
                 wait = min(wait, rows_in)
+            elif self._unanswered >= self._settings.max_unanswered_commits // 2:
+                pass  # fewer, larger objects: the sequencer is slow
             elif not self._inflight or now >= quiet_at:
                 put_in = self._early_puts.wait(1, now)
                 if not put_in:
@@ -234,19 +278,40 @@ class Lane:
                 wait = min(wait, quiet_at - now)
             await self._clock.sleep(max(wait, 0.0005))
 
+    @property
+    def _can_seal(self) -> bool:
+        return self._session is not None and self._unanswered < self._settings.max_unanswered_commits
+
+    def _cannot_seal(self) -> FlushFailure:
+        if self._session is None:
+            return FlushFailure("storage", "no upload session is open; the sequencer is away")
+        return FlushFailure("timeout", f"{self._unanswered} commits wait for the sequencer's answer")
+
     def _seal(self, reason: str) -> None:
         buffer, self._buffer = self._buffer, None
         assert buffer is not None
         session = self._session
         if session is None:
-            buffer.fail(FlushFailure("storage", "no upload session is open; the sequencer is away"))
+            buffer.fail(self._cannot_seal())
+            return
+        if self._clock.monotonic() >= session.no_put_after:  # no number is spent on what could only be empty
+            self._telemetry.flush_failures.labels(_LEASE_ENDS.kind).inc()
+            buffer.fail(_LEASE_ENDS)
             return
         self._rows.spend(len(buffer.batches))
+        self._telemetry.flushes.labels(reason).inc()
+        self._spawn(self._flush(session, self._take_number(session), buffer))
+
+    def _take_number(self, session: Session) -> int:
         number = session.next_number
         session.next_number += 1
         session.unanswered.add(number)
-        self._telemetry.flushes.labels(reason).inc()
-        self._spawn(self._flush(session, number, buffer))
+        self._unanswered += 1
+        return number
+
+    def _answered(self, session: Session, number: int) -> None:
+        session.unanswered.discard(number)
+        self._unanswered -= 1
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -261,28 +326,15 @@ class Lane:
     # --- one sealed buffer ------------------------------------------------------------------------------
 
     async def _flush(self, session: Session, number: int, buffer: ActiveBuffer) -> None:
+        """From a sealed buffer to its batches' results. Its bytes are let go of with the last result, or as soon as the
+        upload's deadline or the commit's has its producers told to retry; the number is asked about all the same."""
         started = self._clock.monotonic()
         try:
-            sealed, description = self._seal_object(session, number, buffer)
-            failure = await self._upload(session, description.key, sealed)
-            if failure is not None:
-                self._telemetry.flush_failures.labels(failure.kind).inc()
-                log.warning("a flush failed", key=description.key, bytes=sealed.size, error=failure.message)
-                buffer.fail(failure)
+            stored = await self._store_object(session, number, buffer)
+            if stored is None:
                 await self._commit(session, number, None, [], deadline=None)
                 return
-            self._telemetry.flush_bytes.observe(sealed.size)
-            proposals = [
-                RunProposal(
-                    run.topic_id,
-                    run.partition,
-                    run.start,
-                    run.length,
-                    run.batches,
-                    transactions_of(buffer.batches[TopicPartition(run.topic_id, run.partition)]),
-                )
-                for run in sealed.footer.runs
-            ]
+            description, proposals = stored
             deadline = started + self._settings.commit_deadline_ms / 1000
             answer = await self._commit(
                 session, number, description, proposals, deadline, on_late=lambda: buffer.fail(_TOO_LATE)
@@ -299,7 +351,32 @@ class Lane:
             buffer.fail(FlushFailure("storage", "the flush was given up"))
             raise
         finally:
-            session.unanswered.discard(number)
+            self._answered(session, number)
+
+    async def _store_object(
+        self, session: Session, number: int, buffer: ActiveBuffer
+    ) -> tuple[ObjectDescription, list[RunProposal]] | None:
+        """Upload the buffer as an object: what is to be committed. None when that failed, and its producers know."""
+        sealed, description = self._seal_object(session, number, buffer)
+        failure = await self._upload(session, description.key, sealed)
+        if failure is not None:
+            self._telemetry.flush_failures.labels(failure.kind).inc()
+            log.warning("a flush failed", key=description.key, bytes=sealed.size, error=failure.message)
+            buffer.fail(failure)
+            return None
+        self._telemetry.flush_bytes.observe(sealed.size)
+        proposals = [
+            RunProposal(
+                run.topic_id,
+                run.partition,
+                run.start,
+                run.length,
+                run.batches,
+                transactions_of(buffer.batches[TopicPartition(run.topic_id, run.partition)]),
+            )
+            for run in sealed.footer.runs
+        ]
+        return description, proposals
 
     def _seal_object(
         self, session: Session, number: int, buffer: ActiveBuffer
@@ -337,7 +414,7 @@ class Lane:
         async with self._uploads:
             while (now := self._clock.monotonic()) < deadline:
                 if now >= session.no_put_after:
-                    return FlushFailure("storage", "the upload session's lease is running out")
+                    return _LEASE_ENDS
                 try:
                     async with asyncio.timeout(deadline - now):
                         await self._store.put(key, sealed.parts)
@@ -369,11 +446,39 @@ class Lane:
 
         At `deadline` the producers are told to retry (`on_late`), and the asking goes on: later numbers need it.
         """
+        asking = asyncio.ensure_future(self._ask_until_committed(session, number, description, proposals))
+        try:
+            if deadline is not None:
+                left = deadline - self._clock.monotonic()
+                if not await wait_for(self._clock, asking, left):
+                    self._telemetry.flush_failures.labels("timeout").inc()
+                    log.warning(
+                        "no answer to a commit yet; its producers are told to retry",
+                        number=number,
+                        error=session.trouble,
+                    )
+                    on_late()
+            return await asking
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+
+    async def _ask_until_committed(
+        self,
+        session: Session,
+        number: int,
+        description: ObjectDescription | None,
+        proposals: list[RunProposal],
+    ) -> CommitAnswer | None:
+        backoff = 0.005
         while session.after is not None and session.after.unanswered:
-            await self._clock.sleep(0.005)
+            await self._clock.sleep(backoff)
+            backoff = min(backoff * 2, 0.1)
         session.after = None
         started = self._clock.monotonic()
         backoff = 0.02
+        unforeseen = 0
         while True:
             request = CommitRequest(
                 session.session_id, number, session.answered_below, description, proposals
@@ -387,17 +492,17 @@ class Lane:
                 self._forget(session)
                 return None
             except (SequencerUnavailable, SequencerOverloaded, CommitExpected) as error:
-                if deadline is not None and self._clock.monotonic() >= deadline:
-                    self._telemetry.flush_failures.labels("timeout").inc()
-                    log.warning(
-                        "no answer to a commit yet; its producers are told to retry",
-                        number=number,
-                        error=str(error),
-                    )
-                    on_late()
-                    deadline = None
-                await self._clock.sleep(backoff * (0.5 + self._entropy.fraction()))
-                backoff = min(backoff * 2, 1.0)
+                session.trouble = str(error)
+            except Exception as error:
+                if description is not None:
+                    raise
+                unforeseen += 1
+                log.warning("an empty commit failed", number=number, error=repr(error))
+                if unforeseen >= _MAX_UNFORESEEN:
+                    self._forget(session)
+                    return None
+            await self._clock.sleep(backoff * (0.5 + self._entropy.fraction()))
+            backoff = min(backoff * 2, 1.0)
 
     def _settle(
         self,
@@ -407,6 +512,8 @@ class Lane:
         answer: CommitAnswer,
     ) -> None:
         assert len(answer.runs) == len(proposals), "one outcome a run"
+        if not buffer.batches:
+            return  # the answer came after the deadline: all were told to retry
         give_up_at = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
         gaps: list[Gap] = []
         for proposal, run in zip(proposals, answer.runs, strict=True):
@@ -443,15 +550,13 @@ class Lane:
                 return
             await self._clock.sleep(backoff)
             backoff = min(backoff * 2, 0.25)
-            if session is None or session is not self._session:
+            if session is None or session is not self._session or not self._can_seal:
                 continue
             first_of: dict[TopicPartition, Gap] = {}
             for gap in gaps:
                 first_of.setdefault(gap.partition, gap)
             asked = [gap for gap in first_of.values() if gap.object is gaps[0].object][:MAX_ASKED_AGAIN]
-            number = session.next_number
-            session.next_number += 1
-            session.unanswered.add(number)
+            number = self._take_number(session)
             proposals = [
                 RunProposal(
                     gap.partition.topic_id,
@@ -463,11 +568,26 @@ class Lane:
                 )
                 for gap in asked
             ]
+            last_deadline = max(gap.deadline for gap in gaps)
             try:
-                answer = await self._commit(session, number, asked[0].object, proposals, deadline=None)
+                answer = await self._commit(
+                    session,
+                    number,
+                    asked[0].object,
+                    proposals,
+                    last_deadline,
+                    on_late=partial(_give_up, gaps),
+                )
+            except Exception:
+                _give_up(gaps)
+                await self._commit(session, number, None, [], deadline=None)  # as in _flush
+                raise
+            except asyncio.CancelledError:
+                _give_up(gaps)
+                raise
             finally:
-                session.unanswered.discard(number)
-            if answer is None:
+                self._answered(session, number)
+            if answer is None or not gaps:
                 continue
             for gap, run in zip(asked, answer.runs, strict=True):
                 outcome = run.outcomes[0]
@@ -517,17 +637,14 @@ class Lane:
                 log.warning(
                     "no upload session without the agent's lease", lane=self._number, error=str(error)
                 )
-            except SequencerError as error:
-                log.warning("the upload session could not be renewed", lane=self._number, error=str(error))
+            except Exception as error:  # noqa: BLE001 - the keeper of a lane outlives whatever a renewal meets
+                log.warning("the upload session could not be renewed", lane=self._number, error=repr(error))
 
     async def _retire(self, session: Session) -> None:
         """Close a rotated session once its last number is answered."""
         while session.unanswered:
             await self._clock.sleep(0.05)
-        try:
-            await self._sequencer.close_session(SessionRef(session.session_id))
-        except SequencerError as error:
-            log.info("a rotated session was not closed; it will expire", error=str(error))
+        await self._close_session(session)
 
     def _forget(self, session: Session) -> None:
         if self._session is session:
@@ -537,6 +654,14 @@ class Lane:
 
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
+_LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
+
+
+def _give_up(gaps: list[Gap]) -> None:
+    """Tell the producers of all these to retry."""
+    for gap in gaps:
+        gap.batch.settle(BatchResult(failure=_TOO_LATE))
+    gaps.clear()
 
 
 class Lanes:
@@ -563,11 +688,17 @@ class Lanes:
     def buffered_bytes(self) -> int:
         return sum(lane.buffered_bytes for lane in self._lanes)
 
-    async def flush(self) -> None:
-        await asyncio.gather(*(lane.flush() for lane in self._lanes))
+    @property
+    def unanswered_commits(self) -> int:
+        return sum(lane.unanswered_commits for lane in self._lanes)
 
-    async def close(self) -> None:
-        await asyncio.gather(*(lane.close() for lane in self._lanes))
+    async def flush(self, seconds: float) -> bool:
+        """False if anything is not settled after `seconds`."""
+        return all(await asyncio.gather(*(lane.flush(seconds) for lane in self._lanes)))
+
+    async def close(self, seconds: float) -> None:
+        """After at most `seconds` and what the sequencer may take to close the sessions."""
+        await asyncio.gather(*(lane.close(seconds) for lane in self._lanes))
 
 
 __all__ = ["Lane", "Lanes", "Submission"]

@@ -6,6 +6,7 @@ The parts of each kind of process are wired here, outermost first closed last.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,6 +38,8 @@ from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic
 log = structlog.get_logger("tailrace.process")
 
 _COMMITTER_PATIENCE_SECONDS = 15.0
+LAST_RESORT_SECONDS = 30.0
+"""How long after its drain a process may take to end before it is ended by force."""
 _BROKER_CONFIGS = {
     definition.broker_name: definition
     for definition in TOPIC_CONFIGS.values()
@@ -59,9 +62,14 @@ def check_configs(scope: str, configs: Mapping[str, str]) -> None:
 
 
 class Ending:
-    """Signals turned into an event: SIGTERM or SIGINT ask for the end, a second one cuts it short."""
+    """Signals turned into an event: SIGTERM or SIGINT ask for the end, a second one cuts it short.
 
-    def __init__(self) -> None:
+    Once asked for, the end comes: what has not ended after `patience_seconds` and `last_resort_seconds` exits with
+    status 1 and prints the stacks of its threads, whatever it waits for.
+    """
+
+    def __init__(self, patience_seconds: float, *, last_resort_seconds: float = LAST_RESORT_SECONDS) -> None:
+        self._bound_seconds = patience_seconds + last_resort_seconds
         self._asked = asyncio.Event()
         self._failure: str | None = None
         self._main = asyncio.current_task()
@@ -76,11 +84,16 @@ class Ending:
             self._main.cancel()
             return
         log.info("ending: a second signal ends at once", signal=signal.Signals(number).name)
-        self._asked.set()
+        self._ask()
 
     def fail(self, reason: str) -> None:
         """Ask for the end because the process can't go on."""
         self._failure = reason
+        self._ask()
+
+    def _ask(self) -> None:
+        # Never cancelled: it also holds for what the interpreter waits for at its own end, such as threads.
+        faulthandler.dump_traceback_later(self._bound_seconds, exit=True, file=2)
         self._asked.set()
 
     async def wait(self) -> None:
@@ -185,7 +198,7 @@ async def run_agent(settings: Settings) -> None:
 async def _run_agent(
     settings: Settings, store_url: str, database: str | None, *, sequencer_listens: str | None = None
 ) -> None:
-    ending = Ending()
+    ending = Ending(settings.agent.drain_ms / 1000)
     machine = Machine(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
     async with AsyncExitStack() as stack:
@@ -290,7 +303,7 @@ async def run_sequencer(settings: Settings) -> None:
             "no database was given; give --database postgresql://USER@HOST/NAME, and its password by "
             "--database-password-file FILE or PGPASSWORD"
         )
-    ending = Ending()
+    ending = Ending(NodeSettings().drain_s)
     machine = Machine(SystemClock(), SystemEntropy())
     rpc = settings.rpc or "127.0.0.1:9645"
     if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:

@@ -147,8 +147,9 @@ def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(t
         assert wired.metric("fetch_failures_total", error="REQUEST_TIMED_OUT") == 1
 
         # Told to retry is not told that it is lost: the commit goes on and the batch may be there, whole.
-        again = await client.produce(batch(b"2"))
-        assert again.error_code == 0
+        async with asyncio.timeout(10):
+            while (again := await client.produce(batch(b"2"))).error_code:
+                assert again.error_code == ErrorCode.REQUEST_TIMED_OUT
         await nothing_is_half_visible(client, again.base_offset + 1)
 
     run_wired(scenario, tmp_path)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
-from agent.server import Agent, AgentOptions
+import pytest
+
+from agent.produce.active_buffer import BufferedBatch, Submission
+from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
-from sequencer.api import MetadataRequest
+from sequencer.api import CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
 from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import coordinates
 from tailrace.object_store.memory import MemoryStore
-from tests.support.agents import settle
+from tailrace.record_batch import read_header
+from tests.support.agents import batch, settle
 
 
 class Hosts:
@@ -92,3 +99,67 @@ def test_a_lease_that_only_lapsed_is_taken_again() -> None:
         assert ring is not None and [member.epoch for member in ring.members] == [2]
 
     run(scenario)
+
+
+class SilentSequencer:
+    """A sequencer that can fall silent: what is asked then fails after 10 s, as RemoteSequencer's calls do."""
+
+    def __init__(self, inner: LocalSequencer, clock: ManualClock) -> None:
+        self.inner = inner
+        self.is_away = False
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        async def asked(request: Any) -> Any:
+            if self.is_away:
+                await self._clock.sleep(10)
+                raise SequencerUnavailable("away (by the test)")
+            return await getattr(self.inner, name)(request)
+
+        return asked
+
+
+@pytest.mark.parametrize("drain_ms", [0, 30_000])
+def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        local = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1))
+        await local.start()
+        sequencer = SilentSequencer(local, clock)
+        agent = Agent(
+            AgentOptions(listen_port=0),
+            AgentSettings.model_validate({"drain_ms": drain_ms, "quiet_ms": 0}),
+            sequencer=cast(Sequencer, sequencer),
+            store=MemoryStore(clock),
+            clock=clock,
+            entropy=SeededEntropy(2),
+        )
+        await agent.start()
+        topic = cast(Topic, await local.create_topic(CreateTopic("t", 1, {})))
+        sequencer.is_away = True
+        data = batch(b"never committed")
+        submission = Submission(1)
+        agent.services.lanes.submit(
+            [
+                (
+                    TopicPartition(topic.topic_id, 0),
+                    "t",
+                    BufferedBatch(coordinates(read_header(data)), data, submission, 0),
+                )
+            ]
+        )
+        await settle()
+        began = clock.monotonic()
+        draining = asyncio.ensure_future(agent.drain())
+        while not draining.done() and clock.monotonic() < began + 1_000:
+            clock.advance(0.1)
+            await settle()
+        assert draining.done() and draining.exception() is None
+        assert clock.monotonic() - began <= drain_ms / 1000 + DRAIN_MARGIN_SECONDS
+        assert submission.done.done(), "its producer was told to retry"
+        closing = asyncio.ensure_future(local.close())
+        while not closing.done():
+            clock.advance(0.1)
+            await settle()
+
+    asyncio.run(whole())

@@ -169,7 +169,7 @@ class AgentBench:
         await closing
 
     async def _close(self) -> None:
-        await self.services.lanes.close()
+        await self.services.lanes.close(60)
         await self.services.tail.close()
         await self.services.groups.close()
         await self.cache.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from sequencer.api import (
     BatchError,
+    CommitAnswer,
+    CommitRequest,
     FindPartition,
     FindRequest,
     InitProducer,
@@ -171,6 +175,47 @@ def test_past_the_commit_deadline_producers_retry_and_the_lane_goes_on_asking() 
     run(scenario, commit_deadline_ms=1_000)
 
 
+def test_producers_are_told_to_retry_at_the_commit_deadline_also_when_the_sequencer_says_nothing() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        submission = submit(bench, topic, batch(b"1"))
+        await bench.advance(0.9)
+        assert not submission.done.done()
+        await bench.advance(0.2)
+        assert submission.done.done()
+        late = submission.results[0]
+        assert late is not None and late.failure is not None and late.failure.kind == "timeout"
+
+    run(scenario, commit_deadline_ms=1_000)
+
+
+def test_a_number_whose_empty_commit_fails_in_an_unforeseen_way_does_not_hold_up_the_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        really_commit, failures = bench.sequencer.commit, 3
+
+        async def commit(request: CommitRequest) -> CommitAnswer:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise ZeroDivisionError("nobody foresaw this (by the test)")
+            return await really_commit(request)
+
+        monkeypatch.setattr(bench.sequencer, "commit", commit)
+        failed = await result_of(bench, submit(bench, topic, batch(b"1")))
+        assert failed.failure is not None
+        await bench.advance(1)
+        assert failures == 0
+        stored = await result_of(bench, submit(bench, topic, batch(b"2")))
+        assert stored.failure is None and stored.base_offset == 0
+        assert numbers(bench) == [(0, False), (1, True)]
+
+    run(scenario)
+
+
 def test_answered_numbers_are_told_so_that_they_may_be_forgotten() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
@@ -179,6 +224,111 @@ def test_answered_numbers_are_told_so_that_they_may_be_forgotten() -> None:
         assert [commit.answered_below for commit in bench.sequencer.commits] == [0, 1, 2]
 
     run(scenario)
+
+
+# --- what is held while nobody answers -----------------------------------------------------------------
+
+
+class Watched:
+    """Batches whose bytes are counted as long as anybody holds them."""
+
+    def __init__(self, bench: AgentBench, topic: Topic) -> None:
+        self._bench = bench
+        self._topic = topic
+        self._alive: weakref.WeakSet[memoryview] = weakref.WeakSet()
+        self.submissions: list[Submission] = []
+
+    def submit(self, size: int = 100_000) -> None:
+        data = memoryview(batch(b"x" * size))
+        self._alive.add(data)
+        submission = Submission(1)
+        added = BufferedBatch(coordinates(read_header(data)), data, submission, 0)
+        self._bench.services.lanes.submit([(TopicPartition(self._topic.topic_id, 0), "t", added)])
+        self.submissions.append(submission)
+
+    @property
+    def held_bytes(self) -> int:
+        gc.collect()
+        return sum(data.nbytes for data in self._alive)
+
+    @property
+    def waiting(self) -> int:
+        return sum(not submission.done.done() for submission in self.submissions)
+
+
+def test_two_minutes_without_a_sequencer_keep_no_bytes_but_of_producers_that_wait() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        watched = Watched(bench, await bench.topic())
+        bench.sequencer.is_away = True
+        cached = bench.cache.settings.memory_bytes
+        for number in range(480):
+            watched.submit()
+            await bench.advance(0.25, 0.25)
+            assert bench.lane.unanswered_commits <= 16
+            if number % 40 == 39:
+                assert watched.held_bytes <= watched.waiting * 101_000 + cached
+        assert watched.waiting * 0.25 <= 22, "answered after 20 s at the latest"
+        assert len(bench.lane._inflight) <= 16
+
+        bench.sequencer.is_away = False
+        bench.identity.lease_epoch = (await bench.join("az-a", 1)).lease_epoch
+        await bench.advance(6)
+        watched.submit()
+        await bench.until(watched.submissions[-1].done)
+        stored = watched.submissions[-1].results[0]
+        assert stored is not None and stored.failure is None
+        assert bench.lane.unanswered_commits == 0
+
+    run(scenario, max_unanswered_commits=16)
+
+
+def test_an_upload_that_fails_lets_its_bytes_go_while_its_number_is_not_committed() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        watched = Watched(bench, await bench.topic())
+        bench.sequencer.may_commit.clear()
+        bench.store.outage.is_full = True
+        watched.submit()
+        await settle()
+        assert watched.waiting == 0 and watched.held_bytes == 0
+        assert bench.lane.unanswered_commits == 1
+
+    run(scenario)
+
+
+def test_past_the_bound_of_unanswered_commits_nothing_is_sealed_and_producers_are_told_to_retry() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        for _ in range(4):  # each is one buffer
+            submit(bench, topic, batch(b"x" * 70_000))
+        assert bench.lane.unanswered_commits == 4
+        last = submit(bench, topic, batch(b"x" * 70_000))
+        refused = await result_of(bench, submit(bench, topic, batch(b"1")))
+        assert refused.failure is not None and refused.failure.kind == "timeout"
+        assert bench.lane.unanswered_commits == 4 and not last.done.done()
+        given_up = await result_of(bench, last)
+        assert given_up.failure is not None and given_up.failure.kind == "timeout"
+        bench.sequencer.may_commit.set()
+        await bench.advance(1)
+        assert bench.lane.unanswered_commits == 0
+        stored = await result_of(bench, submit(bench, topic, batch(b"2")))
+        assert stored.failure is None and stored.base_offset == 4
+
+    run(scenario, flush_bytes=64 * 1024, max_unanswered_commits=4, **LINGERING)
+
+
+def test_past_half_of_the_bound_buffers_linger() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        for _ in range(8):
+            submit(bench, topic, batch(b"1"))
+            await bench.advance(0.05, 0.01)
+        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0}
+        await bench.advance(0.4, 0.01)
+        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0, "linger": 1.0}
+
+    run(scenario, max_unanswered_commits=4, linger_ms=500)
 
 
 # --- order -------------------------------------------------------------------------------------------------
@@ -342,12 +492,30 @@ def test_an_old_session_is_rotated_with_nothing_lost() -> None:
     run(scenario, session_rotation_seconds=2)
 
 
+def test_closing_ends_in_time_whatever_the_sequencer_does() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        bench.sequencer.is_away = True
+        submission = submit(bench, topic, batch(b"1"))
+        await settle()
+        closing = asyncio.ensure_future(bench.lane.close(2))
+        await bench.advance(1.9)
+        assert not closing.done() and not submission.done.done()
+        await bench.advance(1.2)
+        assert closing.done() and submission.done.done()
+        told = submission.results[0]
+        assert told is not None and told.failure is not None
+
+    run(scenario)
+
+
 def test_closing_flushes_and_refuses_what_comes_after() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         bench.lane._early_puts.spend(1)
         submission = submit(bench, topic, batch(b"1"))
-        await bench.lane.close()
+        await bench.lane.close(1)
         assert submission.done.done() and flushes(bench) == {"drain": 1.0}
         refused = await result_of(bench, submit(bench, topic, batch(b"2")))
         assert refused.failure is not None and refused.failure.kind == "timeout"
@@ -404,6 +572,20 @@ def test_a_gap_that_never_closes_is_told_after_its_deadline() -> None:
         refused = await result_of(bench, early)
         assert refused.error in (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
         assert await high_watermark(bench, topic) == 0
+
+    run(scenario, gap_deadline_ms=1_000)
+
+
+def test_a_gap_is_told_to_retry_at_its_deadline_also_when_the_sequencer_is_away() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, producer = await bench.topic(), await producer_of(bench)
+        early = submit(bench, topic, batch(b"2", producer=producer, sequence=7))
+        await bench.advance(0.1)
+        bench.sequencer.may_commit.clear()
+        await bench.advance(1.2)
+        assert early.done.done()
+        told = early.results[0]
+        assert told is not None and told.failure is not None and told.failure.kind == "timeout"
 
     run(scenario, gap_deadline_ms=1_000)
 
