@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -104,9 +105,13 @@ class Network:
             weather=weather,
             address=address,
             far=process.context,
+            later=self._later,
         )
         self._links.setdefault(process.name, []).append(link)
         return await link.connect(receiver)
+
+    def _later(self, delay: float, arrive: Callable[..., None], context: Context, frame: bytes) -> None:
+        self._loop.call_later(delay, arrive, frame, context=context)
 
     # --- Kafka
 

@@ -6,7 +6,7 @@ What arrives is handled in the context of the side that it arrives at, so that a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 
@@ -28,8 +28,15 @@ class Weather:
     is_down: bool = False
 
 
+Later = Callable[[float, Callable[..., None], Context, bytes], None]
+"""Calls a function with bytes after so many seconds, in a context."""
+
+
 class SimulatedLink:
-    """A way to an RpcServer in the same loop. `far`: the context that the server runs in (the caller's own if None)."""
+    """A way to an RpcServer in the same loop. `far`: the context that the server runs in (the caller's own if None).
+
+    `later`: how frames travel; by default each sleeps on the clock in a task of its own.
+    """
 
     def __init__(
         self,
@@ -40,8 +47,11 @@ class SimulatedLink:
         weather: Weather | None = None,
         address: str = "simulated:1",
         far: Context | None = None,
+        later: Later | None = None,
     ) -> None:
         self._far = far
+        self.later = later or self._sleep_and_call
+        self._travelling: set[asyncio.Task[None]] = set()
         self.weather = weather or Weather()
         self._server = server
         self._clock = clock
@@ -71,6 +81,17 @@ class SimulatedLink:
             near.abort()
         self._pipes.clear()
 
+    def _sleep_and_call(
+        self, delay: float, arrive: Callable[..., None], context: Context, frame: bytes
+    ) -> None:
+        async def travel() -> None:
+            await self._clock.sleep(delay)
+            arrive(frame)
+
+        task = asyncio.create_task(travel(), context=context)
+        self._travelling.add(task)
+        task.add_done_callback(self._travelling.discard)
+
 
 class _End:
     """One end of a connection. What it sends arrives at the other end's receiver."""
@@ -81,8 +102,8 @@ class _End:
         self.receiver: Receiver
         self.is_over = False
         self._link = link
-        self._travelling: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None
+        self._travelling = 0
+        self._is_closing = False
 
     def send(self, frame: Sequence[Buffer]) -> None:
         if self.is_over:
@@ -93,36 +114,35 @@ class _End:
         copies += copies and entropy.fraction() < weather.repetition
         for _ in range(copies):
             delay = weather.min_delay_s + entropy.fraction() * (weather.max_delay_s - weather.min_delay_s)
-            task = asyncio.create_task(self._travel(whole, delay), context=self.other.context.copy())
-            self._travelling.add(task)
-            task.add_done_callback(self._travelling.discard)
+            self._travelling += 1
+            self._link.later(delay, self._arrive, self.other.context.copy(), whole)
 
     def room(self) -> asyncio.Future[None] | None:
         return None
 
     def close(self) -> None:
         if not self.is_over:
-            self.is_over = True
-            task = asyncio.create_task(self._end_after(set(self._travelling)))
-            self._closing = task
+            self.is_over = self._is_closing = True
             self._tell("closed by this side")
+            self._end_when_empty()
 
     def abort(self) -> None:
         self._end("reset by the peer")
 
-    async def _travel(self, whole: bytes, delay: float) -> None:
-        await self._link._clock.sleep(delay)
+    def _arrive(self, whole: bytes) -> None:
+        self._travelling -= 1
         other = self.other
-        if other.is_over:
-            return
-        if len(whole) > other.receiver.frame_limit():
-            other.abort()
-            return
-        other.receiver.received(memoryview(whole))
+        if not other.is_over:
+            if len(whole) > other.receiver.frame_limit():
+                other.abort()
+            else:
+                other.receiver.received(memoryview(whole))
+        self._end_when_empty()
 
-    async def _end_after(self, travelling: set[asyncio.Task[None]]) -> None:
-        await asyncio.gather(*travelling, return_exceptions=True)
-        self._end("closed by the peer")
+    def _end_when_empty(self) -> None:
+        """A side that closes ends the connection once what it sent has arrived."""
+        if self._is_closing and not self._travelling:
+            self._end("closed by the peer")
 
     def _end(self, reason: str) -> None:
         for end in (self, self.other):
