@@ -50,6 +50,7 @@ from sequencer.api import (
 )
 from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
+from tailrace.keepers import outlived
 from tailrace.object_store.api import Buffer, ObjectStore
 from tailrace.rpc import (
     CallFailed,
@@ -291,35 +292,39 @@ class Agent:
     async def _keep_lease(self, lease: AgentLease) -> None:
         """Renew at a third of the lease; re-register when it was lost to time; stop when it was taken."""
         pause = lease.lease_ms / 3000
-        while True:
+        is_ending = False
+        while not is_ending:
             await self._clock.sleep(pause)
-            identity, asked_at = self.services.identity, self._clock.monotonic()
-            try:
-                renewed = await self._sequencer.renew_agent(
-                    RenewAgent(identity.broker_id, identity.lease_epoch, self._draining)
+            with outlived(log, "the agent's lease could not be renewed", SequencerError):
+                is_ending = await self._renew_lease()
+
+    async def _renew_lease(self) -> bool:
+        """One renewal; whether the process is to end."""
+        identity, asked_at = self.services.identity, self._clock.monotonic()
+        try:
+            renewed = await self._sequencer.renew_agent(
+                RenewAgent(identity.broker_id, identity.lease_epoch, self._draining)
+            )
+            self._check_incarnation(renewed.incarnation)
+            await self.catalog.refresh()
+        except IncarnationChanged as error:
+            identity.valid_until = self._clock.monotonic()
+            self._end(f"the cluster's database is another one than this agent knew: {error}")
+            return True
+        except LeaseLost as error:
+            identity.valid_until = self._clock.monotonic()
+            if await self._is_taken():
+                info = identity.info
+                self._end(
+                    f"another agent has taken the lease of {info.host}:{info.port}; two agents can't be advertised "
+                    f"at one address, give each its own (--advertise): {error}"
                 )
-                self._check_incarnation(renewed.incarnation)
-                await self.catalog.refresh()
-            except IncarnationChanged as error:
-                identity.valid_until = self._clock.monotonic()
-                self._end(f"the cluster's database is another one than this agent knew: {error}")
-                return
-            except LeaseLost as error:
-                identity.valid_until = self._clock.monotonic()
-                if await self._is_taken():
-                    info = identity.info
-                    self._end(
-                        f"another agent has taken the lease of {info.host}:{info.port}; two agents can't be advertised "
-                        f"at one address, give each its own (--advertise): {error}"
-                    )
-                    return
-                await self._register_again()
-                continue
-            except SequencerError as error:
-                log.warning("the agent's lease could not be renewed", error=str(error))
-                continue
-            identity.valid_until = asked_at + renewed.lease_ms / 1000
-            await self._peers.retain(self.catalog.snapshot.ring)
+                return True
+            await self._register_again()
+            return False
+        identity.valid_until = asked_at + renewed.lease_ms / 1000
+        await self._peers.retain(self.catalog.snapshot.ring)
+        return False
 
     def _check_incarnation(self, incarnation: int) -> None:
         """Raise IncarnationChanged: what this agent remembers is of a database that was lost and recovered."""

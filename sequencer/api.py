@@ -42,6 +42,13 @@ class SequencerOverloaded(SequencerError):
     code = "overloaded"
 
 
+class RequestFailed(SequencerError):
+    """This request can't be carried out, for a reason that nobody foresaw: its values don't fit the database, or a bug.
+    It changed nothing. Asked again, it fails again."""
+
+    code = "request_failed"
+
+
 class IncarnationChanged(SequencerError):
     """The database is another (older or recovered) one than this caller knew: drop all state and stop."""
 
@@ -153,7 +160,7 @@ class SwapRefused(SequencerError):
 ERRORS: dict[str, type[SequencerError]] = {
     error.code: error
     for error in (
-        SequencerError, SequencerUnavailable, SequencerOverloaded, IncarnationChanged, SessionClosed,
+        SequencerError, SequencerUnavailable, SequencerOverloaded, RequestFailed, IncarnationChanged, SessionClosed,
         CommitExpected, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
         OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, ProducerFenced,
         InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState, InvalidTransactionTimeout,

@@ -7,6 +7,10 @@ is the next group.
 
 A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (ask again with
 the same ids), and the state is loaded anew from the store before anything else is decided.
+
+A request that can't be carried out, in a way that was not foreseen, fails alone. An error while it is decided leaves
+nothing behind. A group whose rows the store refuses is performed again in halves, until what is refused is one
+request; nothing was written, so the state stays.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 from uuid import UUID
+
+import structlog
 
 from sequencer import compaction, garbage, groups, leases, retention, sessions, topics, transactions
 from sequencer.api import (
@@ -62,6 +68,7 @@ from sequencer.api import (
     InitProducer,
     KnownKeys,
     Lags,
+    LeaseLost,
     LoadGroup,
     LocateGroup,
     Metadata,
@@ -81,6 +88,7 @@ from sequencer.api import (
     ProducerQuery,
     ProducersAnswer,
     RenewAgent,
+    RequestFailed,
     RetentionSummary,
     RunsAnswer,
     SaveGroup,
@@ -123,8 +131,12 @@ from sequencer.rows import (
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, PRODUCER_ID, RING_GENERATION, Draft, HotState
+from sequencer.term import Term
 from tailrace.clock import Clock, Entropy
+from tailrace.keepers import cause_of, outlived
 from tailrace.object_store.api import StoreError
+
+_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Decide = Callable[[Draft], Any]
@@ -146,6 +158,13 @@ class _Change:
     commit: CommitRequest | None = None
     is_taken: bool = False
     is_given_up: bool = False
+
+    @property
+    def name(self) -> str:
+        """The request's name, for the log."""
+        if self.commit is not None:
+            return "commit"
+        return getattr(self.decide, "__qualname__", "").removeprefix("LocalSequencer.").partition(".")[0]
 
 
 @dataclass(slots=True)
@@ -177,7 +196,9 @@ class _Metadata:
 class LocalSequencer:
     """The sequencer's interface over a row store. `start` before use, `close` at the end.
 
-    `holder` names this process in the committer's lease; `address` is where others reach it.
+    `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` is a term of
+    its own, under an epoch of its own (sequencer.term). `known_commit` is the newest commit that the caller knows of: a
+    database that ends before it has lost what came after.
     """
 
     def __init__(
@@ -191,6 +212,7 @@ class LocalSequencer:
         holder: str | None = None,
         address: str = "",
         checkpointer: Checkpointer | None = None,
+        known_commit: int = 0,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -200,18 +222,19 @@ class LocalSequencer:
         self._holder = holder or str(entropy.uuid())
         self._address = address
         self._checkpointer = checkpointer
+        self._known_commit = known_commit
         self._lost: SequencerError | None = None
         self._identity = Identity(cluster_id="", incarnation=0, schema_version=0)
         self._state = HotState({})
         self._is_stale = True
-        self._epoch: int | None = None
-        self._lease_until = 0.0
+        self._term = self._new_term()
         self._readying = asyncio.Lock()
         self._queue: deque[_Change] = deque()
         self._arrived = asyncio.Event()
         self._early: dict[UUID, dict[int, _Change]] = {}
         self._forgotten: dict[UUID, None] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._keeping: list[asyncio.Task[None]] = []
         self._is_closed = False
         self._metadata = _Metadata()
         self._recent = RecentRuns(self._settings.max_feed_runs)
@@ -230,26 +253,47 @@ class LocalSequencer:
         self._identity = await self._store.open()
         if self._identity.incarnation <= 0:
             raise IncarnationChanged("this database is being filled by `tailrace recover`; wait, or empty it")
-        await self._be_ready()
-        self._tasks = [asyncio.create_task(self._commit_groups()), asyncio.create_task(self._keep_leases())]
+        self._term = self._new_term()
+        await self._term.begin()
+        self._keeping = [asyncio.create_task(self._term.keep(), name="sequencer: lease")]
+        try:
+            await self._be_ready()
+        except BaseException:
+            await self._end_keeping()
+            raise
+        self._committing = asyncio.create_task(self._commit_groups(), name="sequencer: commits")
+        self._keeping.append(asyncio.create_task(self._expire_in_time(), name="sequencer: expiry"))
+
+    def _new_term(self) -> Term:
+        return Term(
+            self._store,
+            self._clock,
+            holder=f"{self._holder}#{self._entropy.uuid()}",
+            address=self._address,
+            lease_ms=self._settings.committer_lease_ms,
+        )
 
     async def close(self) -> None:
-        """Finish what is being written, refuse the rest, give the lease back. The store stays open."""
+        """Finish what is being written, refuse the rest, give the lease back. The store stays open.
+
+        The lease is renewed until the last write has ended, and given back only then, whatever went wrong before.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._arrived.set()
         self._feed.wake_all()
-        if self._tasks:
-            committing, keeping = self._tasks
-            keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeping
-            await committing
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
         await self._finish_checkpoints()
-        if self._epoch is not None:
-            with suppress(SequencerError):
-                await self._store.release_committer_lease(self._epoch)
+        await self._end_keeping()
+        await self._term.release()
+
+    async def _end_keeping(self) -> None:
+        keeping, self._keeping = self._keeping, []
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
 
     @property
     def lost(self) -> SequencerError | None:
@@ -274,41 +318,58 @@ class LocalSequencer:
         return self._identity
 
     @property
+    def commit_number(self) -> int:
+        """The newest commit that is known."""
+        return max(self._known_commit, self._state.counter(COMMIT_NUMBER))
+
+    @property
+    def epoch(self) -> int:
+        """The fencing epoch of the term."""
+        return self._term.epoch
+
+    @property
     def is_committer(self) -> bool:
         """Whether this process still holds the committer's lease, as far as it can know."""
-        return self._epoch is not None and self._clock.monotonic() < self._lease_until
+        return self._term.left_s > 0
 
     @property
     def lease_left_s(self) -> float:
         """Seconds for which this process surely stays the committer; 0 when it is not."""
-        return 0.0 if self._epoch is None else max(0.0, self._lease_until - self._clock.monotonic())
+        return self._term.left_s
+
+    async def confirm(self, margin_s: float) -> None:
+        """Return once the lease surely holds for more than `margin_s`. Raises SequencerUnavailable."""
+        await self._term.confirm(margin_s)
 
     async def _be_ready(self) -> None:
         """Hold the lease and a state that is the store's, or raise SequencerUnavailable."""
         if self._is_closed:
             raise SequencerUnavailable("the sequencer is closing; ask another")
-        if self.is_committer and not self._is_stale:
+        await self._term.confirm()
+        if not self._is_stale:
             return
         async with self._readying:
-            if not self.is_committer:
-                await self._take_lease()
             if self._is_stale:
-                await self._check_identity()
-                loaded = HotState(await self._store.load())
-                self._check_not_older(loaded)
-                self._state = loaded
-                self._metadata = _Metadata()
-                self._is_stale = False
-                if self._checkpointer is not None and self._epoch is not None:
-                    self._checkpointer.begin(self._identity, self._epoch, self._state)
-                self._recent.clear()
-                self._feed.restart(self._state)
+                await self._load()
+
+    async def _load(self) -> None:
+        await self._check_identity()
+        loaded = HotState(await self._store.load())
+        self._check_not_older(loaded)
+        self._term.check()
+        self._state = loaded
+        self._metadata = _Metadata()
+        self._is_stale = False
+        if self._checkpointer is not None:
+            self._checkpointer.begin(self._identity, self._term.epoch, self._state)
+        self._recent.clear()
+        self._feed.restart(self._state)
 
     def _check_not_older(self, loaded: HotState) -> None:
         """Raise IncarnationChanged where the database has lost what was durable: a standby that lagged leads it now."""
         if self._lost is not None:
             raise self._lost
-        known, found = self._state.counter(COMMIT_NUMBER), loaded.counter(COMMIT_NUMBER)
+        known, found = self.commit_number, loaded.counter(COMMIT_NUMBER)
         if found < known:
             self._lost = IncarnationChanged(
                 f"the database is at commit {found}, and was at {known}: it has lost what came between (a standby that"
@@ -327,33 +388,14 @@ class LocalSequencer:
             )
             raise self._lost
 
-    async def _take_lease(self) -> None:
-        asked_at = self._clock.monotonic()
-        lease_ms = self._settings.committer_lease_ms
-        epoch = await self._store.take_committer_lease(self._holder, self._address, lease_ms)
-        if epoch is None:
-            self._epoch = None
-            self._is_stale = True
-            address = await self._store.committer_address()
-            raise SequencerUnavailable(f"another committer holds the lease: {address or 'address unknown'}")
-        if epoch != self._epoch:
-            self._is_stale = True
-        self._epoch = epoch
-        self._lease_until = asked_at + lease_ms / 1000
-
-    async def _keep_leases(self) -> None:
-        """Renew the committer's lease in time, and end what ran out: leases of agents and sessions, transactions."""
-        while True:
+    async def _expire_in_time(self) -> None:
+        """End what ran out: leases of agents and sessions, transactions."""
+        while self._term.over is None:
             await self._clock.sleep(self._settings.committer_lease_ms / 3000)
-            try:
-                async with self._readying:
-                    await self._take_lease()
-                await self._be_ready()  # if the lease was taken anew: know at once whose database this is
+            with outlived(_log, "what ran out is not ended yet", SequencerError):
+                await self._be_ready()  # also without requests: know at once whose database this is
                 if self._has_expired(await self._store.now_ms()):
                     await self._change(_expire)
-            except SequencerError:
-                # The next request (or the next turn) tries again, and tells its caller if that fails too.
-                continue
 
     def _has_expired(self, now_ms: int) -> bool:
         return (
@@ -365,7 +407,7 @@ class LocalSequencer:
     # --- the committer
 
     def _enqueue(self, change: _Change) -> None:
-        if self._is_closed or not self._tasks:
+        if self._is_closed or self._committing is None:
             raise SequencerUnavailable("the sequencer is not running; ask another")
         if len(self._queue) >= self._settings.max_queued_requests:
             raise SequencerOverloaded(f"{len(self._queue)} requests are queued (max_queued_requests)")
@@ -410,50 +452,106 @@ class LocalSequencer:
         return [change for change in group if not change.is_given_up]
 
     async def _perform(self, group: list[_Change]) -> None:
-        """Decide a group, write it, then show it and answer."""
+        """Perform a group; where its rows are refused, its halves, one after the other."""
         for change in group:
             change.is_taken = True
+        parts = deque([group])
+        while parts:
+            parts.extendleft(reversed(await self._perform_together(parts.popleft())))
+
+    async def _perform_together(self, group: list[_Change]) -> list[list[_Change]]:
+        """Decide a group, write it, then show it and answer. Gives the parts that are to be performed instead."""
         outcomes: list[_Outcome] = []
         try:
-            await self._be_ready()
-            # Should the lease be taken anew meanwhile, the store refuses this epoch: nothing that was decided
-            # on this state is written over what another committer wrote.
-            state, epoch = self._state, self._epoch
-            assert epoch is not None, "a ready committer has an epoch"
-            draft = Draft(state, await self._store.now_ms())
-            await self._look_up_objects(draft, group)
-            for change in group:
-                await self._decide(draft, change, outcomes)
-            if draft.changes:
-                if self._checkpointer is not None:
-                    self._checkpointer.check(draft.changes)
-                await self._write(draft, epoch)
+            draft = await self._decide_and_write(group, outcomes)
         except IncarnationChanged as error:
             self._fail_group(group, outcomes, error)
-            return
+            return []
+        except RequestFailed as error:
+            return self._parts_of(group, outcomes, error)
         except SequencerError as error:
-            self._fail_group(group, outcomes, SequencerUnavailable(f"not committed, ask again: {error}"))
             if not isinstance(error, SequencerUnavailable):
-                self._epoch = None
-            return
-        except Exception as error:  # noqa: BLE001 - the outermost edge: callers get it, the task lives on
-            self._fail_group(group, outcomes, error)
-            return
-        if state is self._state:
-            state.apply(draft.changes)
-            if self._checkpointer is not None:
-                self._checkpointer.written(draft.changes)
-            self._recent.apply(draft.changes, draft.news)
-            self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
+                self._term.end(cause_of(error))
+            self._fail_group(group, outcomes, SequencerUnavailable(f"not committed, ask again: {error}"))
+            return []
+        except Exception as error:  # noqa: BLE001 - the outermost edge: the committer lives on
+            _log.exception("a group failed in a way that was not foreseen", cause=cause_of(error))
+            self._fail_group(
+                group, outcomes, SequencerUnavailable(f"not known to be committed: {cause_of(error)}")
+            )
+            return []
+        try:
+            self._show(draft)
+        except Exception as error:  # noqa: BLE001 - as above
+            # It is written, but this state is not the store's any more, nor is the feed.
+            _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
+            self._term.end(f"what was written can't be shown: {cause_of(error)}")
+            self._fail_group(group, outcomes, SequencerUnavailable("the committer ended; ask again"))
+            return []
         for outcome in outcomes:
             if outcome.error is not None:
                 _fail(outcome.change, outcome.error)
             elif not outcome.change.answer.done():
                 outcome.change.answer.set_result(outcome.value)
+        return []
+
+    async def _decide_and_write(self, group: list[_Change], outcomes: list[_Outcome]) -> Draft:
+        try:
+            await self._be_ready()
+            now_ms = await self._store.now_ms()
+        except RequestFailed as error:  # not for anything in this group
+            raise SequencerUnavailable(str(error)) from error
+        # Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this
+        # state is written over what another committer wrote.
+        draft = Draft(self._state, now_ms)
+        await self._look_up_objects(draft, group)
+        for change in group:
+            await self._decide(draft, change, outcomes)
+        if draft.changes:
+            if self._checkpointer is not None:
+                self._checkpointer.check(draft.changes)
+            await self._write(draft, self._term.epoch)
+        return draft
+
+    def _show(self, draft: Draft) -> None:
+        """Take what was written into the state that readers see."""
+        state = draft.durable
+        if state is not self._state:
+            return  # loaded anew meanwhile
+        state.apply(draft.changes)
+        if self._checkpointer is not None:
+            self._checkpointer.written(draft.changes)
+        self._recent.apply(draft.changes, draft.news)
+        self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
+
+    def _parts_of(
+        self, group: list[_Change], outcomes: list[_Outcome], error: RequestFailed
+    ) -> list[list[_Change]]:
+        """The halves of what the store refused, in the order in which it was decided; one change alone is failed."""
+        changes = [outcome.change for outcome in outcomes] or group
+        if len(changes) > 1:
+            middle = len(changes) // 2
+            return [changes[:middle], changes[middle:]]
+        for change in changes:
+            _fail(change, self._failed(change, error))
+        return []
+
+    def _failed(self, change: _Change, error: Exception) -> RequestFailed:
+        """The error that a change which failed alone is answered."""
+        is_bug = not isinstance(error, RequestFailed)
+        _log.error(
+            "a request failed alone",
+            request=change.name,
+            cause=cause_of(error),
+            exc_info=error if is_bug else None,
+        )
+        return RequestFailed(f"{change.name} can't be carried out: {cause_of(error)}")
 
     async def _write(self, draft: Draft, epoch: int) -> None:
         try:
             await self._store.write(draft.changes, epoch)
+        except (RequestFailed, LeaseLost):
+            raise  # Nothing was written.
         except BaseException:
             self._is_stale = True  # Nobody knows what is in the store now.
             raise
@@ -496,6 +594,8 @@ class LocalSequencer:
             outcomes.append(_Outcome(change, error=error))
         except SequencerError as error:
             outcomes.append(_Outcome(change, error=error))
+        except Exception as error:  # noqa: BLE001 - it fails alone
+            outcomes.append(_Outcome(change, error=self._failed(change, error)))
         else:
             savepoint.keep()
             outcomes.append(_Outcome(change, value))
@@ -548,6 +648,9 @@ class LocalSequencer:
                 if isinstance(error, SessionClosed):
                     waiting = self._early.pop(request.session_id, {})
                     outcomes.extend(_Outcome(early, error=error) for early in waiting.values())
+                return
+            except Exception as error:  # noqa: BLE001 - it fails alone; its number can be committed again
+                outcome.error = self._failed(following, error)
                 return
             if outcome.value is None:
                 outcomes.pop()  # It waits for its turn.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Literal
 from uuid import UUID
 
-from sequencer.api import LeaseLost, ObjectKind, Run, SequencerUnavailable
+from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run, SequencerUnavailable
 from sequencer.batch_table import join_run
 from sequencer.rows import (
     HOT,
@@ -35,7 +35,8 @@ class MemoryRowStore:
     """Rows of one database. It outlives `close`: opened again, it still holds what was written.
 
     Test hooks: `fail_next_write` makes a write raise SequencerUnavailable before or after it took effect;
-    `hold_writes` / `release_writes` keep writes waiting; `writes` counts the transactions written.
+    `hold_writes` / `release_writes` keep writes waiting; `refuse` has rows refused, as a database refuses values
+    that it can't hold; `writes` counts the transactions written.
     """
 
     def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
@@ -52,6 +53,7 @@ class MemoryRowStore:
         self._expires_ms = 0
         self._failures: list[Literal["before", "after"]] = []
         self._gate: asyncio.Event | None = None
+        self._is_refused: Callable[[Row], bool] = lambda row: False
         self.writes = 0
 
     # --- test hooks
@@ -68,6 +70,10 @@ class MemoryRowStore:
         if self._gate is not None:
             self._gate.set()
             self._gate = None
+
+    def refuse(self, is_refused: Callable[[Row], bool]) -> None:
+        """From now on a write with such a row is refused."""
+        self._is_refused = is_refused
 
     # --- identity and the committer's lease
 
@@ -89,14 +95,19 @@ class MemoryRowStore:
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
         now = self._clock.wall_ms()
-        if self._holder != holder:
-            if self._holder is not None and now < self._expires_ms:
-                return None
-            self._epoch += 1
-            self._holder = holder
+        if self._holder not in (None, holder) and now < self._expires_ms:
+            return None
+        self._epoch += 1
+        self._holder = holder
         self._address = address
         self._expires_ms = now + lease_ms
         return self._epoch
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        if epoch != self._epoch or self._holder is None:
+            return False
+        self._expires_ms = self._clock.wall_ms() + lease_ms
+        return True
 
     async def committer_address(self) -> str | None:
         is_live = self._holder is not None and self._clock.wall_ms() < self._expires_ms
@@ -132,6 +143,8 @@ class MemoryRowStore:
             assert kind in KEYS, f"{kind.__name__} is no row"
             for key, row in rows.items():
                 assert row is None or (type(row) is kind and key_of(row) == key), f"{row} under {key}"
+                if row is not None and self._is_refused(row):
+                    raise RequestFailed(f"the database does not take {row}")
         objects = changes.by_kind.get(ObjectRow, {})
         for row in changes.by_kind.get(RunRow, {}).values():
             if isinstance(row, RunRow) and row.kind is not ObjectKind.MARKERS:

@@ -39,11 +39,13 @@ from sequencer.server import SequencerService
 from sequencer.settings import SequencerSettings
 from sequencer.topics import ValidateConfig, accept_any_config
 from tailrace.clock import Clock, Entropy
+from tailrace.keepers import outlived
 from tailrace.object_store.api import ObjectStore, StoreError
 from tailrace.rpc import ClusterIdentity, HelloRefused, KnownCluster, Link, RpcServer, TcpLink
 
 A = TypeVar("A", bound=Value)
 _log = structlog.get_logger(__name__)
+_OVER = "the committer's lease is over; ask again with the same ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class NodeSettings:
     """How often a node that is not the committer tries to become it."""
     margin_s: float = 0.25
     """How long before its lease ends a committer falls silent: for clocks that do not run alike."""
+    confirm_s: float = 0.5
+    """How long a committer whose lease ran out waits for its renewal before it steps down."""
     forward_timeout_s: float = 5.0
     drain_s: float = 2.0
     retention_interval_s: float = 30.0
@@ -99,13 +103,14 @@ class SequencerNode:
         self._link: Callable[[str], Link] = (
             link if link is not None else lambda address: TcpLink(address, client_tls)
         )
-        self._name = f"{self._settings.advertise}#{entropy.uuid()}"
         self._known = KnownCluster()
         self._address = self._settings.advertise
         self._on_lost = on_lost
         self._checkpointer: Checkpointer | None = None
         self._lost: IncarnationChanged | None = None
         self._local: LocalSequencer | None = None
+        self._known_commit = 0
+        self._ending: asyncio.Task[None] | None = None
         self._housekeeping: list[asyncio.Task[None]] = []
         self._leading: asyncio.Task[None] | None = None
         self._doubt: asyncio.Future[None] | None = None
@@ -138,6 +143,8 @@ class SequencerNode:
             self._leading.cancel()
             await asyncio.gather(self._leading, return_exceptions=True)
         await self._step_down("this node is closing")
+        if self._ending is not None:
+            await asyncio.gather(self._ending, return_exceptions=True)
         if self._forwarder is not None:
             await self._forwarder[1].close()
 
@@ -182,16 +189,36 @@ class SequencerNode:
             else:
                 pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
             await wait_for(self._clock, self._doubt, pause)
+            with outlived(_log, "a sequencer node's turn failed"):
+                await self._take_turn()
+
+    async def _take_turn(self) -> None:
+        """Be lost, step down, or try to lead, where it is time for it."""
+        local = self._local
+        if local is not None and local.lost is not None:
+            await self._be_lost(str(local.lost))
+            return
+        if local is not None and not self.is_committer:
             try:
-                if self._local is not None and self._local.lost is not None:
-                    await self._be_lost(str(self._local.lost))
-                    return
-                if self._local is not None and not self.is_committer:
-                    await self._step_down("the committer's lease is over; ask the next one")
-                if self._local is None:
-                    await self._try_to_lead()
-            except Exception:  # noqa: BLE001 - the outermost edge: a node must go on trying
-                _log.exception("a sequencer node's turn failed")
+                await self._confirm(local)
+            except SequencerUnavailable as error:
+                await self._step_down(f"the committer's lease is over ({error}); ask the next one")
+        if self._local is None:
+            await self._try_to_lead()
+
+    async def _confirm(self, local: LocalSequencer) -> None:
+        """Return once the lease surely holds: after a renewal, where it ran out while this process was busy or stopped.
+
+        Raises SequencerUnavailable: another has it, or the database did not answer in time.
+        """
+        confirmed = asyncio.ensure_future(local.confirm(self._settings.margin_s))
+        try:
+            if not await wait_for(self._clock, confirmed, self._settings.confirm_s):
+                raise SequencerUnavailable("the database did not confirm the committer's lease in time")
+            await confirmed
+        finally:
+            confirmed.cancel()
+            await asyncio.gather(confirmed, return_exceptions=True)
 
     async def _try_to_lead(self) -> None:
         checkpointer = self._make_checkpointer()
@@ -201,28 +228,33 @@ class SequencerNode:
             self._entropy,
             self._sequencer_settings,
             self._validate_config,
-            holder=self._name,
+            holder=self._address,
             address=self._address,
             checkpointer=checkpointer,
+            known_commit=self._known_commit,
         )
         try:
-            try:
-                await local.start()
-            finally:
-                # Also where another commits: what this node knew may be of a database that was lost.
-                self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
-            if checkpointer is not None:
-                await _open(checkpointer)
-            elif self._object_store is not None:
-                await forget_checkpoints(self._object_store, local.identity.cluster_id)
+            await self._begin(local, checkpointer)
         except (IncarnationChanged, HelloRefused) as error:
-            await local.close()
+            await self._end(local)
             await self._be_lost(str(error))
-            return
         except (SequencerError, StoreError) as error:
-            await local.close()
+            await self._end(local)
             await self._look_for_committer(error)
-            return
+        except BaseException:
+            await self._end(local)
+            raise
+
+    async def _begin(self, local: LocalSequencer, checkpointer: Checkpointer | None) -> None:
+        try:
+            await local.start()
+        finally:
+            # Also where another commits: what this node knew may be of a database that was lost.
+            self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
+        if checkpointer is not None:
+            await _open(checkpointer)
+        elif self._object_store is not None:
+            await forget_checkpoints(self._object_store, local.identity.cluster_id)
         self._local, self._checkpointer = local, checkpointer
         self._committer = ""
         self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
@@ -233,6 +265,12 @@ class SequencerNode:
                 asyncio.create_task(self._collect(local, self._object_store), name="collection")
             )
         _log.info("this node is the committer", address=self._address)
+
+    async def _end(self, local: LocalSequencer) -> None:
+        """End a term, to its end even when whoever waits for it is cancelled."""
+        self._known_commit = max(self._known_commit, local.commit_number)
+        self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
+        await asyncio.shield(self._ending)
 
     def _make_checkpointer(self) -> Checkpointer | None:
         settings = self._sequencer_settings
@@ -279,7 +317,7 @@ class SequencerNode:
         for task in housekeeping:
             task.cancel()
         await asyncio.gather(*housekeeping, return_exceptions=True)
-        await local.close()
+        await self._end(local)
 
     def _raise_doubt(self) -> None:
         if self._doubt is not None and not self._doubt.done():
@@ -294,30 +332,37 @@ class SequencerNode:
         local = self._local
         if local is None:
             raise NotCommitter(self._committer)
-        if not self.is_committer:
-            self._raise_doubt()
-            raise NotCommitter("")
         task = cast("asyncio.Task[object] | None", asyncio.current_task())
         assert task is not None, "called in a task"
         ticket = object()
         self._waiting[ticket] = task
         try:
+            if not self.is_committer:
+                await self._confirm_or_refuse(local, NotCommitter(""))
             value: A = await getattr(local, method)(request)
+            if local is not self._local or not self.is_committer:
+                # True when it was read if the lease is confirmed now: nobody else has committed since.
+                await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
         except asyncio.CancelledError:
             if self._local is local or ticket in self._waiting:
                 raise  # our caller was cancelled, not we by `_step_down`
             if task.uncancel() > 0:
                 raise
-            raise SequencerUnavailable("the committer's lease is over; ask again with the same ids") from None
+            raise SequencerUnavailable(_OVER) from None
         except IncarnationChanged:
             self._raise_doubt()
             raise
         finally:
             self._waiting.pop(ticket, None)
-        if local is not self._local or not self.is_committer:
-            self._raise_doubt()
-            raise SequencerUnavailable("the committer's lease is over; ask again with the same ids")
+            if not self.is_committer:
+                self._raise_doubt()
         return value
+
+    async def _confirm_or_refuse(self, local: LocalSequencer, refusal: SequencerUnavailable) -> None:
+        try:
+            await self._confirm(local)
+        except SequencerUnavailable:
+            raise refusal from None
 
     async def _ask_anyone(self, method: str, request: Value, answer: type[A]) -> A:
         try:
@@ -355,19 +400,14 @@ class SequencerNode:
     async def _apply_retention(self, local: LocalSequencer) -> None:
         while True:
             await self._clock.sleep(self._settings.retention_interval_s)
-            try:
+            with outlived(_log, "retention is put off", SequencerError):
                 await local.apply_retention(Empty())
-            except SequencerError as error:
-                _log.warning("retention is put off", reason=str(error))
 
     async def _collect(self, local: LocalSequencer, objects: ObjectStore) -> None:
         while True:
             await self._clock.sleep(self._settings.collection_interval_s)
-            try:
+            with outlived(_log, "garbage collection is put off", SequencerError, StoreError):
                 done = await collect(local, objects, self._clock)
-            except (SequencerError, StoreError) as error:
-                _log.warning("garbage collection is put off", reason=str(error))
-            else:
                 if done.objects_deleted or done.orphans_deleted:
                     _log.info(
                         "garbage is collected", objects=done.objects_deleted, orphans=done.orphans_deleted

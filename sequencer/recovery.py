@@ -138,7 +138,7 @@ async def recover(
             return plan.report
         await check_is_empty(rows)
         await write_cluster_file(store, identity)
-        await _fill(rows, plan.rows, identity, holder, epoch)
+        await _fill(rows, plan.rows, identity, epoch)
         await _export(store, rows, clock, epoch, settings or SequencerSettings())
         return plan.report
     finally:
@@ -146,9 +146,7 @@ async def recover(
             await rows.release_committer_lease(epoch)
 
 
-async def _fill(
-    rows: RowStore, planned: CheckpointedRows, identity: Identity, holder: str, epoch: int
-) -> None:
+async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, epoch: int) -> None:
     await rows.adopt(identity.cluster_id, 0, epoch)
     # Objects before the runs that name them.
     for kind in KEYS:
@@ -157,7 +155,7 @@ async def _fill(
             changes = Changes()
             for row in found[first : first + WRITTEN_AT_ONCE]:
                 changes.put(row)
-            if await rows.take_committer_lease(holder, "", LEASE_MS) != epoch:
+            if not await rows.renew_committer_lease(epoch, LEASE_MS):
                 raise SequencerError(
                     "another took the database's lease while it was filled; empty it and begin anew"
                 )

@@ -330,8 +330,10 @@ class RowStore(Protocol):
     """Durable rows. The reference is `sequencer.memory.MemoryRowStore`; SQL is
     `sequencer.sql.store.SqlRowStore`.
 
-    Raises sequencer.api.SequencerUnavailable when the database is away, LeaseLost from `write` when another
-    committer has taken over.
+    Raises:
+        SequencerUnavailable: the database is away; whether a write took effect is not known.
+        RequestFailed: the database refuses the values that it was given. Nothing was written.
+        LeaseLost: by a write; another committer has taken over. Nothing was written.
     """
 
     async def open(self) -> Identity:
@@ -352,7 +354,13 @@ class RowStore(Protocol):
         ...
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
-        """Become (or stay) the committer: the fencing epoch, or None while another holds the lease."""
+        """Become the committer: a fencing epoch that nobody had before, or None while another holds the lease.
+        A write that has begun under an older epoch is over when this returns."""
+        ...
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        """Keep the lease that was taken with this epoch, also late; False when it was given back or taken by another.
+        Waits for no write."""
         ...
 
     async def committer_address(self) -> str | None:

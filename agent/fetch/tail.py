@@ -13,6 +13,7 @@ import structlog
 
 from sequencer.api import FeedRequest, Sequencer, SequencerError
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.tail")
 
@@ -66,20 +67,23 @@ class Tail:
             if not self._waiting:
                 self._anyone.clear()
                 await self._anyone.wait()
-            asked = self._commit_number
-            try:
-                answer = await self._sequencer.feed(FeedRequest(asked, [], FEED_WAIT_MS))
-            except SequencerError as error:
-                log.warning("the feed is silent; waiting fetches ask the sequencer", error=str(error))
+            is_silent = True
+            with outlived(log, "the feed is silent; waiting fetches ask the sequencer", SequencerError):
+                await self._take_news()
+                is_silent = False
+            if is_silent:
                 self._wake(list(self._waiting))
                 await self._clock.sleep(0.5)
-                continue
-            if answer.reset:
-                self._wake(list(self._waiting))
-            else:
-                self._wake([(news.topic_id, news.partition) for news in answer.news])
-            if self._commit_number == asked:  # nobody asked for an earlier one meanwhile
-                self._commit_number = answer.commit_number
+
+    async def _take_news(self) -> None:
+        asked = self._commit_number
+        answer = await self._sequencer.feed(FeedRequest(asked, [], FEED_WAIT_MS))
+        if answer.reset:
+            self._wake(list(self._waiting))
+        else:
+            self._wake([(news.topic_id, news.partition) for news in answer.news])
+        if self._commit_number == asked:  # nobody asked for an earlier one meanwhile
+            self._commit_number = answer.commit_number
 
     def _wake(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:

@@ -44,6 +44,7 @@ from sequencer.api import (
 )
 from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
+from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.groups")
 
@@ -403,19 +404,23 @@ class GroupCoordinator:
             await wait_for(
                 self._clock, self._due_sooner, min(max(wait, MIN_WAIT_SECONDS), LEASE_LOOK_SECONDS)
             )
-            if self._identity().lease_epoch != epoch:
-                epoch = self._identity().lease_epoch
-                for held in [each for each in self._held.values() if each.lease_epoch != epoch]:
-                    self._forget(held)
-            now = self._clock.monotonic()
-            while self._due and self._due[0][0] <= now:
-                _, group_id = heapq.heappop(self._due)
-                held_now = self._held.get(group_id)
-                if held_now is not None and held_now.armed_at is not None and held_now.armed_at <= now:
-                    held_now.armed_at = None
-                    task = asyncio.create_task(self._expire(held_now))
-                    self._steps.add(task)
-                    task.add_done_callback(self._stepped)
+            with outlived(log, "groups' deadlines could not be looked at"):
+                if self._identity().lease_epoch != epoch:
+                    epoch = self._identity().lease_epoch
+                    for held in [each for each in self._held.values() if each.lease_epoch != epoch]:
+                        self._forget(held)
+                self._expire_due()
+
+    def _expire_due(self) -> None:
+        now = self._clock.monotonic()
+        while self._due and self._due[0][0] <= now:
+            _, group_id = heapq.heappop(self._due)
+            held_now = self._held.get(group_id)
+            if held_now is not None and held_now.armed_at is not None and held_now.armed_at <= now:
+                held_now.armed_at = None
+                task = asyncio.create_task(self._expire(held_now))
+                self._steps.add(task)
+                task.add_done_callback(self._stepped)
 
     async def _expire(self, held: _Held) -> None:
         async with held.lock:

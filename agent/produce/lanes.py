@@ -54,6 +54,7 @@ from sequencer.api import (
 from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
+from tailrace.keepers import outlived
 from tailrace.mixed_object import SealedObject, seal
 from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull, StoreRefused
 
@@ -616,29 +617,29 @@ class Lane:
         while True:
             self._session_is_gone = asyncio.get_running_loop().create_future()
             await wait_for(self._clock, self._session_is_gone, pause)
-            try:
-                session, now = self._session, self._clock.monotonic()
-                if session is None:
-                    await self._open_session()
-                elif now - session.opened_at >= self._settings.session_rotation_seconds:
-                    await self._open_session()
-                    self._spawn(self._retire(session))
-                else:
-                    grant = await self._sequencer.renew_session(SessionRef(session.session_id))
-                    session.no_put_after = self._no_put_after(grant, now)
-                    pause = min(max(grant.lease_ms / 5000, 0.05), 1.0)
-            except SessionClosed as error:
-                log.warning(
-                    "the upload session was closed; opening another", lane=self._number, error=str(error)
-                )
-                if self._session is session and session is not None:
-                    self._forget(session)
-            except LeaseLost as error:
-                log.warning(
-                    "no upload session without the agent's lease", lane=self._number, error=str(error)
-                )
-            except Exception as error:  # noqa: BLE001 - the keeper of a lane outlives whatever a renewal meets
-                log.warning("the upload session could not be renewed", lane=self._number, error=repr(error))
+            with outlived(log, "the upload session could not be renewed", SequencerError, lane=self._number):
+                pause = await self._renew_session(pause)
+
+    async def _renew_session(self, pause: float) -> float:
+        """One turn of `_keep_session`; seconds until the next."""
+        session, now = self._session, self._clock.monotonic()
+        try:
+            if session is None:
+                await self._open_session()
+            elif now - session.opened_at >= self._settings.session_rotation_seconds:
+                await self._open_session()
+                self._spawn(self._retire(session))
+            else:
+                grant = await self._sequencer.renew_session(SessionRef(session.session_id))
+                session.no_put_after = self._no_put_after(grant, now)
+                return min(max(grant.lease_ms / 5000, 0.05), 1.0)
+        except SessionClosed as error:
+            log.warning("the upload session was closed; opening another", lane=self._number, error=str(error))
+            if self._session is session and session is not None:
+                self._forget(session)
+        except LeaseLost as error:
+            log.warning("no upload session without the agent's lease", lane=self._number, error=str(error))
+        return pause
 
     async def _retire(self, session: Session) -> None:
         """Close a rotated session once its last number is answered."""

@@ -22,7 +22,8 @@ class Database(Protocol):
     """One database. Every method is one transaction.
 
     Raises SequencerUnavailable when the database can't be reached, or can't answer in time, or has no room;
-    whether the transaction was applied is then unknown. Anything else is a bug, and comes as it is.
+    whether the transaction was applied is then unknown. Raises RequestFailed when it refuses the values that it is
+    given: nothing was applied.
     """
 
     @property

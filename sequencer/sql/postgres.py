@@ -14,17 +14,19 @@ from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from sequencer.api import LeaseLost, SequencerUnavailable
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.rows import Changes, CounterRow
 from sequencer.sql.database import TableStatements, Values, split_changes, table_statements
 from sequencer.sql.migrate import migrate as migrate_tables
 from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
 from sequencer.state import COMMIT_NUMBER
 from tailrace.clock import Clock
+from tailrace.keepers import cause_of
 
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 10.0
@@ -55,10 +57,14 @@ _AWAY = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 
+_UNFIT = (asyncpg.DataError, OverflowError, ValueError, msgspec.MsgspecError)
+"""What the driver and the encoders say of values that have no place in a column."""
+
 _FENCE = f"""
     select committer_epoch, (select value from counters where name = '{COMMIT_NUMBER}')
-    from cluster where id = 1 for share
+    from cluster where id = 1 for key share
 """
+"""Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
 _RUNS_FROM = f"""
     select q.ordinal, {RUN_COLUMNS}
     from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
@@ -135,7 +141,7 @@ class PostgresDatabase:
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
         async with self._connection() as connection:
             now = _NOW if self._clock is None else f"{self._clock.wall_ms()}::bigint"
-            found: list[Values] = await connection.fetch(statement.replace("{now}", now), *arguments)
+            found: list[Values] = await connection.fetch(_in_full(statement, now), *arguments)
             return found
 
     async def fetch_among(
@@ -146,7 +152,7 @@ class PostgresDatabase:
     async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
         async with self._connection() as connection:
             # A write whose answer was lost may still be on its way to its end, under this lock: see what it did.
-            await connection.execute("select from cluster where id = 1 for no key update")
+            await connection.execute("select from cluster where id = 1 for update")
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 return [await connection.fetch(statement) for statement in statements]
 
@@ -214,24 +220,42 @@ class PostgresDatabase:
         with self._unavailable():
             if self._pool is None:
                 raise SequencerUnavailable(f"{self._name}: not opened")
-            async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
+            try:
+                connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
+            except (
+                asyncpg.PostgresError
+            ) as error:  # whatever keeps us from connecting says nothing of a request
+                raise self._away(error) from error
+            try:
                 yield connection
+            finally:
+                await self._pool.release(connection)
 
     @contextmanager
     def _unavailable(self) -> Iterator[None]:
         try:
             yield
-        except asyncpg.DataError:
-            raise  # also an InterfaceError: an argument that doesn't fit, a bug
+        except _UNFIT as error:
+            raise self._refused(error) from error
         except _AWAY as error:
             raise self._away(error) from error
+        except asyncpg.PostgresError as error:
+            raise self._refused(error) from error
         except sa.exc.DBAPIError as error:
             if isinstance(error.driver_exception, _AWAY):
                 raise self._away(error.driver_exception) from error
             raise
 
+    def _refused(self, error: BaseException) -> RequestFailed:
+        """The server has ended the transaction: nothing was written."""
+        return RequestFailed(f"{self._name} does not take it: {cause_of(error)}")
+
     def _away(self, error: BaseException) -> SequencerUnavailable:
         return SequencerUnavailable(f"{self._name}: {error or 'no answer in time'} ({type(error).__name__})")
+
+
+def _in_full(statement: str, now: str) -> str:
+    return statement.replace("{now}", now).replace("{for_update}", "for update")
 
 
 def _upsert(table: TableStatements) -> str:

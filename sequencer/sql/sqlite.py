@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import StaticPool
 
-from sequencer.api import LeaseLost, SequencerUnavailable
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.rows import Changes
 from sequencer.sql.database import Values, split_changes, table_statements
 from sequencer.sql.migrate import migrate as migrate_tables
 from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
 from tailrace.clock import Clock
+from tailrace.keepers import cause_of
 
 BUSY_SECONDS = 5.0
 """How long to wait for another process that writes to the same file."""
@@ -40,6 +42,9 @@ _AWAY = {
     sqlite3.SQLITE_READONLY: "it is read-only",
     sqlite3.SQLITE_NOMEM: "there is no memory",
 }
+
+_UNFIT = (OverflowError, ValueError, msgspec.MsgspecError)
+"""What the driver and the encoders say of values that have no place in a column."""
 
 _RUNS_FROM = f"""
     select {RUN_COLUMNS} from runs r left join objects o on o.object_id = r.object_id
@@ -176,7 +181,8 @@ class SqliteDatabase:
         return await asyncio.get_running_loop().run_in_executor(executor, guarded)
 
     def _query(self, engine: sa.Engine, statement: str, arguments: tuple[Any, ...]) -> list[Values]:
-        numbered = statement.replace("{now}", str(self._clock.wall_ms())).replace("$", "?")
+        plain = statement.replace("{now}", str(self._clock.wall_ms())).replace("{for_update}", "")
+        numbered = plain.replace("$", "?")
         with engine.begin() as connection:
             result = connection.exec_driver_sql(numbered, arguments)
             return list(result.all()) if result.returns_rows else []
@@ -217,7 +223,9 @@ def _unavailable(path: Path | None) -> Iterator[None]:
         code = getattr(error.orig, "sqlite_errorcode", None)
         why = None if code is None else _AWAY.get(code & 0xFF)
         if why is None:
-            raise
+            raise RequestFailed(f"the database refuses it: {error.orig}") from error
         raise SequencerUnavailable(f"the database {path or 'in memory'}: {why} ({error.orig})") from error
     except OSError as error:
         raise SequencerUnavailable(f"the database {path}: {error}") from error
+    except _UNFIT as error:
+        raise RequestFailed(f"the database does not take it: {cause_of(error)}") from error

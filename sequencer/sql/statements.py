@@ -1,4 +1,5 @@
-"""The queries, for both databases: `$n` are arguments, `{now}` the database's clock, `{among}` a set."""
+"""The queries, for both databases: `$n` are arguments, `{now}` the database's clock, `{among}` a set,
+`{for_update}` a lock on the rows that are selected (nothing on SQLite, where a transaction that writes is alone)."""
 
 from __future__ import annotations
 
@@ -20,15 +21,24 @@ ADOPT = """
 """
 IDENTITY = "select cluster_id, incarnation, schema_version from cluster where id = 1"
 
-# Who holds it keeps its epoch, also late, as long as nobody else took it.
+# Every one who takes it has a new epoch. The row is locked first (on PostgreSQL): see FENCE there.
 TAKE_COMMITTER_LEASE = """
+    with free as (
+        select id from cluster where id = 1 and (committer_holder = $1 or committer_expires_ms <= {now}) {for_update}
+    )
     update cluster set
-        committer_epoch = committer_epoch + case when committer_holder = $1 then 0 else 1 end,
+        committer_epoch = committer_epoch + 1,
         committer_holder = $1,
         committer_address = $2,
         committer_expires_ms = {now} + cast($3 as bigint)
-    where id = 1 and (committer_holder = $1 or committer_expires_ms <= {now})
+    where id in (select id from free)
     returning committer_epoch
+"""
+# Who holds it keeps it, also late, as long as nobody else took it.
+RENEW_COMMITTER_LEASE = """
+    update cluster set committer_expires_ms = {now} + cast($2 as bigint)
+    where id = 1 and committer_epoch = $1 and committer_holder <> ''
+    returning id
 """
 COMMITTER_ADDRESS = "select committer_address from cluster where id = 1 and committer_expires_ms > {now}"
 RELEASE_COMMITTER_LEASE = """

@@ -87,7 +87,8 @@ def open_row_store(
 class SqlRowStore:
     """`sequencer.rows.RowStore` in SQL.
 
-    A `write` that raises SequencerUnavailable, or is cancelled, may have been applied: only a `load` tells.
+    A `write` that raises SequencerUnavailable, or is cancelled, may have been applied: only a `load` tells. One that
+    raises RequestFailed or LeaseLost has written nothing.
 
     Args:
         url: see `open_database`.
@@ -150,6 +151,9 @@ class SqlRowStore:
             statements.TAKE_COMMITTER_LEASE, self._text(holder), self._text(address), lease_ms
         )
         return int(taken[0][0]) if taken else None
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        return bool(await self._database.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms))
 
     async def committer_address(self) -> str | None:
         found = await self._database.fetch(statements.COMMITTER_ADDRESS)

@@ -25,7 +25,7 @@ from sequencer.checkpointer import write_cluster_file
 from sequencer.client import RemoteSequencer
 from sequencer.memory import MemoryRowStore
 from sequencer.node import NodeSettings, SequencerNode
-from sequencer.rows import Identity
+from sequencer.rows import Identity, Row
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.memory import MemoryStore
 from tests.support.simulated_link import SimulatedLink
@@ -47,6 +47,18 @@ class Cut:
             return await method(*arguments, **named)
 
         return call
+
+
+class SlowLoads(MemoryRowStore):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.loads = 0
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        self.loads += 1
+        for _ in range(60):
+            await self._clock.sleep(1.0)
+        return await super().load()
 
 
 class World:
@@ -155,14 +167,64 @@ def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
     run(use)
 
 
-def test_a_paused_committer_answers_nothing_after_its_lease() -> None:
+def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
     async def use(world: World) -> None:
-        first = world.nodes["a:1"]
-        world.clock.advance(10)  # nobody has run meanwhile
+        first, second = world.nodes.values()
+        assert first._local is not None
+        world.clock.advance(10)  # the first has not run meanwhile; the second has
+        await second._try_to_lead()
+        assert second.is_committer
         with pytest.raises(SequencerUnavailable):
-            await first.sequencer.metadata(MetadataRequest())
+            await world.during(first.sequencer.metadata(MetadataRequest()))
+        assert not first.is_committer
 
     run(use)
+
+
+def test_a_paused_committer_that_nobody_replaced_answers_what_waits_for_it() -> None:
+    async def use(world: World) -> None:
+        first = world.nodes["a:1"]
+        local = first._local
+        waiting = asyncio.ensure_future(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        world.clock.advance(10)
+        assert (await world.during(waiting)).name == "t"
+        assert first._local is local
+
+    run(use)
+
+
+def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows = SlowLoads(clock)
+        nodes = [
+            SequencerNode(rows, clock, entropy, settings=NodeSettings(advertise=name))
+            for name in ("a:1", "b:1")
+        ]
+        starting = [asyncio.ensure_future(node.start(listen=False)) for node in nodes]
+        for _ in range(140):
+            clock.advance(0.5)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert all(task.done() for task in starting)
+        assert [node.is_committer for node in nodes] == [True, False]
+        assert rows.loads == 1
+        rows.fail_next_write("after")
+        with pytest.raises(SequencerUnavailable):
+            await nodes[0].sequencer.create_topic(CreateTopic("t", 1, {}))
+        reading = asyncio.ensure_future(nodes[0].sequencer.metadata(MetadataRequest()))
+        for _ in range(140):
+            clock.advance(0.5)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        topics = (await reading).topics or []
+        assert [topic.name for topic in topics] == ["t"]
+        assert [node.is_committer for node in nodes] == [True, False]
+        assert rows.loads == 2
+        for node in reversed(nodes):
+            await node.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
 
 
 def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -> None:

@@ -195,6 +195,8 @@ def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
         taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
         await until_waiting(blocker, 2)
         assert not taking.done()
+        # Its own renewal waits for neither.
+        assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), 5)
         await blocking.rollback()
         await writing
         assert await taking == epoch + 1
@@ -203,6 +205,29 @@ def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
             await store.write(changes(CounterRow("n", 2)), epoch)
         for opened in (store, next_store, blocker):
             await opened.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_lease_is_renewed_while_a_write_takes_long(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocking = blocker.transaction()
+        await blocking.start()
+        await blocker.execute("lock table counters in exclusive mode")
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+        await until_waiting(blocker, 1)
+        assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), 5)
+        assert not writing.done()
+        await blocking.rollback()
+        await writing
+        await store.close()
+        await blocker.close()
 
     asyncio.run(act())
     postgres.drop_database(url)
@@ -218,7 +243,7 @@ def test_a_load_sees_a_write_whose_commit_was_still_under_way(postgres: Postgres
         lost = await asyncpg.connect(url.replace("+asyncpg", ""))
         writing = lost.transaction()
         await writing.start()
-        await lost.execute("select committer_epoch from cluster for share")
+        await lost.execute("select committer_epoch from cluster for key share")
         await lost.execute("insert into counters values ('n', 1)")
         loading = asyncio.create_task(store.load())
         await until_waiting(watcher, 1)

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import sequencer.sql.store as store_module
-from sequencer.api import LeaseLost, SequencerUnavailable
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.rows import Changes, CounterRow, ObjectRow, RunRow, key_of
 from sequencer.sql.schema import SCHEMA_VERSION
 from sequencer.sql.store import SqlRowStore, UnknownDatabase, open_row_store
@@ -126,7 +126,7 @@ def test_two_servers_that_open_an_empty_database_together_find_one_cluster(place
     asyncio.run(act())
 
 
-def test_the_lease_has_one_holder_and_its_epoch_rises_with_each_new_one(place: Place) -> None:
+def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(place: Place) -> None:
     async def act() -> None:
         a, b = place(), place()
         await a.open()
@@ -135,20 +135,38 @@ def test_the_lease_has_one_holder_and_its_epoch_rises_with_each_new_one(place: P
         epoch = await a.take_committer_lease("a", "a:1", 60_000)
         assert epoch is not None
         assert await b.take_committer_lease("b", "b:1", 60_000) is None
-        assert await a.take_committer_lease("a", "a:1", 60_000) == epoch
+        assert await a.renew_committer_lease(epoch, 60_000)
+        again = await a.take_committer_lease("a", "a:1", 60_000)  # its first answer was lost
+        assert again == epoch + 1
+        assert not await a.renew_committer_lease(epoch, 60_000)
         assert await b.committer_address() == "a:1"
-        await a.release_committer_lease(epoch)
+        await a.release_committer_lease(again)
+        assert not await a.renew_committer_lease(again, 60_000)
         assert await b.committer_address() is None
         taken = await b.take_committer_lease("b", "b:1", 0)  # lapses at once
-        assert taken == epoch + 1
+        assert taken == again + 1
+        assert await b.renew_committer_lease(taken, 0)  # late, but nobody else took it
         assert await a.committer_address() is None
-        assert await a.take_committer_lease("a", "a:1", 60_000) == epoch + 2
+        assert await a.take_committer_lease("a", "a:1", 60_000) == taken + 1
+        assert not await b.renew_committer_lease(taken, 60_000)
         await b.release_committer_lease(taken)  # not its own any more
         assert await b.committer_address() == "a:1"
         await a.close()
         await b.close()
 
     asyncio.run(act())
+
+
+def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        for unfit in (CounterRow("big", 1 << 63), CounterRow("lone \ud800", 1)):
+            with pytest.raises(RequestFailed):
+                await store.write(changes(CounterRow("good", 1), unfit), epoch)
+        assert (await store.load())[CounterRow] == []
+        await store.write(changes(CounterRow("good", 1)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("good", 1)]
+
+    on(place, act)
 
 
 def test_of_many_that_ask_for_the_lease_at_once_one_gets_it(place: Place) -> None:

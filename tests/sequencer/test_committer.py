@@ -1,0 +1,230 @@
+"""The committer where requests, rows or the store are bad: what fails, fails alone; a term has an epoch of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from sequencer.api import (
+    AgentInfo,
+    CommitRequest,
+    CreateTopic,
+    InitProducer,
+    MetadataRequest,
+    OpenSession,
+    RequestFailed,
+    SequencerError,
+    SequencerUnavailable,
+    SessionGrant,
+)
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.rows import Row, TransactionRow
+from tailrace.clock import ManualClock, SeededEntropy
+
+AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
+
+
+class CountedStore(MemoryRowStore):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.loads = 0
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        self.loads += 1
+        return await super().load()
+
+
+class World:
+    """`together` has requests decided in one group."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = CountedStore(self.clock)
+        self.sequencer = LocalSequencer(self.store, self.clock, SeededEntropy(1))
+
+    async def together(self, *calls: Awaitable[Any]) -> list[Any]:
+        self.store.hold_writes()
+        first = asyncio.ensure_future(self.sequencer.create_topic(CreateTopic("first", 1, {})))
+        await settle()
+        rest = [asyncio.ensure_future(call) for call in calls]
+        await settle()
+        self.store.release_writes()
+        await first
+        return await asyncio.gather(*rest, return_exceptions=True)
+
+    async def session(self) -> SessionGrant:
+        agent = await self.sequencer.register_agent(AGENT)
+        return await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def run(use: Callable[[World], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        world = World()
+        await world.sequencer.start()
+        await use(world)
+        await world.sequencer.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def breaks(draft: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+def transactional(name: str) -> InitProducer:
+    return InitProducer(transactional_id=name, timeout_ms=60_000)
+
+
+def of_bad_ids(row: Row) -> bool:
+    return isinstance(row, TransactionRow) and row.transactional_id.startswith("bad")
+
+
+def test_a_request_whose_decision_breaks_fails_alone_and_for_good() -> None:
+    async def use(world: World) -> None:
+        with capture_logs() as logs:
+            made, broken, other = await world.together(
+                world.sequencer.create_topic(CreateTopic("a", 1, {})),
+                world.sequencer._change(breaks),
+                world.sequencer.create_topic(CreateTopic("b", 1, {})),
+            )
+        assert (made.name, other.name) == ("a", "b")
+        assert isinstance(broken, RequestFailed) and "ZeroDivisionError: a bug" in str(broken)
+        assert [line["cause"] for line in logs if line["log_level"] == "error"] == [
+            "ZeroDivisionError: a bug"
+        ]
+        assert world.store.loads == 1
+
+    run(use)
+
+
+@pytest.mark.parametrize("bad", [{0}, {39}, {7, 20, 21}, set(range(40))])
+def test_what_the_store_refuses_fails_alone_and_nothing_is_loaded_anew(bad: set[int]) -> None:
+    async def use(world: World) -> None:
+        world.store.refuse(of_bad_ids)
+        answers = await world.together(
+            *(
+                world.sequencer.init_producer(transactional(f"{'bad' if number in bad else 'good'}-{number}"))
+                for number in range(40)
+            )
+        )
+        refused = {number for number, answer in enumerate(answers) if isinstance(answer, RequestFailed)}
+        assert refused == bad
+        assert not any(isinstance(answers[number], Exception) for number in range(40) if number not in bad)
+        assert world.store.loads == 1
+        world.store.refuse(lambda row: False)
+        assert (await world.sequencer.init_producer(transactional("good-1"))).producer_epoch >= 0
+
+    run(use)
+
+
+def test_commits_keep_their_order_when_a_request_of_their_group_is_refused() -> None:
+    async def use(world: World) -> None:
+        session = await world.session()
+        world.store.refuse(of_bad_ids)
+        commits = [CommitRequest(session.session_id, number, 0, None, []) for number in (2, 0, 1, 3)]
+        answers = await world.together(
+            world.sequencer.commit(commits[0]),
+            world.sequencer.commit(commits[1]),
+            world.sequencer.init_producer(transactional("bad")),
+            world.sequencer.commit(commits[2]),
+            world.sequencer.commit(commits[3]),
+        )
+        assert isinstance(answers.pop(2), RequestFailed)
+        assert not any(isinstance(answer, Exception) for answer in answers)
+        assert await world.sequencer.commit(CommitRequest(session.session_id, 4, 0, None, []))
+
+    run(use)
+
+
+def test_a_committer_that_can_not_show_what_it_wrote_ends_and_gives_the_lease_back() -> None:
+    async def use(world: World) -> None:
+        world.sequencer._feed.publish = breaks  # type: ignore[method-assign, assignment]
+        with pytest.raises(SequencerUnavailable):
+            await world.sequencer.create_topic(CreateTopic("t", 1, {}))
+        assert not world.sequencer.is_committer
+        with pytest.raises(SequencerUnavailable):
+            await asyncio.wait_for(world.sequencer.metadata(MetadataRequest()), 1)
+        await world.sequencer.close()
+        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        await second.start()
+        topics = (await second.metadata(MetadataRequest())).topics or []
+        assert [topic.name for topic in topics] == ["t"]
+        await second.close()
+
+    run(use)
+
+
+def test_no_two_terms_share_an_epoch_whatever_they_call_themselves() -> None:
+    async def use(world: World) -> None:
+        epochs = [world.sequencer.epoch]
+        for _ in range(3):
+            world.clock.advance(2.0)  # the one before is left as it is: it died
+            await settle()
+            world.sequencer._term.end("it died")
+            world.sequencer = LocalSequencer(world.store, world.clock, SeededEntropy(2), holder="the same")
+            world.clock.advance(2.0)
+            await world.sequencer.start()
+            epochs.append(world.sequencer.epoch)
+        assert len(set(epochs)) == len(epochs)
+
+    run(use)
+
+
+def test_closing_waits_for_the_write_in_progress_whatever_became_of_the_keepers() -> None:
+    async def use(world: World) -> None:
+        async def breaks_down() -> int:
+            raise ZeroDivisionError("a bug")
+
+        world.store.hold_writes()
+        writing = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("t", 1, {})))
+        await settle()
+        world.store.now_ms = breaks_down  # type: ignore[method-assign]
+        for _ in range(5):
+            world.clock.advance(0.5)
+            await settle()
+        closing = asyncio.ensure_future(world.sequencer.close())
+        await settle()
+        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        with pytest.raises(SequencerError):
+            await second.start()  # the lease is held until the write has ended
+        assert not closing.done()
+        world.store.release_writes()
+        await closing
+        assert (await writing).name == "t"
+
+    run(use)
+
+
+def test_a_stalled_committer_that_nobody_replaced_goes_on_without_loading_anew() -> None:
+    async def use(world: World) -> None:
+        world.clock.advance(60.0)  # nothing ran meanwhile, its lease is over
+        assert not world.sequencer.is_committer
+        assert (await world.sequencer.metadata(MetadataRequest())).topics == []
+        assert (await world.sequencer.create_topic(CreateTopic("t", 1, {}))).name == "t"
+        assert world.store.loads == 1
+
+    run(use)
+
+
+def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
+    async def use(world: World) -> None:
+        world.clock.advance(60.0)
+        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        await second.start()
+        with pytest.raises(SequencerUnavailable):
+            await world.sequencer.metadata(MetadataRequest())
+        with pytest.raises(SequencerUnavailable):
+            await world.sequencer.create_topic(CreateTopic("t", 1, {}))
+        await second.close()
+
+    run(use)
