@@ -45,6 +45,7 @@ from sequencer.api import (
     OpenSession,
     RunProposal,
     Sequencer,
+    SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
     SessionClosed,

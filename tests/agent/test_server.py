@@ -163,3 +163,19 @@ def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None
             await settle()
 
     asyncio.run(whole())
+
+
+def test_a_lease_is_kept_also_after_an_answer_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(hosts: Hosts) -> None:
+        agent = await hosts.start(2)
+
+        async def breaks(request: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(hosts.sequencer, "renew_agent", breaks)
+            await hosts.advance(5)
+        await hosts.advance(10)
+        assert agent.is_ready and not hosts.lost
+
+    run(scenario)

@@ -276,3 +276,24 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
         await node.close()
 
     asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_housekeeping_goes_on_after_an_error_that_nobody_foresaw() -> None:
+    async def use(world: World) -> None:
+        local = world.nodes["a:1"]._local
+        assert local is not None
+        asked: list[str] = []
+
+        def breaking(name: str) -> Callable[[object], Awaitable[None]]:
+            async def breaks(request: object) -> None:
+                asked.append(name)
+                raise ZeroDivisionError("a bug")
+
+            return breaks
+
+        local.apply_retention = breaking("retention")  # type: ignore[method-assign, assignment]
+        await world.pass_time(100)
+        assert asked == ["retention"] * 3
+        assert world.nodes["a:1"]._local is local
+
+    run(use)

@@ -1,0 +1,37 @@
+"""Tasks that must live as long as their process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from tailrace.keepers import cause_of, outlived
+
+log = structlog.get_logger("test")
+
+
+def test_a_cause_is_one_line_also_of_an_error_without_words() -> None:
+    assert cause_of(TimeoutError()) == "TimeoutError"
+    assert cause_of(OSError("disk full")) == "OSError: disk full"
+
+
+def test_a_foreseen_error_is_a_warning_and_any_other_has_its_traceback() -> None:
+    with capture_logs() as lines:
+        with outlived(log, "put off", OSError, lane=3):
+            raise TimeoutError
+        with outlived(log, "put off", OSError):
+            raise ZeroDivisionError("a bug")
+    assert [(line["log_level"], line["cause"]) for line in lines] == [
+        ("warning", "TimeoutError"),
+        ("error", "ZeroDivisionError: a bug"),
+    ]
+    assert lines[0]["lane"] == 3 and "exc_info" not in lines[0]
+    assert lines[1]["exc_info"]
+
+
+def test_cancellation_ends_a_keeper() -> None:
+    with pytest.raises(asyncio.CancelledError), outlived(log, "put off"):
+        raise asyncio.CancelledError
