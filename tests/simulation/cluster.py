@@ -51,6 +51,7 @@ class SimulatedRows:
         self.failing = 0.0
         self.slow_reads = 0.0
         self.max_write_s = 0.02
+        self.max_load_s = 0.01
         self.watch: Callable[[Changes], None] = lambda changes: None
 
     async def open(self) -> Identity:
@@ -73,7 +74,7 @@ class SimulatedRows:
             raise SequencerUnavailable("the write failed after it took effect (simulated)")
 
     async def load(self) -> dict[type[Row], list[Row]]:
-        await self._clock.sleep(0.01 * self._luck.fraction())
+        await self._clock.sleep(self.max_load_s * self._luck.fraction())
         return await self.inner.load()
 
     async def runs_from(self, *query: Any) -> list[Run]:
@@ -239,11 +240,27 @@ class Cluster:
         self._cache_settings = cache_settings
         self.addresses = [f"sequencer-{number}:{SEQUENCER_PORT}" for number in range(1, sequencers + 1)]
         self._births = 0
+        self.max_compacted_runs = 20_000
+        self.stutter = 0.0
 
     def process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
         """A new process; its name is made unique."""
         self._births += 1
         return SimulatedProcess(f"{name}#{self._births}", self.loop, wall_offset_ms)
+
+    def product_process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
+        """The same for a process of the product's: it stutters, if the cluster does."""
+        process = self.process(name, wall_offset_ms)
+        process.stutter = self.stutter
+        return process
+
+    def begin_stutter(self, chance: float) -> None:
+        """Every process of the product's, also those to come, may pause before any of its steps."""
+        self.stutter = chance
+        for process in [agent.process for agent in self.agents.values()]:
+            process.stutter = chance
+        for process, _ in self.nodes.values():
+            process.stutter = chance
 
     def store_of(self, process: SimulatedProcess) -> SimulatedStore:
         store = SimulatedStore(
@@ -266,7 +283,7 @@ class Cluster:
             patience_s=patience_s,
             timeout_s=timeout_s,
             slow_timeout_s=5.0,
-            link=lambda address: self.network.link(address, weather),
+            link=lambda address: self.network.link(address, weather, process.name),
         )
 
     # --- sequencers
@@ -277,7 +294,7 @@ class Cluster:
             self.network.reset(
                 self.nodes[address][0]
             )  # whoever sends to the address now meets another machine
-        process = self.process(address, wall_offset_ms)
+        process = self.product_process(address, wall_offset_ms)
         node = SequencerNode(
             cast(RowStore, self.rows),
             SimulatedClock(self.loop, process),
@@ -305,6 +322,15 @@ class Cluster:
             None,
         )  # fmt: skip
 
+    def followers(self) -> list[str]:
+        """The addresses of the nodes that live and are not the committer."""
+        committer = self.committer()
+        return [
+            address
+            for address, (process, _) in self.nodes.items()
+            if address != committer and not process.is_dead
+        ]
+
     # --- agents
 
     async def start_agent(self, host: str, zone: str, wall_offset_ms: int = 0) -> SimulatedAgent:
@@ -312,7 +338,7 @@ class Cluster:
         if host in self.agents:
             self.crash(self.agents[host].process, is_seen=True)  # if it lives: two can't have one address
             self.network.reset(self.agents[host].process)
-        process = self.process(host, wall_offset_ms)
+        process = self.product_process(host, wall_offset_ms)
         agent = SimulatedAgent(
             process,
             self.network,
@@ -341,8 +367,8 @@ class Cluster:
     # --- the compactor
 
     async def compact_for_ever(self, pause_s: Callable[[], float], note: Callable[[str], None]) -> None:
-        """Compaction jobs, one after the other, each a process's life."""
-        process = self.process("compactor")
+        """Compaction jobs, one after the other, in a process of their own; several may be at it."""
+        process = self.product_process("compactor")
         await process.run(self._compact(process, pause_s, note))
 
     async def _compact(
@@ -352,7 +378,9 @@ class Cluster:
         entropy = self.entropy(process.name)
         sequencer = self.sequencer_of(process)
         runner = RunHere(self.store_of(process), clock, entropy)
-        settings = CompactionSettings(min_bytes=1, min_age_ms=0, lease_ms=3_000, max_rounds=3)
+        settings = CompactionSettings(
+            min_bytes=1, min_age_ms=0, lease_ms=3_000, max_rounds=3, max_runs=self.max_compacted_runs
+        )
         while True:
             await clock.sleep(pause_s())
             try:
@@ -372,7 +400,9 @@ class Cluster:
     def calm(self, plan: FaultPlan) -> None:
         """No more faults."""
         self.plan = plan
+        self.begin_stutter(0.0)
         self.rows.failing = 0.0
+        self.rows.max_load_s = 0.01
         for store in self.stores:
             store.plan = plan
             store.outage.end()

@@ -46,6 +46,9 @@ class SimulatedProcess:
         self.wall_offset_ms = wall_offset_ms
         self.is_stopped = False
         self.is_dead = False
+        self.stutter = 0.0
+        """The chance, each time that it would run, that it is paused first: a collector, a busy host."""
+        self._stops = 0
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
         self.crashed: asyncio.Future[None] = loop.create_future()
@@ -61,12 +64,14 @@ class SimulatedProcess:
         self._held.append(due)
 
     def stop(self) -> None:
-        """Run nothing from now on."""
+        """Run nothing from now on, until each `stop` has had its `go_on`."""
+        self._stops += 1
         self.is_stopped = True
 
     def go_on(self) -> None:
         """Run again, what is overdue first; one that has crashed meanwhile does not."""
-        if self.is_dead:
+        self._stops -= 1
+        if self.is_dead or self._stops:
             return
         self.is_stopped = False
         self._release()
@@ -172,6 +177,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due_now: deque[Due] = deque()
         self._due_later: list[tuple[float, int, Due]] = []
         self._timers = 0
+        self._outside = contextvars.copy_context()
         self._is_ending = False
         self.turns = 0
         self.set_task_factory(_numbered_task)
@@ -230,11 +236,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if due.is_cancelled:
             return
         process = due.context.get(PROCESS)
-        if process is not None and process.is_stopped and not self._is_ending:
-            process.hold(due)
-        else:
-            self.turns += 1
-            due.run(self)
+        if process is not None and not self._is_ending:
+            if process.stutter and not process.is_stopped and self._random.random() < process.stutter:
+                process.stop()
+                self.call_later(_drawn_pause_s(self._random), process.go_on, context=self._outside)
+            if process.is_stopped:
+                process.hold(due)
+                return
+        self.turns += 1
+        due.run(self)
 
     def _shuffle(self, drawn: list[Due]) -> None:
         """As random.shuffle, which takes three times as long."""
@@ -301,6 +311,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _remember(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.unhandled.append(f"{context['message']}: {type(error).__name__}: {error}")
+
+
+def _drawn_pause_s(luck: random.Random) -> float:
+    """From 2 ms to 5 s, each order of magnitude alike."""
+    return float(0.002 * 2500 ** luck.random())
 
 
 def _numbered_task(

@@ -513,7 +513,7 @@ def at(*misfortunes: str) -> tuple[tuple[float, str], ...]:
 
 
 FAILING_WRITES = {"failing_writes": 0.15, "agents": 3, "idempotent_producers": 2, "plain_producers": 2}
-COMPACTS = {"compacts": True}
+COMPACTS = {"compactors": 1}
 TRANSACTIONS = {"transactional_producers": 2}
 PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
 GROUP_PROCESSES = {

@@ -79,6 +79,8 @@ class Network:
         self._servers: dict[str, tuple[SimulatedProcess, RpcServer]] = {}
         self._listeners: dict[str, Accepts] = {}
         self._links: dict[str, list[SimulatedLink]] = {}
+        self._links_of: dict[tuple[str, str], list[SimulatedLink]] = {}
+        self._blocked: dict[tuple[str, str], None] = {}
         self._streams: dict[str, list[KafkaStream]] = {}
 
     # --- RPC
@@ -88,13 +90,13 @@ class Network:
         server._connections = InOrder()  # type: ignore[assignment]
         self._servers[address] = (process, server)
 
-    def link(self, address: str, weather: Weather | None = None) -> Link:
-        """A way to whoever answers there when it is used."""
-        return _AddressLink(self, address, weather or self.weather)
+    def link(self, address: str, weather: Weather | None = None, caller: str = "") -> Link:
+        """A way to whoever answers there when it is used. `caller`: the process that uses it."""
+        return _AddressLink(self, address, weather or self.weather, caller)
 
-    async def connect(self, address: str, weather: Weather, receiver: Receiver) -> Wire:
+    async def connect(self, address: str, weather: Weather, caller: str, receiver: Receiver) -> Wire:
         found = self._servers.get(address)
-        if found is None or found[0].is_dead:
+        if found is None or found[0].is_dead or (caller, address) in self._blocked:
             await self._clock.sleep(0.001)
             raise NotConnected(f"{address}: connection refused")
         process, server = found
@@ -108,7 +110,18 @@ class Network:
             later=self._later,
         )
         self._links.setdefault(process.name, []).append(link)
+        self._links_of.setdefault((caller, address), []).append(link)
         return await link.connect(receiver)
+
+    def block(self, caller: str, address: str) -> None:
+        """No way between these two from now on; others reach both."""
+        self._blocked[caller, address] = None
+        for link in self._links_of.pop((caller, address), []):
+            link.cut()
+
+    def unblock(self, caller: str, address: str) -> None:
+        """The way is there again."""
+        self._blocked.pop((caller, address), None)
 
     def _later(self, delay: float, arrive: Callable[..., None], context: Context, frame: bytes) -> None:
         self._loop.call_later(delay, arrive, frame, context=context)
@@ -143,17 +156,18 @@ class Network:
 class _AddressLink:
     """A Link that finds out at each connection who listens."""
 
-    def __init__(self, network: Network, address: str, weather: Weather) -> None:
+    def __init__(self, network: Network, address: str, weather: Weather, caller: str) -> None:
         self._network = network
         self._address = address
         self._weather = weather
+        self._caller = caller
 
     @property
     def address(self) -> str:
         return self._address
 
     async def connect(self, receiver: Receiver) -> Wire:
-        return await self._network.connect(self._address, self._weather, receiver)
+        return await self._network.connect(self._address, self._weather, self._caller, receiver)
 
 
 class _Direction:

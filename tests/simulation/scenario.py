@@ -67,6 +67,9 @@ MISFORTUNES = (
     "the committer's machine is gone",
     "the committer stops for a while",
     "the committer stops for long",
+    "a follower stops for a while",
+    "an agent can't reach the committer",
+    "bytes rot in the store",
     "a clock jumps",
     "the store is away",
     "the database fails",
@@ -96,7 +99,7 @@ class Scenario:
     readers: int = 1
     batches: int = 8
     window: int = 3
-    compacts: bool = False
+    compactors: int = 0
     expires: bool = False
     """A topic with retention by bytes is written to, too."""
     makes_again: bool = False
@@ -109,6 +112,12 @@ class Scenario:
     cut: float = 0.005
     slow_reads: float = 0.0
     failing_writes: float = 0.02
+    slow_loads_s: float = 0.0
+    """A new committer reads the state for up to so long; its lease is 1.5 s."""
+    stutter: float = 0.0
+    """The chance that a process of the product's pauses before a step: between a look and what is done upon it."""
+    has_low_bounds: bool = False
+    """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages."""
     wall_errors_ms: int = 0
     trouble_s: float = 6.0
     misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
@@ -149,7 +158,7 @@ def draw(luck: Entropy) -> Scenario:
         readers=1 + luck.below(2),
         batches=3 + luck.below(6),
         window=1 + luck.below(5),
-        compacts=compacts,
+        compactors=1 + maybe(0.3) if compacts else 0,
         expires=expires,
         makes_again=makes_again,
         plan=TROUBLED if is_bad and maybe(0.8) else CALM,
@@ -160,6 +169,9 @@ def draw(luck: Entropy) -> Scenario:
         cut=0.02 * luck.fraction() if is_bad else 0.0,
         slow_reads=0.3 if maybe(0.3) else 0.0,
         failing_writes=0.04 * luck.fraction() if is_bad else 0.0,
+        slow_loads_s=3.0 if is_bad and maybe(0.15) else 0.0,
+        stutter=0.002 * luck.fraction() ** 2 if is_bad and maybe(0.2) else 0.0,
+        has_low_bounds=maybe(0.15),
         wall_errors_ms=3_000 if maybe(0.3) else 0,
         trouble_s=trouble_s,
         misfortunes=tuple(sorted(misfortunes)),

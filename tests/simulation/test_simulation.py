@@ -57,7 +57,7 @@ def test_nothing_is_violated_with_everything_at_once() -> None:
         processors=1,
         group_members=2,
         batches=4,
-        compacts=True,
+        compactors=2,
         expires=True,
         makes_again=True,
         trouble_s=4.0,

@@ -28,10 +28,11 @@ from sequencer.sql.store import SqlRowStore
 from tailrace.clock import SeededEntropy
 from tailrace.object_store.faulty import Operation
 from tailrace.object_store.memory import MemoryStore
+from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import Cluster, SimulatedAgent
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
-from tests.simulation.invariants import RowWatch, faults_in_rows, garbage_left
+from tests.simulation.invariants import NAMED_BY_NO_ROW, RowWatch, faults_in_rows, garbage_left
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.scenario import (
     AGENT_SETTINGS,
@@ -92,7 +93,7 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
             result.turns, result.seconds = loop.turns, loop.time()
             result.violations.extend(loop.unhandled)
 
-    with capture_logs() as logs:
+    with capture_logs() as logs, low_bounds(result.scenario.has_low_bounds):
         try:
             run_simulated(seed, main, END_SECONDS)
         except Exception as error:
@@ -143,6 +144,8 @@ class World:
             sequencers=scenario.sequencers,
         )
         self.cluster.rows.watch = RowWatch(self.violated)
+        if scenario.has_low_bounds:
+            self.cluster.max_compacted_runs = 4
         self._admin = Admin(self, "admin")
         self._logs: dict[str, Log] = {}
         self._clients: dict[Client, asyncio.Task[None]] = {}
@@ -175,7 +178,7 @@ class World:
         await self._start_cluster()
         self._begin_trouble()
         background = [asyncio.create_task(self._have_bad_luck())]
-        if scenario.compacts:
+        for _ in range(scenario.compactors):
             background.append(
                 asyncio.create_task(
                     self.cluster.compact_for_ever(lambda: 0.3 + 1.5 * self.luck.fraction(), self.note)
@@ -370,6 +373,8 @@ class World:
         cluster.network.kafka.max_delay_s = scenario.max_delay_s
         cluster.rows.failing = scenario.failing_writes
         cluster.rows.slow_reads = scenario.slow_reads
+        cluster.rows.max_load_s = max(0.01, scenario.slow_loads_s)
+        cluster.begin_stutter(scenario.stutter)
 
     async def _have_bad_luck(self) -> None:
         begin = self._loop.time()
@@ -419,6 +424,18 @@ class World:
                 if address is not None:
                     least_s = 2.0 if kind == "the committer stops for long" else 0.2
                     await self._stop_for_a_while(self.cluster.nodes[address][0], 4.0, least_s)
+            case "a follower stops for a while":
+                followers = self.cluster.followers()
+                if followers:
+                    await self._stop_for_a_while(self.cluster.nodes[self._some(followers)][0], 6.0)
+            case "an agent can't reach the committer":
+                address = self.cluster.committer()
+                if address is not None:
+                    self.cluster.network.block(agent.process.name, address)
+                    await self.clock.sleep(0.5 + 5.0 * luck.fraction())
+                    self.cluster.network.unblock(agent.process.name, address)
+            case "bytes rot in the store":
+                await self._let_rot(0.3 + 3.0 * luck.fraction())
             case "a clock jumps":
                 processes = [agent.process, *(process for process, _ in self.cluster.nodes.values())]
                 process = processes[luck.below(len(processes))]
@@ -461,6 +478,24 @@ class World:
         end = await reader.offset_of(log, partition, -1)
         if end > 1:
             await self._admin.delete_records(log, partition, 1 + self.luck.below(end))
+
+    async def _let_rot(self, seconds: float) -> None:
+        """A bit of some objects is another one for a while; then they are as they were (from a second region, say)."""
+        objects = self.objects._objects
+        keys = [key for key in objects if not any(part in key for part in NAMED_BY_NO_ROW)]
+        rotten: dict[str, tuple[bytes, int]] = {}
+        for _ in range(min(len(keys), 1 + self.luck.below(8))):
+            key = self._some(keys)
+            rotten[key] = rotten.get(key, objects[key])
+            data, modified_ms = objects[key]
+            at = self.luck.below(len(data))
+            objects[key] = (
+                data[:at] + bytes([data[at] ^ (1 << self.luck.below(8))]) + data[at + 1 :],
+                modified_ms,
+            )
+            self.note(f"{key} rots at {at}")
+        await self.clock.sleep(seconds)
+        objects.update((key, was) for key, was in rotten.items() if key in objects)
 
     async def _stop_for_a_while(self, process: SimulatedProcess, most_s: float, least_s: float = 0.2) -> None:
         self.note(f"{process.name} stops")

@@ -1,0 +1,30 @@
+"""Bounds of the product's answers, set so low that histories of a few hundred records reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from unittest import mock
+
+from sequencer import bounds, compaction, reading
+
+LOW: tuple[tuple[ModuleType, str, int], ...] = (
+    (bounds, "MAX_ANSWER_RUNS", 3),
+    (bounds, "MAX_ANSWER_BYTES", 1_500),
+    (reading, "PLACES_AT_ONCE", 2),
+    (reading, "LEAST_RUNS", 2),
+    (reading, "LEAST_BYTES", 300),
+    (compaction, "MAX_PAGE_BYTES", 2_000),
+    (compaction, "MAX_LOOKED_AT", 1),
+    (compaction, "TOPICS_AT_ONCE", 1),
+)
+
+
+@contextmanager
+def low_bounds(is_wanted: bool) -> Iterator[None]:
+    """Answers come in pages for as long as this lasts."""
+    with ExitStack() as stack:
+        for module, name, value in LOW if is_wanted else ():
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
