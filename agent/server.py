@@ -279,6 +279,11 @@ class Agent:
         return self._services
 
     @property
+    def broker_id(self) -> int | None:
+        """What clients know this agent by; None before it has joined."""
+        return None if self._services is None else self._services.identity.broker_id
+
+    @property
     def is_ready(self) -> bool:
         """Whether the lease is live and clients are accepted."""
         return (

@@ -134,7 +134,8 @@ class RemoteSequencer(AskedSequencer):
             try:
                 return await self._ask_once(address, method, request, answer)
             except NotCommitter as error:
-                failure: SequencerUnavailable = error
+                named = f"names {error}" if str(error) else "knows of none"
+                failure = SequencerUnavailable(f"{method}: {address} is not the committer, and {named}")
                 if self._take_hint(address, str(error)) and attempts % 4:
                     continue
             except NotConnected as error:

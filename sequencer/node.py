@@ -108,6 +108,7 @@ class SequencerNode:
         self._on_lost = on_lost
         self._checkpointer: Checkpointer | None = None
         self._lost: IncarnationChanged | None = None
+        self._is_closing = False
         self._local: LocalSequencer | None = None
         self._known_commit = 0
         self._ending: asyncio.Task[None] | None = None
@@ -138,6 +139,7 @@ class SequencerNode:
 
     async def close(self) -> None:
         """Answer what runs, give the lease back, and end the connections."""
+        self._is_closing = True
         await self.server.close(self._settings.drain_s)
         if self._leading is not None:
             self._leading.cancel()
@@ -309,7 +311,8 @@ class SequencerNode:
         self._checkpointer = None
         if local is None:
             return
-        _log.warning("this node is no longer the committer", reason=reason)
+        said = _log.info if self._is_closing else _log.warning
+        said("this node is no longer the committer", reason=reason)
         for task in list(self._waiting.values()):
             task.cancel()
         self._waiting.clear()

@@ -1,19 +1,34 @@
-"""Logs: structured lines to stderr, as JSON for programs or in colours for people."""
+"""Logs: structured lines to stderr, as JSON for programs or in colours for people.
+
+A line begins with its time, its level and its process. It names a cause, also of an error without words. The same
+event is written once in 30 s; its next line says how many were left out.
+"""
 
 from __future__ import annotations
 
+import datetime
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
 import structlog
+
+from tailrace.clock import Clock, SystemClock
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
 
 Event = MutableMapping[str, Any]
+Processor = Callable[[Any, str, Event], Any]
 
+REPEAT_SECONDS = 30.0
+MAX_KNOWN_EVENTS = 1_000
+"""Ours are some dozens; a library's messages may have no end."""
+
+_FIRST = ("timestamp", "level", "process", "event", "logger")
+_CAUSES = ("error", "reason")
 _QUIET_BELOW_WARNING = (
     "aiohttp.access",
     "aiobotocore",
@@ -33,37 +48,100 @@ class NamedLogger(structlog.WriteLogger):
         self.name = name
 
 
+@dataclass(slots=True)
+class _Shown:
+    at: float
+    left_out: int = 0
+
+
+class RepeatGate:
+    """Lets the same event through once in `seconds`. Events are told apart by `key`."""
+
+    def __init__(self, clock: Clock, seconds: float = REPEAT_SECONDS) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._shown: dict[object, _Shown] = {}
+
+    def admit(self, key: object) -> int | None:
+        """How many of them were left out before this one; None if this one is left out, too."""
+        now = self._clock.monotonic()
+        shown = self._shown.get(key)
+        if shown is not None and now - shown.at < self._seconds:
+            shown.left_out += 1
+            return None
+        if shown is None and len(self._shown) >= MAX_KNOWN_EVENTS:
+            del self._shown[next(iter(self._shown))]
+        self._shown[key] = _Shown(now)
+        return 0 if shown is None else shown.left_out
+
+
+class _ProcessName:
+    """What the lines of this process call it."""
+
+    def __init__(self) -> None:
+        self.find: Callable[[], str] = lambda: ""
+
+
+_PROCESS = _ProcessName()
+
+
+def name_process(find: Callable[[], str]) -> None:
+    """Have every line say which process wrote it; `find` is asked for each line, as an agent's id is known late."""
+    _PROCESS.find = find
+
+
+def cause_of(error: BaseException) -> str:
+    """The error's words; where it has none, as a TimeoutError, its type and those of what it was raised from."""
+    if words := str(error).strip():
+        return words
+    name = type(error).__name__
+    before = error.__cause__ or error.__context__
+    return name if before is None else f"{name} ({cause_of(before)})"
+
+
 def configure_logging(
-    level: LogLevel = "info", log_format: LogFormat = "auto", *, stream: TextIO | None = None
+    level: LogLevel = "info",
+    log_format: LogFormat = "auto",
+    *,
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Set structlog and the standard library's logging up, once, at a process's start.
 
     `auto` is for people where the stream is a terminal, and JSON everywhere else. Lines of libraries that log by
     the standard library look the same; what they say below warning is only shown at `debug`.
     """
-    to = stream or sys.stderr
+    to, time = stream or sys.stderr, clock or SystemClock()
     is_console = log_format == "console" or (log_format == "auto" and to.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
-    shared: list[Callable[[Any, str, Event], Any]] = [
+    gate = RepeatGate(time)
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _stamp(time),
+        _name_process,
+        _name_cause,
     ]
-    last: list[Callable[[Any, str, Event], Any]]
+    last: list[Processor]
     if is_console:
-        last = [structlog.dev.ConsoleRenderer(colors=to.isatty())]
+        last = [_begin_with_process, structlog.dev.ConsoleRenderer(colors=to.isatty())]
     else:
-        last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        last = [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer(default=str)]
     structlog.configure(
-        processors=[*shared, _add_name, *last],
+        processors=[_leave_out_repeats(gate), *shared, _add_logger, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=lambda *names: NamedLogger(to, names[0] if names else ""),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(to)
+    handler.addFilter(_admits(gate))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            foreign_pre_chain=[
+                *shared,
+                structlog.stdlib.add_logger_name,
+                structlog.stdlib.ExtraAdder(["left_out"]),
+            ],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
@@ -74,7 +152,86 @@ def configure_logging(
         logging.getLogger(name).setLevel(number if level == "debug" else max(number, logging.WARNING))
 
 
-def _add_name(logger: Any, method: str, event: Event) -> Event:
+# -- below: processors, in the order in which a line passes them ---------------------------------------
+
+
+def _leave_out_repeats(gate: RepeatGate) -> Processor:
+    def process(logger: Any, method: str, event: Event) -> Event:
+        if method == "debug":
+            return event
+        left_out = gate.admit((logger.name, event.get("event"), _raised(event)))
+        if left_out is None:
+            raise structlog.DropEvent
+        if left_out:
+            event["left_out"] = left_out
+        return event
+
+    return process
+
+
+def _admits(gate: RepeatGate) -> Callable[[logging.LogRecord], bool]:
+    """The same for the standard library's records; by what is logged, before its arguments are put in."""
+
+    def filter_record(record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        kind = record.exc_info[0] if record.exc_info else None
+        left_out = gate.admit((record.name, record.msg if isinstance(record.msg, str) else "", kind))
+        if left_out:
+            record.left_out = left_out
+        return left_out is not None
+
+    return filter_record
+
+
+def _raised(event: Event) -> type[BaseException] | None:
+    """The type of the exception that the line carries: two different bugs in one place are two events."""
+    given = event.get("exc_info")
+    if isinstance(given, BaseException):
+        return type(given)
+    if isinstance(given, tuple):
+        kind: type[BaseException] | None = given[0]
+        return kind
+    return sys.exc_info()[0] if given else None
+
+
+def _stamp(clock: Clock) -> Processor:
+    def process(logger: Any, method: str, event: Event) -> Event:
+        time = datetime.datetime.fromtimestamp(clock.wall_ms() / 1000, datetime.UTC)
+        event["timestamp"] = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return event
+
+    return process
+
+
+def _name_process(logger: Any, method: str, event: Event) -> Event:
+    if name := _PROCESS.find():
+        event["process"] = name
+    return event
+
+
+def _name_cause(logger: Any, method: str, event: Event) -> Event:
+    for key in _CAUSES:
+        given = event.get(key)
+        if isinstance(given, BaseException):
+            event[key] = cause_of(given)
+        elif given is not None and not str(given).strip():
+            event[key] = "not said"
+    return event
+
+
+def _add_logger(logger: Any, method: str, event: Event) -> Event:
     if logger.name:
         event["logger"] = logger.name
     return event
+
+
+def _begin_with_process(logger: Any, method: str, event: Event) -> Event:
+    if name := event.pop("process", ""):
+        event["event"] = f"{name}: {event.get('event', '')}"
+    return event
+
+
+def _order(logger: Any, method: str, event: Event) -> Event:
+    first = {key: event[key] for key in _FIRST if key in event}
+    return first | {key: value for key, value in event.items() if key not in first}

@@ -251,7 +251,9 @@ class PostgresDatabase:
         return RequestFailed(f"{self._name} does not take it: {cause_of(error)}")
 
     def _away(self, error: BaseException) -> SequencerUnavailable:
-        return SequencerUnavailable(f"{self._name}: {error or 'no answer in time'} ({type(error).__name__})")
+        return SequencerUnavailable(
+            f"{self._name}: {str(error) or 'no answer in time'} ({type(error).__name__})"
+        )
 
 
 def _in_full(statement: str, now: str) -> str:

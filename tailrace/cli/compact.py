@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from sequencer.api import Sequencer
 from sequencer.client import RemoteSequencer
+from tailrace.cli.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.process import Machine, sequencer_node, wait_for_committer
 from tailrace.cli.security import check_rpc_is_closed, rpc_secret
@@ -20,8 +22,36 @@ from tailrace.clock import SystemClock, SystemEntropy
 async def run_compact(settings: Settings, master: str, thresholds: dict[str, int]) -> dict[str, Any]:
     """Compact until nothing qualifies; what was done, as figures by name. Raises CommandFailed.
 
+    Without a store, a database and a sequencer, it is the data folder of `serve` that is compacted, beside it where
+    it runs.
+
     `thresholds`: `min_bytes` and `min_age_ms` of `compactor.cycle.CompactionSettings`, where given.
     """
+    if settings.store or settings.database or settings.sequencers:
+        return await _compact(settings, master, thresholds)
+    data = settings.data.expanduser().absolute()
+    if not data.is_dir():
+        raise CommandFailed(
+            f"data folder {str(data)!r} is not there; give the --data folder of `tailrace serve`, or --store and "
+            "--sequencer of a cluster"
+        )
+    settings = _with_secret_of(data, settings)
+    try:
+        with held_folder(data):
+            places = {"store": str(data / OBJECTS), "database": f"sqlite:///{data / DATABASE}"}
+            return await _compact(settings.model_copy(update=places), master, thresholds)
+    except FolderInUse:
+        serving = find_serving(data)
+    places_beside = {"store": serving.store, "sequencers": (serving.rpc,)}
+    return await _compact(settings.model_copy(update=places_beside), master, thresholds)
+
+
+def _with_secret_of(data: Path, settings: Settings) -> Settings:
+    is_given = settings.rpc_secret.get_secret_value() or settings.rpc_secret_file is not None
+    return settings if is_given else settings.model_copy(update={"rpc_secret_file": data / SECRET})
+
+
+async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) -> dict[str, Any]:
     if settings.store is None:
         raise CommandFailed("no object store was given; give --store URL, the one that the agents use")
     if bool(settings.database) == bool(settings.sequencers):

@@ -1,11 +1,19 @@
-"""The folder in which `tailrace serve` keeps everything: what is in it, and that only its owner reads it."""
+"""The folder in which `tailrace serve` keeps everything: what is in it, who uses it, and that only its owner reads it.
+
+A lock that ends with its process says who uses the folder, so what a killed one left behind holds up nobody.
+`serve.json` says where a running `serve` is reached.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from tailrace.cli.failures import CommandFailed
@@ -15,8 +23,73 @@ from tailrace.credentials import make_secret_file
 DATABASE = "tailrace.db"
 OBJECTS = "objects"
 SECRET = "rpc.secret"
+LOCK = "serve.lock"
+SERVING = "serve.json"
 
 _log = structlog.get_logger("tailrace.data")
+
+
+class FolderInUse(CommandFailed):
+    """Another process uses the folder; the message has its pid."""
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What `serve.json` says: the process, its ports, where its sequencer is (HOST:PORT), its store (a URL)."""
+
+    pid: int
+    kafka_port: int
+    http_port: int
+    rpc: str
+    store: str
+
+
+@contextmanager
+def held_folder(path: Path) -> Iterator[None]:
+    """Keep the folder for this process alone. Raises FolderInUse, at once; CommandFailed."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"data folder {str(path)!r} can't be used: {error.strerror}") from error
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        raise FolderInUse(
+            f"data folder {str(path)!r} is in use by process {pid or '(just starting)'}; stop that one, or give "
+            "another folder with --data"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+
+
+@contextmanager
+def shown_as_serving(path: Path, serving: Serving) -> Iterator[None]:
+    """Have `serve.json` in the folder meanwhile."""
+    unfinished = path / f".{SERVING}"
+    unfinished.write_bytes(msgspec.json.encode(serving) + b"\n")
+    unfinished.replace(path / SERVING)
+    try:
+        yield
+    finally:
+        (path / SERVING).unlink(missing_ok=True)
+
+
+def find_serving(path: Path) -> Serving:
+    """What the `serve` that uses the folder says of itself. Raises CommandFailed."""
+    try:
+        return msgspec.json.decode((path / SERVING).read_bytes(), type=Serving)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CommandFailed(
+            f"data folder {str(path)!r} is in use, but not (yet) by a `tailrace serve` that is ready; try again"
+        ) from error
 
 
 def open_data_folder(path: Path, entropy: Entropy) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -22,7 +24,15 @@ from sequencer.api import InvalidConfig, Sequencer
 from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
 from sequencer.sql.store import open_row_store
-from tailrace.cli.data_folder import DATABASE, OBJECTS, SECRET, open_data_folder
+from tailrace.cli.data_folder import (
+    DATABASE,
+    OBJECTS,
+    SECRET,
+    Serving,
+    held_folder,
+    open_data_folder,
+    shown_as_serving,
+)
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.loop import collect_rarely
 from tailrace.cli.security import check_rpc_is_closed, database_password, rpc_secret
@@ -33,6 +43,7 @@ from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.metered import MeteredStore, StoreObserver
 from tailrace.object_store.open import open_store
 from tailrace.rpc.link import split_address
+from tailrace.telemetry import name_process
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs
 
 log = structlog.get_logger("tailrace.process")
@@ -171,12 +182,17 @@ async def run_serve(settings: Settings) -> None:
     """Everything in one process: agent, sequencer, SQLite, a folder. `rpc` serves the sequencer, to compactors."""
     data = settings.data.expanduser().absolute()
     open_data_folder(data, SystemEntropy())
+    with held_folder(data):
+        await _run_in(data, settings)
+
+
+async def _run_in(data: Path, settings: Settings) -> None:
     database = settings.database or f"sqlite:///{data / DATABASE}"
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
     if not settings.rpc_secret.get_secret_value() and settings.rpc_secret_file is None:
         alone = alone.model_copy(update={"rpc_secret_file": data / SECRET})
-    await _run_agent(alone, settings.store or str(data / OBJECTS), database, sequencer_listens=rpc)
+    await _run_agent(alone, settings.store or str(data / OBJECTS), database, data=data, sequencer_listens=rpc)
 
 
 async def run_agent(settings: Settings) -> None:
@@ -196,8 +212,15 @@ async def run_agent(settings: Settings) -> None:
 
 
 async def _run_agent(
-    settings: Settings, store_url: str, database: str | None, *, sequencer_listens: str | None = None
+    settings: Settings,
+    store_url: str,
+    database: str | None,
+    *,
+    data: Path | None = None,
+    sequencer_listens: str | None = None,
 ) -> None:
+    """`data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others."""
+    name_process(lambda: "agent" if data is None else "serve")
     ending = Ending(settings.agent.drain_ms / 1000)
     machine = Machine(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
@@ -205,6 +228,7 @@ async def _run_agent(
         store = await stack.enter_async_context(
             opened_store(store_url, machine, StoreMetrics(telemetry.registry))
         )
+        node: SequencerNode | None = None
         if database is not None:
             node = await stack.enter_async_context(
                 sequencer_node(
@@ -237,13 +261,22 @@ async def _run_agent(
             telemetry=telemetry,
             on_lost=ending.fail,
         )
+        name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
         await agent.start()
         stack.push_async_callback(agent.drain)
         http.agent = agent
+        if data is not None:
+            assert node is not None, "the sequencer of serve is inside it"
+            serving = Serving(os.getpid(), agent.kafka_port, http.port, node.address, store_url)
+            stack.enter_context(shown_as_serving(data, serving))
         collect_rarely()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
         await ending.wait()
     ending.check()
+
+
+def _agent_name(kind: str, agent: Agent) -> str:
+    return kind if agent.broker_id is None else f"{kind} {agent.broker_id}"
 
 
 def agent_options(settings: Settings, http_port: int) -> AgentOptions:
@@ -312,6 +345,7 @@ async def run_sequencer(settings: Settings) -> None:
             "(--rpc-advertise HOST:PORT)"
         )
     check_rpc_is_closed(listen=rpc, sequencers=(), has_secret=bool(rpc_secret(settings)))
+    name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         http = SequencerHttp(machine.clock)
         stack.push_async_callback(http.close)

@@ -157,6 +157,10 @@ def sequencer(
 
 
 def compact(
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
+    ] = None,
     store: Store = None,
     database: Database = None,
     database_password_file: PasswordFile = None,
@@ -175,7 +179,7 @@ def compact(
     as_json: JsonFlag = False,
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
-    settings = _settings(config, store=store, database=database, sequencers=sequencer,
+    settings = _settings(config, data=data, store=store, database=database, sequencers=sequencer,
                          database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
                          log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.compact import run_compact

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tailrace.cli.demo.ports import free_port
 from tests.support.servers import PostgresServer
@@ -112,4 +113,57 @@ def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
 
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=30) == 0, server.log.read_text()
-    assert "drained" in server.log.read_text()
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert "drained" in {line["event"] for line in lines}
+    assert [line for line in lines if line["level"] not in ("debug", "info")] == []
+    assert lines[-1]["process"].startswith("serve ")
+
+
+def test_a_second_serve_on_a_folder_is_told_at_once_who_uses_it(server: Server, tmp_path: Path) -> None:
+    server.wait_until_ready()
+    command = [*COMMAND, "serve", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0"]
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    assert done.returncode == 1
+    assert f"is in use by process {server.process.pid}; stop that one" in done.stderr.splitlines()[-1]
+    assert time.monotonic() - began < 15, "it does not wait for the first one's lease"
+
+    server.process.kill()
+    server.process.wait()
+    again = Server(tmp_path)
+    try:
+        again.wait_until_ready()  # what the killed one left behind holds up nobody
+    finally:
+        again.process.kill()
+        again.process.wait()
+
+
+def test_compact_works_on_the_folder_of_a_running_serve_and_of_a_stopped_one(
+    server: Server, tmp_path: Path
+) -> None:
+    server.wait_until_ready()
+    producer = Producer({"bootstrap.servers": server.kafka})
+    for number in range(100):
+        producer.produce("readings", b"%d" % number)
+    assert producer.flush(30) == 0
+    compact = [
+        *COMMAND,
+        "compact",
+        "--data",
+        str(tmp_path / "data"),
+        "--master",
+        "local[1]",
+        "--min-bytes",
+        "1",
+    ]
+    compact += ["--min-age-ms", "0", "--json"]
+
+    beside = subprocess.run(compact, capture_output=True, text=True, timeout=180, env=environment())
+    assert beside.returncode == 0, beside.stderr
+    assert json.loads(beside.stdout)["records"] == 100
+
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=30) == 0
+    alone = subprocess.run(compact, capture_output=True, text=True, timeout=180, env=environment())
+    assert alone.returncode == 0, alone.stderr
+    assert json.loads(alone.stdout)["records"] == 0

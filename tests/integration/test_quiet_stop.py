@@ -1,0 +1,83 @@
+"""A start, some load and an ordered end are no reason for a warning, in any process's log."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.cluster import Cluster, Part, running_cluster
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+@contextmanager
+def load(bootstrap: str, topic: str) -> Iterator[None]:
+    """A producer and a group's consumer, from the first record that both have seen on."""
+    seen, end = threading.Event(), threading.Event()
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "quiet", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+
+    def produce() -> None:
+        while not end.is_set():
+            producer.produce(topic, b"x" * 100)
+            producer.poll(0.01)
+
+    def consume() -> None:
+        while not end.is_set():
+            if consumer.poll(0.1) is not None:
+                seen.set()
+        consumer.close()
+
+    threads = [threading.Thread(target=produce), threading.Thread(target=consume)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert seen.wait(60)
+        yield
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+        producer.flush(10)
+
+
+def loud_lines(part: Part) -> list[str]:
+    """Lines that are not JSON, or of a level that an operator is woken by, or that don't say who writes."""
+    loud = []
+    for line in part.log.read_text().splitlines():
+        said = json.loads(line) if line.startswith("{") else {}
+        is_named = list(said)[:3] == ["timestamp", "level", "process"]
+        if not is_named or said["level"] not in ("debug", "info"):
+            loud.append(f"{part.name}: {line}")
+    return loud
+
+
+def test_a_start_some_load_and_a_drain_log_no_warning() -> None:
+    with running_cluster(zones=("az-a", "az-b")) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("quiet", 4)])["quiet"].result()
+
+        with load(cluster.bootstrap, "quiet"):
+            cluster.drain(cluster.agents[0])
+            drain_the_committer_and_wait_for_the_next(cluster)
+        for part in (cluster.agents[1], *(each for each in cluster.sequencers if each.is_running)):
+            cluster.drain(part)
+
+        assert [line for part in (*cluster.agents, *cluster.sequencers) for line in loud_lines(part)] == []
+        names = {json.loads(part.log.read_text().splitlines()[-1])["process"] for part in cluster.agents}
+        assert len(names) == 2 and all(name.startswith("agent ") for name in names)
+
+
+def drain_the_committer_and_wait_for_the_next(cluster: Cluster) -> None:
+    first = cluster.wait_for_committer(20)
+    cluster.drain(first)
+    assert cluster.wait_for_committer(20) is not first

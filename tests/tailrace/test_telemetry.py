@@ -1,0 +1,139 @@
+"""Log lines: how they begin, that they name a cause, and that none floods the others."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import structlog
+
+from tailrace.clock import ManualClock
+from tailrace.telemetry import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
+
+
+@dataclass
+class Written:
+    clock: ManualClock
+    stream: io.StringIO
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def written() -> Iterator[Written]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    found = Written(ManualClock(), io.StringIO())
+    configure_logging("info", "json", stream=found.stream, clock=found.clock)
+    try:
+        yield found
+    finally:
+        structlog.reset_defaults()
+        name_process(lambda: "")
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def test_a_line_begins_with_time_level_and_process(written: Written) -> None:
+    ids = iter([1, 2])
+    name_process(lambda: f"agent {next(ids)}")
+
+    structlog.get_logger("a.part").warning("loud", size=3)
+    logging.getLogger("a.library").warning("loud, too")
+
+    assert [list(line.items()) for line in written.lines] == [
+        [
+            ("timestamp", "2023-11-14T22:13:20.000Z"), ("level", "warning"), ("process", "agent 1"),
+            ("event", "loud"), ("logger", "a.part"), ("size", 3),
+        ],
+        [
+            ("timestamp", "2023-11-14T22:13:20.000Z"), ("level", "warning"), ("process", "agent 2"),
+            ("event", "loud, too"), ("logger", "a.library"),
+        ],
+    ]  # fmt: skip
+
+
+def test_a_line_for_people_begins_so_too() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "console", stream=stream, clock=ManualClock())
+    name_process(lambda: "sequencer 10.0.0.1:9645")
+    try:
+        structlog.get_logger("a.part").warning("loud")
+    finally:
+        structlog.reset_defaults()
+        name_process(lambda: "")
+    assert stream.getvalue().startswith("2023-11-14T22:13:20.000Z [warning  ] sequencer 10.0.0.1:9645: loud")
+
+
+def test_an_event_is_written_once_in_30_s_and_what_was_left_out_is_counted(written: Written) -> None:
+    log = structlog.get_logger("a.part")
+    for number in range(5):
+        log.warning("the store is away", attempt=number)
+        written.clock.advance(0.5)
+    log.warning("something else")
+    written.clock.advance(30)
+    log.warning("the store is away", attempt=99)
+    log.warning("the store is away", attempt=100)
+    written.clock.advance(30)
+    log.warning("the store is away", attempt=101)
+
+    assert [(line["event"], line.get("attempt"), line.get("left_out")) for line in written.lines] == [
+        ("the store is away", 0, None),
+        ("something else", None, None),
+        ("the store is away", 99, 4),
+        ("the store is away", 101, 1),
+    ]
+
+
+def test_a_librarys_message_is_the_same_event_whatever_is_put_into_it(written: Written) -> None:
+    log = logging.getLogger("a.library")
+    for number in range(3):
+        log.warning("attempt %d", number)
+    written.clock.advance(31)
+    log.warning("attempt %d", 3)
+    assert [(line["event"], line.get("left_out")) for line in written.lines] == [
+        ("attempt 0", None),
+        ("attempt 3", 2),
+    ]
+
+
+def test_two_bugs_in_one_place_are_two_events(written: Written) -> None:
+    log = structlog.get_logger("a.part")
+    for error in (KeyError("a"), ValueError("b"), KeyError("c")):
+        try:
+            raise error
+        except (KeyError, ValueError):
+            log.exception("a request failed")
+    assert ["KeyError: 'a'" in line["exception"] for line in written.lines] == [True, False]
+
+
+def test_the_gate_remembers_a_bounded_number_of_events() -> None:
+    gate = RepeatGate(ManualClock())
+    assert all(gate.admit(number) == 0 for number in range(3 * MAX_KNOWN_EVENTS))
+    assert len(gate._shown) == MAX_KNOWN_EVENTS
+
+
+def test_an_error_without_words_is_its_type_and_what_it_came_from() -> None:
+    try:
+        try:
+            raise ConnectionResetError("reset by peer")
+        except OSError as error:
+            raise TimeoutError from error
+    except TimeoutError as error:
+        assert cause_of(error) == "TimeoutError (reset by peer)"
+    assert cause_of(TimeoutError()) == "TimeoutError"
+    assert cause_of(TimeoutError("waited 2 s for x")) == "waited 2 s for x"
+
+
+def test_no_line_has_an_empty_cause(written: Written) -> None:
+    log = structlog.get_logger("a.part")
+    log.warning("one", error=TimeoutError())
+    log.warning("two", reason="")
+    assert [line.get("error") or line.get("reason") for line in written.lines] == ["TimeoutError", "not said"]
