@@ -38,6 +38,7 @@ from agent.protocol.schema import fields_of
 from agent.services import Deferred, Holding, RequestContext, Services
 from agent.zones import zone_of_client
 from sequencer.api import SequencerError
+from tailrace.limits import MAX_NAME_BYTES, cut
 from tailrace.object_store.api import Buffer
 
 log = structlog.get_logger("agent.requests")
@@ -70,13 +71,14 @@ class Dispatcher:
             return Reply(close=True)
         context = RequestContext(
             api_version=header.api_version,
-            client_id=header.client_id or "",
+            client_id=cut(header.client_id or "", MAX_NAME_BYTES),
             client_host=connection.peer_host,
             zone=zone_of_client(header.client_id, self._services.identity.zone),
             client_software=connection.client_software,
         )
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
-            connection.client_software = f"{request.client_software_name}/{request.client_software_version}"
+            named = f"{request.client_software_name}/{request.client_software_version}"
+            connection.client_software = cut(named, MAX_NAME_BYTES)
         try:
             response = await handler(self._services, context, request)
             if isinstance(response, Deferred):

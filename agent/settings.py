@@ -100,4 +100,10 @@ class AgentSettings(BaseModel):
         description="Wait for more members before a new group's first rebalance (group.initial.rebalance.delay.ms).",
     )
     group_max_size: int = Field(10_000, ge=1, description="Members of one group (group.max.size).")
-    offset_metadata_max_bytes: int = Field(4_096, ge=0, description="offset.metadata.max.bytes")
+    group_max_bytes: int = Field(
+        4 * MIB,
+        ge=64 * 1024,
+        le=32 * MIB,
+        description="What the members of one group say of themselves and are assigned, together.",
+    )
+    offset_metadata_max_bytes: int = Field(4_096, ge=0, le=MIB, description="offset.metadata.max.bytes")

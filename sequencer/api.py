@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from tailrace.limits import Int64
 from tailrace.mixed_object import BatchCoordinates
 
 
@@ -179,8 +180,8 @@ class Empty(Value, frozen=True):
 class OpenSession(Value, frozen=True):
     """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this."""
 
-    broker_id: int
-    agent_epoch: int
+    broker_id: Int64
+    agent_epoch: Int64
     predecessor: UUID | None = None
 
 
@@ -215,12 +216,12 @@ class ObjectDescription(Value, frozen=True):
     object_id: UUID
     kind: ObjectKind
     key: str
-    size: int
-    crc: int
-    index_start: int
-    created_ms: int
-    format_version: int = 1
-    index_crc: int = 0
+    size: Int64
+    crc: Int64
+    index_start: Int64
+    created_ms: Int64
+    format_version: Int64 = 1
+    index_crc: Int64 = 0
 
 
 class RunProposal(Value, frozen=True):
@@ -232,11 +233,11 @@ class RunProposal(Value, frozen=True):
     """
 
     topic_id: UUID
-    partition: int
-    start: int
-    length: int
+    partition: Int64
+    start: Int64
+    length: Int64
     batches: list[BatchCoordinates]
-    transactions: list[int] = []
+    transactions: list[Int64] = []
 
 
 class CommitRequest(Value, frozen=True):
@@ -248,8 +249,8 @@ class CommitRequest(Value, frozen=True):
     """
 
     session_id: UUID
-    number: int
-    answered_below: int
+    number: Int64
+    answered_below: Int64
     object: ObjectDescription | None
     runs: list[RunProposal]
 
@@ -306,10 +307,10 @@ class AgentInfo(Value, frozen=True):
     """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers."""
 
     host: str
-    port: int
+    port: Int64
     peer_host: str
-    peer_port: int
-    http_port: int
+    peer_port: Int64
+    http_port: Int64
     zone: str
     version: str
     instance: UUID
@@ -323,15 +324,15 @@ class AgentLease(Value, frozen=True):
 
 
 class AgentRef(Value, frozen=True):
-    broker_id: int
-    epoch: int
+    broker_id: Int64
+    epoch: Int64
 
 
 class RenewAgent(Value, frozen=True):
     """`draining` takes the agent out of leadership and group placement, but keeps its lease."""
 
-    broker_id: int
-    epoch: int
+    broker_id: Int64
+    epoch: Int64
     draining: bool = False
 
 
@@ -372,10 +373,10 @@ class Topic(Value, frozen=True):
 
 class CreateTopic(Value, frozen=True):
     name: str
-    partitions: int
+    partitions: Int64
     configs: dict[str, str]
     validate_only: bool = False
-    replication_factor: int = 1
+    replication_factor: Int64 = 1
 
 
 class DeleteTopic(Value, frozen=True):
@@ -384,15 +385,15 @@ class DeleteTopic(Value, frozen=True):
 
 class CreatePartitions(Value, frozen=True):
     topic_id: UUID
-    partitions: int
+    partitions: Int64
     validate_only: bool = False
 
 
 class MetadataRequest(Value, frozen=True):
     """`known_version` and `known_generation`: what the caller has; -1 for nothing."""
 
-    known_version: int = -1
-    known_generation: int = -1
+    known_version: Int64 = -1
+    known_generation: Int64 = -1
 
 
 class Metadata(Value, frozen=True):
@@ -507,9 +508,9 @@ class FindPartition(Value, frozen=True):
     """`max_bytes` bounds the runs returned (at least one, if there is any at `offset`)."""
 
     topic_id: UUID
-    partition: int
-    offset: int
-    max_bytes: int
+    partition: Int64
+    offset: Int64
+    max_bytes: Int64
 
 
 class FindRequest(Value, frozen=True):
@@ -556,8 +557,8 @@ class OffsetSpec(enum.IntEnum):
 
 class OffsetQuery(Value, frozen=True):
     topic_id: UUID
-    partition: int
-    timestamp: int
+    partition: Int64
+    timestamp: Int64
     read_committed: bool = False
 
 
@@ -588,8 +589,8 @@ class OffsetsAnswer(Value, frozen=True):
 
 class EpochQuery(Value, frozen=True):
     topic_id: UUID
-    partition: int
-    leader_epoch: int
+    partition: Int64
+    leader_epoch: Int64
 
 
 class EpochRequest(Value, frozen=True):
@@ -624,9 +625,9 @@ class FeedRequest(Value, frozen=True):
     """Wait until something was committed after `after` in one of `partitions` ([] means all), or
     `max_wait_ms`."""
 
-    after: int
-    partitions: list[tuple[UUID, int]]
-    max_wait_ms: int
+    after: Int64
+    partitions: list[tuple[UUID, Int64]]
+    max_wait_ms: Int64
 
 
 class FeedAnswer(Value, frozen=True):
@@ -648,10 +649,10 @@ class InitProducer(Value, frozen=True):
     `producer_epoch`, where given, are what the caller has now (KIP-360): ProducerFenced if it isn't current.
     """
 
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producer_id: Int64 = -1
+    producer_epoch: Int64 = -1
     transactional_id: str | None = None
-    timeout_ms: int = 0
+    timeout_ms: Int64 = 0
 
 
 class ProducerGrant(Value, frozen=True):
@@ -661,7 +662,7 @@ class ProducerGrant(Value, frozen=True):
 
 class ProducerQuery(Value, frozen=True):
     topic_id: UUID
-    partition: int
+    partition: Int64
 
 
 class ActiveProducer(Value, frozen=True):
@@ -684,8 +685,8 @@ class TransactionRef(Value, frozen=True):
     """A producer's transaction, as its client names it."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: Int64
+    producer_epoch: Int64
 
 
 class AddToTransaction(Value, frozen=True):
@@ -693,16 +694,16 @@ class AddToTransaction(Value, frozen=True):
     change nothing, raise InvalidTransactionState if one is not in it."""
 
     transaction: TransactionRef
-    partitions: list[tuple[UUID, int]]
+    partitions: list[tuple[UUID, Int64]]
     group_id: str | None = None
     verify_only: bool = False
 
 
 class StampQuery(Value, frozen=True):
     topic_id: UUID
-    partition: int
-    producer_id: int
-    producer_epoch: int
+    partition: Int64
+    producer_id: Int64
+    producer_epoch: Int64
 
 
 class StampRequest(Value, frozen=True):
@@ -735,7 +736,7 @@ class EndTransaction(Value, frozen=True):
     transaction: TransactionRef
     is_commit: bool
     bumps_epoch: bool
-    number: int = -1
+    number: Int64 = -1
 
 
 class TransactionsRequest(Value, frozen=True):
@@ -778,9 +779,9 @@ class AbortProducer(Value, frozen=True):
 
     The transaction that is open there ends everywhere, and its producer is fenced."""
 
-    producer_id: int
-    producer_epoch: int
-    partitions: list[tuple[UUID, int]]
+    producer_id: Int64
+    producer_epoch: Int64
+    partitions: list[tuple[UUID, Int64]]
 
 
 class AbortedProducer(Value, frozen=True):
@@ -796,7 +797,7 @@ class LocateGroup(Value, frozen=True):
     """Who coordinates the group; `candidates`, best first, are asked when it has no live owner."""
 
     group_id: str
-    candidates: list[int]
+    candidates: list[Int64]
 
 
 class GroupOwner(Value, frozen=True):
@@ -809,8 +810,8 @@ class LoadGroup(Value, frozen=True):
     """An agent takes up a group it was located on. `lease_epoch` is the agent's."""
 
     group_id: str
-    broker_id: int
-    lease_epoch: int
+    broker_id: Int64
+    lease_epoch: Int64
 
 
 class GroupState(Value, frozen=True):
@@ -818,7 +819,7 @@ class GroupState(Value, frozen=True):
     keys."""
 
     group_id: str
-    generation: int
+    generation: Int64
     state: str
     protocol_type: str
     members: list[str]
@@ -826,8 +827,8 @@ class GroupState(Value, frozen=True):
 
 
 class SaveGroup(Value, frozen=True):
-    broker_id: int
-    lease_epoch: int
+    broker_id: Int64
+    lease_epoch: Int64
     group: GroupState
 
 
@@ -836,11 +837,11 @@ class OffsetPosition(Value, frozen=True):
     partition (both in `fetch_offsets` only)."""
 
     topic_id: UUID
-    partition: int
-    offset: int
-    leader_epoch: int
+    partition: Int64
+    offset: Int64
+    leader_epoch: Int64
     metadata: str
-    commit_ms: int = -1
+    commit_ms: Int64 = -1
     has_pending: bool = False
     is_unknown: bool = False
 
@@ -854,12 +855,12 @@ class CommitOffsets(Value, frozen=True):
     """
 
     group_id: str
-    broker_id: int
-    lease_epoch: int
-    generation: int
+    broker_id: Int64
+    lease_epoch: Int64
+    generation: Int64
     member_id: str
     offsets: list[OffsetPosition]
-    retention_ms: int = -1
+    retention_ms: Int64 = -1
     transaction: TransactionRef | None = None
     joins: bool = False
 
@@ -875,7 +876,7 @@ class FetchOffsets(Value, frozen=True):
     """`partitions` None: all of the group's. Offsets of deleted topics are gone."""
 
     group_id: str
-    partitions: list[tuple[UUID, int]] | None
+    partitions: list[tuple[UUID, Int64]] | None
 
 
 class OffsetPositions(Value, frozen=True):
@@ -886,7 +887,7 @@ class OffsetPositions(Value, frozen=True):
 
 class DeleteOffsets(Value, frozen=True):
     group_id: str
-    partitions: list[tuple[UUID, int]]
+    partitions: list[tuple[UUID, Int64]]
 
 
 class GroupRef(Value, frozen=True):
@@ -923,8 +924,8 @@ class DeleteRecordsPartition(Value, frozen=True):
     """`before_offset` -1 means the high watermark."""
 
     topic_id: UUID
-    partition: int
-    before_offset: int
+    partition: Int64
+    before_offset: Int64
 
 
 class DeleteRecords(Value, frozen=True):
@@ -947,7 +948,7 @@ class RetentionSummary(Value, frozen=True):
 
 
 class GarbageRequest(Value, frozen=True):
-    limit: int
+    limit: Int64
 
 
 class DeadSession(Value, frozen=True):
@@ -985,8 +986,8 @@ class TakeLease(Value, frozen=True):
 
     name: str
     holder: str
-    epoch: int
-    lease_ms: int
+    epoch: Int64
+    lease_ms: Int64
 
 
 class NamedLease(Value, frozen=True):
@@ -1003,11 +1004,11 @@ class CompactionRequest(Value, frozen=True):
     `max_runs` bounds the runs of all candidates together. `after`: the `next` of the page before.
     """
 
-    min_bytes: int
-    min_age_ms: int
-    max_runs: int
-    skip: list[tuple[UUID, int, int]] = []
-    after: tuple[UUID, int] | None = None
+    min_bytes: Int64
+    min_age_ms: Int64
+    max_runs: Int64
+    skip: list[tuple[UUID, Int64, Int64]] = []
+    after: tuple[UUID, Int64] | None = None
 
 
 class CompactionCandidate(Value, frozen=True):
@@ -1031,19 +1032,19 @@ class ReplacementRun(Value, frozen=True):
     """Rows [first_row, first_row + row_count) of the new object replace [base_offset, end_offset)."""
 
     topic_id: UUID
-    partition: int
-    base_offset: int
-    end_offset: int
-    max_timestamp: int
-    length: int
-    replaced: list[tuple[int, UUID]]  # (base_offset, object_id) of each run read, in order
+    partition: Int64
+    base_offset: Int64
+    end_offset: Int64
+    max_timestamp: Int64
+    length: Int64
+    replaced: list[tuple[Int64, UUID]]  # (base_offset, object_id) of each run read, in order
 
 
 class SwapRequest(Value, frozen=True):
     """One atomic exchange. Asked again with the same `swap_id`, it gets the first answer."""
 
     swap_id: UUID
-    lease_epoch: int
+    lease_epoch: Int64
     session_id: UUID
     object: ObjectDescription
     runs: list[ReplacementRun]
@@ -1057,7 +1058,7 @@ class ObjectsRequest(Value, frozen=True):
     """Objects in key order after `after_key`, for listings and audit."""
 
     after_key: str
-    limit: int
+    limit: Int64
 
 
 class ObjectRecord(Value, frozen=True):

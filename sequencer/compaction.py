@@ -42,7 +42,7 @@ from sequencer.rows import (
     TopicRow,
     key_of,
 )
-from sequencer.sessions import COMPACTOR_LEASE, live_session, object_row
+from sequencer.sessions import COMPACTOR_LEASE, check_object, live_session, object_row
 from sequencer.state import Draft, HotState, replace_row
 from sequencer.topics import topic_value
 from tailrace.turns import Turns
@@ -187,9 +187,10 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.lease_epoch}; take it anew")
     session = live_session(draft, request.session_id)
     described = request.object
-    if described.kind is not ObjectKind.PARQUET or not described.key.startswith(session.prefix):
+    check_object(described, session.prefix)
+    if described.kind is not ObjectKind.PARQUET:
         raise InvalidRequest(
-            f"object {described.key!r}: a Parquet object under {session.prefix!r} is expected"
+            f"object {described.key!r} is of kind {described.kind.name}; a Parquet object is expected"
         )
     if await store.object_rows([described.object_id]):
         raise InvalidRequest(f"object {described.object_id} is stored already; each swap brings its own")

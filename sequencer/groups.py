@@ -20,6 +20,7 @@ from sequencer.api import (
     GroupNotEmpty,
     GroupRef,
     GroupState,
+    InvalidRequest,
     Lag,
     Lags,
     LoadGroup,
@@ -45,6 +46,7 @@ from sequencer.rows import (
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from sequencer.transactions import transaction_for_offsets
+from tailrace.limits import INT32, later
 
 
 def load_group(draft: Draft, request: LoadGroup, settings: SequencerSettings) -> GroupState:
@@ -134,6 +136,8 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
 
 def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> OffsetErrors:
     """Take positions from a member of the current generation, or for an empty group; of a transaction, for later."""
+    if any(position.leader_epoch not in INT32 for position in request.offsets):
+        raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is no int32")
     row = _check_committer(draft, request, settings)
     producer_id: int | None = None
     if request.transaction is not None:
@@ -156,7 +160,7 @@ def _position_row(
     draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int | None
 ) -> Row:
     commit_ms = draft.now_ms if position.commit_ms < 0 else position.commit_ms
-    expires_ms = None if request.retention_ms < 0 else draft.now_ms + request.retention_ms
+    expires_ms = None if request.retention_ms < 0 else later(draft.now_ms, request.retention_ms)
     if producer_id is not None:
         return PendingOffsetRow(
             group_id=request.group_id,

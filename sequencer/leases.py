@@ -35,11 +35,14 @@ from sequencer.api import (
 from sequencer.rows import AgentRow, GroupRow, Identity, LeaseRow, SessionRow
 from sequencer.settings import SequencerSettings
 from sequencer.state import BROKER_ID, RING_GENERATION, Draft, replace_row
+from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 
 EMPTY_GROUP = "Empty"
+MAX_LEASE_MS = 24 * 3600 * 1000
+"""The longest named lease: whoever held it and is gone must not be in the way for long."""
 SUSPICION_MARGIN_MS = 1_000
 """How late the renewal of a suspected agent may come: agents renew at a third of their lease."""
 
@@ -53,6 +56,13 @@ def register_agent(
     draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings
 ) -> AgentLease:
     """Lease a broker id: the one this address had before, or a new one. Whoever held it before is fenced."""
+    if not is_name(info.host) or any(
+        port not in PORTS for port in (info.port, info.peer_port, info.http_port)
+    ):
+        raise InvalidRequest(
+            f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
+            " and ports of at most 65535 are needed"
+        )
     before = next((row for row in draft.all(AgentRow) if _same_address(agent_info(row), info)), None)
     broker_id = draft.count_up(BROKER_ID) if before is None else before.broker_id
     epoch = 1 if before is None else before.epoch + 1
@@ -153,8 +163,10 @@ def ring_of(generation: int, agents: Iterable[AgentRow]) -> Ring:
 
 def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
     """Take a named lease that is free, or renew the one held."""
-    if not request.name or request.lease_ms <= 0:
-        raise InvalidRequest(f"lease {request.name!r} for {request.lease_ms} ms: a name and a time above 0")
+    if not is_name(request.name) or not 0 < request.lease_ms <= MAX_LEASE_MS:
+        raise InvalidRequest(
+            f"lease {request.name[:100]!r} for {request.lease_ms} ms: a name, and 1 to {MAX_LEASE_MS} ms"
+        )
     row = draft.get(LeaseRow, request.name)
     is_live = row is not None and row.expires_ms > draft.now_ms
     if request.epoch:
@@ -205,10 +217,12 @@ def locate_group(draft: Draft, request: LocateGroup, settings: SequencerSettings
 
 
 def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> GroupRow:
-    """An empty group without an owner. Raises LimitReached."""
-    if not group_id:
-        raise InvalidRequest("a group id has at least one character")
-    groups = len(draft.all(GroupRow))
+    """An empty group without an owner. Raises InvalidRequest, LimitReached."""
+    if not is_name(group_id):
+        raise InvalidRequest(
+            f"a group id of {len(group_id.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+        )
+    groups = draft.count(GroupRow)
     if groups >= settings.max_groups:
         raise LimitReached(f"{groups} groups; max_groups is {settings.max_groups}")
     return GroupRow(

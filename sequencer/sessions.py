@@ -48,6 +48,8 @@ from sequencer.rows import (
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, replace_row
 from sequencer.transactions import admit, note_stored
+from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
+from tailrace.mixed_object import BatchCoordinates
 
 COMPACTOR_BROKER_ID = -1
 """A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
@@ -134,8 +136,8 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> None:
     for run in request.runs:
         lengths = 0
         for batch in run.batches:
-            if batch.length <= 0 or batch.record_count <= 0:
-                raise InvalidRequest(f"a batch of {batch.length} bytes and {batch.record_count} records")
+            if batch.length <= 0 or batch.record_count <= 0 or not _is_kafkas(batch):
+                raise InvalidRequest(f"{batch}: no batch has such values")
             lengths += batch.length
         if not run.batches or lengths != run.length:
             raise InvalidRequest(f"a run of {run.length} bytes whose batches take {lengths}")
@@ -149,6 +151,27 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> None:
         batches += len(run.batches)
     if batches > settings.max_batches_per_commit:
         raise LimitReached(f"{batches} batches; max_batches_per_commit is {settings.max_batches_per_commit}")
+
+
+def _is_kafkas(batch: BatchCoordinates) -> bool:
+    """Whether the values have the widths that they have in a record batch."""
+    return (
+        batch.length in INT32
+        and batch.record_count in INT32
+        and batch.producer_epoch in INT16
+        and batch.base_sequence in INT32
+    )
+
+
+def check_object(described: ObjectDescription, prefix: str) -> None:
+    """Raise InvalidRequest for an object that no session with this prefix can have stored."""
+    if not described.key.startswith(prefix) or len(described.key.encode()) > MAX_KEY_BYTES:
+        raise InvalidRequest(
+            f"object {described.key[:200]!r}: a key of at most {MAX_KEY_BYTES} bytes under the session's prefix"
+            f" {prefix!r} is needed"
+        )
+    if described.format_version not in INT16:
+        raise InvalidRequest(f"object {described.key!r} of format version {described.format_version}")
 
 
 def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
@@ -207,10 +230,7 @@ def _commit_object(
 ) -> list[RunOutcome]:
     stored = draft.get(ObjectRow, described.object_id)
     if stored is None:
-        if not described.key.startswith(session.prefix):
-            raise InvalidRequest(
-                f"object {described.key!r} is not under the session's prefix {session.prefix!r}"
-            )
+        check_object(described, session.prefix)
         stored = object_row(described)
     elif (stored.key, stored.size) != (described.key, described.size):
         raise InvalidRequest(

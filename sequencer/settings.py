@@ -49,6 +49,8 @@ class SequencerSettings:
     """Topics of the cluster."""
     max_partitions_per_topic: int = 10_000
     """Partitions of one topic."""
+    max_partitions: int = 200_000
+    """Partitions of all topics together."""
     max_batches_per_commit: int = 100_000
     """Batches of one object."""
     max_runs_per_commit: int = 20_000
@@ -57,6 +59,8 @@ class SequencerSettings:
     """Consumer groups."""
     max_transactional_ids: int = 100_000
     """Transactional ids that are remembered."""
+    max_groups_per_transaction: int = 1_000
+    """Groups whose offsets take part in one transaction."""
     max_open_transactions: int = 50_000
     """Transactions open at once."""
     max_feed_commits: int = 10_000

@@ -260,6 +260,18 @@ class Draft:
         kept = [row for row in self.durable.all(kind) if key_of(row) not in merged]
         return kept + [cast("R", row) for row in merged.values() if row is not None]
 
+    def count(self, kind: type[Row]) -> int:
+        """How many hot rows of a kind this draft leaves."""
+        changed: dict[Key, Row | None] = {}
+        layer: Draft | None = self
+        while layer is not None:
+            changed = {**layer.changes.by_kind.get(kind, {}), **changed}
+            layer = layer._parent
+        added = sum(
+            (row is not None) - (self.durable.get(kind, *key) is not None) for key, row in changed.items()
+        )
+        return self.durable.count(kind) + added
+
     def put(self, row: Row) -> None:
         self.changes.put(row)
 

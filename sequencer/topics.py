@@ -51,6 +51,7 @@ _OfTopic = ProducerRow | GroupOffsetRow | OpenRangeRow | AbortedRow | PendingOff
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
 
+_BROKER = re.compile(r"[0-9]{0,19}")
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -69,18 +70,18 @@ def create_topic(
     """Make a topic with empty partitions."""
     if _LEGAL_NAME.fullmatch(request.name) is None or request.name in (".", ".."):
         raise InvalidRequest(
-            f"topic name {request.name!r}: allowed are 1 to 249 of a-z A-Z 0-9 . _ - but not '.' or '..'"
+            f"topic name {request.name[:300]!r}: allowed are 1 to 249 of a-z A-Z 0-9 . _ - but not '.' or '..'"
         )
     if draft.topic_named(request.name) is not None:
         raise TopicExists(f"topic {request.name!r} exists")
-    _check_partitions(request.partitions, settings)
+    _check_partitions(draft, 0, request.partitions, settings)
     if not 1 <= request.replication_factor <= MAX_REPLICATION_FACTOR:
         raise InvalidRequest(
             f"replication factor {request.replication_factor}; allowed is 1 to {MAX_REPLICATION_FACTOR}"
         )
-    topics = draft.all(TopicRow)
-    if len(topics) >= settings.max_topics:
-        raise LimitReached(f"{len(topics)} topics; max_topics is {settings.max_topics}")
+    topics = draft.count(TopicRow)
+    if topics >= settings.max_topics:
+        raise LimitReached(f"{topics} topics; max_topics is {settings.max_topics}")
     validate("topic", request.configs)
     row = TopicRow(
         topic_id=topic_id,
@@ -104,7 +105,7 @@ def create_partitions(draft: Draft, request: CreatePartitions, settings: Sequenc
         raise InvalidRequest(
             f"{request.partitions} partitions; topic {row.name!r} has {row.partitions} already"
         )
-    _check_partitions(request.partitions, settings)
+    _check_partitions(draft, row.partitions, request.partitions, settings)
     changed = replace_row(row, partitions=request.partitions)
     if not request.validate_only:
         draft.put(changed)
@@ -145,8 +146,8 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
         validate("topic", configs)
         changed: TopicRow | BrokerConfigRow = replace_row(topic, configs=configs)
     else:
-        if request.name and not request.name.isdecimal():
-            raise InvalidRequest(f"broker {request.name!r}: a broker id, or '' for all of them")
+        if _BROKER.fullmatch(request.name) is None:
+            raise InvalidRequest(f"broker {request.name[:100]!r}: a broker id, or '' for all of them")
         row = draft.get(BrokerConfigRow, request.name)
         configs = _changed({} if row is None else row.configs, request)
         validate("broker", configs)
@@ -217,12 +218,17 @@ def _topic(draft: Draft, topic_id: UUID) -> TopicRow:
     return row
 
 
-def _check_partitions(partitions: int, settings: SequencerSettings) -> None:
+def _check_partitions(draft: Draft, before: int, partitions: int, settings: SequencerSettings) -> None:
     if partitions < 1:
         raise InvalidRequest(f"{partitions} partitions; a topic has at least 1")
     if partitions > settings.max_partitions_per_topic:
         limit = settings.max_partitions_per_topic
         raise LimitReached(f"{partitions} partitions; max_partitions_per_topic is {limit}")
+    others = draft.count(PartitionRow) - before
+    if others + partitions > settings.max_partitions:
+        raise LimitReached(
+            f"{partitions} partitions beside {others} of other topics; max_partitions is {settings.max_partitions}"
+        )
 
 
 def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> None:

@@ -63,6 +63,7 @@ from sequencer.rows import (
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import PRODUCER_ID, Draft, HotState, replace_row
+from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
 from tailrace.mixed_object import BatchCoordinates
 
 LAST_EPOCH = 32766
@@ -77,8 +78,10 @@ MARKER_LENGTH = 78
 def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> ProducerGrant:
     """Grant a transactional id to who asks: a higher epoch than anybody had, with nothing open."""
     name = request.transactional_id
-    if not name:
-        raise InvalidRequest("a transactional id has at least one character")
+    if name is None or not is_name(name):
+        raise InvalidRequest(
+            f"a transactional id of {len((name or '').encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+        )
     if not 0 < request.timeout_ms <= settings.transaction_max_timeout_ms:
         raise InvalidTransactionTimeout(
             f"a transaction time-out of {request.timeout_ms} ms; allowed are 1 to"
@@ -110,7 +113,7 @@ def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettin
 def _new_transactional_id(
     draft: Draft, name: str, timeout_ms: int, settings: SequencerSettings
 ) -> ProducerGrant:
-    known = draft.durable.count(TransactionRow)
+    known = draft.count(TransactionRow)
     if known >= settings.max_transactional_ids:
         raise LimitReached(
             f"{known} transactional ids; max_transactional_ids is {settings.max_transactional_ids}"
@@ -216,6 +219,7 @@ def _add(
     joined = [group for group in groups if group not in begun.groups]
     if begun is row and not added and not joined:
         return row
+    _check_groups(begun, joined, settings)
     begun = replace_row(
         begun,
         partitions=[*begun.partitions, *added],
@@ -224,6 +228,19 @@ def _add(
     )
     draft.put(begun)
     return begun
+
+
+def _check_groups(row: TransactionRow, joined: list[str], settings: SequencerSettings) -> None:
+    for group_id in joined:
+        if not is_name(group_id):
+            raise InvalidRequest(
+                f"a group id of {len(group_id.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+            )
+    if len(row.groups) + len(joined) > settings.max_groups_per_transaction:
+        raise InvalidRequest(
+            f"{len(row.groups) + len(joined)} groups in one transaction of {row.transactional_id!r};"
+            f" max_groups_per_transaction is {settings.max_groups_per_transaction}"
+        )
 
 
 def _begun(draft: Draft, row: TransactionRow, settings: SequencerSettings) -> TransactionRow:
@@ -494,6 +511,8 @@ def _abort_and_fence(draft: Draft, row: TransactionRow) -> None:
 
 def abort_producer(draft: Draft, request: AbortProducer) -> AbortedProducer:
     """Abort what a producer of this epoch has open there: its whole transaction, or a range left without one."""
+    if request.producer_epoch not in INT16:
+        raise InvalidRequest(f"producer epoch {request.producer_epoch} is no int16")
     row = transaction_of(draft, request.producer_id)
     errors: list[PartitionError] = []
     for topic_id, partition in request.partitions:

@@ -27,6 +27,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from tailrace import messagepack
 from tailrace.compression import CannotUnpack, decompress
 from tailrace.ids import TopicPartition
+from tailrace.limits import Int64
 from tailrace.object_store.api import Buffer
 from tailrace.record_batch import (
     CONTROL_FLAG,
@@ -79,14 +80,14 @@ class TailTooShort(InvalidObject):
 class BatchCoordinates(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the sequencer must know of one batch. `flags`: the low seven bits of its attributes."""
 
-    length: int
-    record_count: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int = -1
-    producer_epoch: int = -1
-    base_sequence: int = -1
-    flags: int = 0
+    length: Int64
+    record_count: Int64
+    base_timestamp: Int64
+    max_timestamp: Int64
+    producer_id: Int64 = -1
+    producer_epoch: Int64 = -1
+    base_sequence: Int64 = -1
+    flags: Int64 = 0
 
     @property
     def compression(self) -> Compression:

@@ -40,6 +40,11 @@ TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 
+SMALLEST_RECORD = 7
+"""Bytes of a record without key, value and headers: seven varints of one byte each."""
+MAX_RECORDS = 4_000_000
+"""Records of one batch that is compressed: some hundred times what clients put into one."""
+
 NO_TIMESTAMP = -1
 
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -360,6 +365,11 @@ def _check_producers_claims(header: BatchHeader) -> None:
             f"record count {header.record_count} with last offset delta {header.last_offset_delta}; "
             "a producer's batch has one record for each of its offsets, and at least one"
         )
+    most = _most_records(header)
+    if header.record_count > most:
+        raise CountMismatch(
+            f"{header.record_count} records in a batch of {header.length} bytes; at most {most} can be in it"
+        )
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise InvalidRecordBatch(
@@ -368,6 +378,16 @@ def _check_producers_claims(header: BatchHeader) -> None:
             )
     elif attributes & TRANSACTIONAL_FLAG:
         raise InvalidRecordBatch(f"a transactional batch with producer id {header.producer_id}")
+
+
+def _most_records(header: BatchHeader) -> int:
+    """As many records as the bytes can hold, as far as that is known without unpacking them.
+
+    Every record takes an offset, and offsets are given out for good: a count that is made up would use them up.
+    """
+    if header.attributes & COMPRESSION_MASK:
+        return MAX_RECORDS
+    return min(MAX_RECORDS, (header.length - HEADER_BYTES) // SMALLEST_RECORD)
 
 
 def _check_timestamps(header: BatchHeader, oldest: int | None, newest: int | None) -> None:

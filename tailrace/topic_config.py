@@ -6,12 +6,15 @@ Names, defaults and bounds are Kafka's. A config without effect here is accepted
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 DAY_MS = 86_400_000
+MAX_VALUE_CHARACTERS = 4_096
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class ConfigType(enum.IntEnum):
@@ -52,12 +55,15 @@ class ConfigDefinition:
 
     def check(self, value: str) -> None:
         """Raise InvalidConfigValue unless the value is allowed."""
+        if len(value) > MAX_VALUE_CHARACTERS:
+            raise InvalidConfigValue(
+                f"{self.name}: a value of {len(value)} characters was given, at most {MAX_VALUE_CHARACTERS} are allowed"
+            )
         given = f"{self.name}: {value!r} was given"
         if self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT):
-            try:
-                number: float = int(value.strip())
-            except ValueError:
-                raise InvalidConfigValue(f"{given}, a whole number is needed") from None
+            if _WHOLE_NUMBER.fullmatch(value.strip()) is None:
+                raise InvalidConfigValue(f"{given}, a whole number is needed")
+            number: float = int(value.strip())
             self._check_bounds(given, number)
         elif self.type is ConfigType.DOUBLE:
             try:

@@ -45,6 +45,7 @@ from sequencer.api import (
 from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import outlived
+from tailrace.limits import is_name
 
 log = structlog.get_logger("agent.groups")
 
@@ -174,6 +175,8 @@ class GroupCoordinator:
             GroupRefusal: for all partitions alike.
             SequencerError: the sequencer can't take it now.
         """
+        if not is_name(group_id):
+            raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
         identity = self._identity()
         request = CommitOffsets(
             group_id,
@@ -263,7 +266,7 @@ class GroupCoordinator:
             del self._waiting[ticket]
 
     async def _step(self, group_id: str, act: Callable[[Group, float], T]) -> T:
-        if not group_id:
+        if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
         self._require_lease()
         return await self._to_its_end(self._perform(group_id, act))
@@ -376,6 +379,7 @@ class GroupCoordinator:
             self._clock.monotonic(),
             settings.group_initial_rebalance_delay_ms / 1000,
             settings.group_max_size,
+            settings.group_max_bytes,
         )
         held = _Held(group, lease_epoch)
         if self._is_closed:

@@ -57,6 +57,11 @@ class GroupMember:
     def is_waiting(self) -> bool:
         return self.join_ticket is not None or self.sync_ticket is not None
 
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of what it said and was assigned."""
+        return _bytes_of(self.protocols) + len(self.assignment)
+
     def metadata(self, protocol: str) -> bytes:
         """What the member says under this protocol; empty when it doesn't know it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -120,11 +125,13 @@ Answer = JoinAnswer | SyncAnswer
 
 @dataclass(slots=True)
 class Group:
-    """One group. Owned by one coordinator; `initial_delay_seconds` and `max_size` are its settings."""
+    """One group. Owned by one coordinator; `initial_delay_seconds`, `max_size` (members) and `max_bytes` (what they
+    say of themselves and are assigned, all together) are its settings."""
 
     group_id: str
     initial_delay_seconds: float = 0.0
     max_size: int = 10_000
+    max_bytes: int = 4 << 20
     phase: GroupPhase = GroupPhase.EMPTY
     generation: int = 0
     protocol_type: str = ""
@@ -132,7 +139,8 @@ class Group:
     leader: str | None = None
     members: dict[str, GroupMember] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
-    """Ids given out by MEMBER_ID_REQUIRED that have not come back, with their deadlines."""
+    """Ids given out by MEMBER_ID_REQUIRED that have not come back, with their deadlines; as many as there may be
+    members. Of more, the oldest is forgotten: its client asks for another."""
     is_dirty: bool = False
     _join_deadline: float | None = None
     _delay_limit: float | None = None
@@ -184,6 +192,8 @@ class Group:
             self._refuse_join(ticket, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif not self._supports(request):
             self._refuse_join(ticket, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif self._is_too_large(request):
+            self._refuse_join(ticket, request.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif not request.member_id:
             self._join_unknown(now, ticket, request)
         else:
@@ -196,6 +206,8 @@ class Group:
         elif self._is_full():
             self._refuse_join(ticket, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif request.instance_id is None and request.requires_known_id:
+            if len(self.pending) >= self.max_size:
+                del self.pending[next(iter(self.pending))]
             self.pending[request.fresh_id] = now + request.session_seconds
             self._refuse_join(ticket, request.fresh_id, ErrorCode.MEMBER_ID_REQUIRED)
         else:
@@ -326,6 +338,16 @@ class Group:
     def _is_full(self) -> bool:
         return len(self.members) >= self.max_size
 
+    def _is_too_large(self, request: JoinRequest) -> bool:
+        """Whether the group would be larger than it may, with this in place of what the same member said before."""
+        others = [
+            each
+            for each in self.members.values()
+            if each.member_id != request.member_id
+            and (each.instance_id is None or each.instance_id != request.instance_id)
+        ]
+        return _bytes_of(request.protocols) + sum(each.kept_bytes for each in others) > self.max_bytes
+
     def _refuse_join(self, ticket: int, member_id: str, code: ErrorCode) -> None:
         self._answers.append((ticket, JoinAnswer(code, member_id)))
 
@@ -432,6 +454,10 @@ class Group:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code is not ErrorCode.NONE:
             self._answers.append((ticket, SyncAnswer(code)))
+            return
+        described = sum(_bytes_of(each.protocols) for each in self.members.values())
+        if described + _bytes_of(request.assignments) > self.max_bytes:
+            self._answers.append((ticket, SyncAnswer(ErrorCode.INVALID_REQUEST)))
             return
         member = self.members[request.member_id]
         if member.sync_ticket is not None:
@@ -596,6 +622,10 @@ class Group:
 
     def _restart_session(self, now: float, member: GroupMember) -> None:
         member.session_deadline = now + member.session_seconds
+
+
+def _bytes_of(named: Iterable[tuple[str, bytes]]) -> int:
+    return sum(len(name) + len(data) for name, data in named)
 
 
 def _common(members: Iterable[GroupMember]) -> set[str]:

@@ -64,9 +64,11 @@ def stored(group: Group) -> GroupState:
     )
 
 
-def restored(state: GroupState, now: float, initial_delay_seconds: float, max_size: int) -> Group:
+def restored(
+    state: GroupState, now: float, initial_delay_seconds: float, max_size: int, max_bytes: int
+) -> Group:
     """The group that goes on from a row, with every session restarted at `now`."""
-    group = Group(state.group_id, initial_delay_seconds, max_size, generation=state.generation)
+    group = Group(state.group_id, initial_delay_seconds, max_size, max_bytes, generation=state.generation)
     if not state.blob:
         return group
     blob = _DECODER.decode(state.blob)

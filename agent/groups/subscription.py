@@ -38,8 +38,7 @@ def _subscription(metadata: bytes) -> ConsumerProtocolSubscription:
     if len(metadata) < _VERSION_BYTES:
         raise MalformedRequest(f"a subscription of {len(metadata)} bytes")
     version = min(int.from_bytes(metadata[:_VERSION_BYTES], "big"), _LATEST)
-    subscription, _ = codec(ConsumerProtocolSubscription, version, False).decode(
-        memoryview(metadata), _VERSION_BYTES
-    )
+    subscriptions = codec(ConsumerProtocolSubscription, version, False, from_client=True)
+    subscription, _ = subscriptions.decode(memoryview(metadata), _VERSION_BYTES)
     assert isinstance(subscription, ConsumerProtocolSubscription), "the codec makes what it was compiled for"
     return subscription

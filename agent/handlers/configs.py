@@ -195,9 +195,7 @@ def _static_rows(services: Services) -> list[DescribeConfigsResourceResult]:
 
 
 def _check_broker(name: str, snapshot: Snapshot) -> None:
-    if name and not (
-        name.isdigit() and any(member.broker_id == int(name) for member in snapshot.ring.members)
-    ):
+    if name and not any(str(member.broker_id) == name for member in snapshot.ring.members):
         raise _Refused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
 
 

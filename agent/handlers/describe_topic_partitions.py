@@ -36,7 +36,7 @@ async def handle(
                 )
             )
             continue
-        first = start.partition_index if start is not None and name == start.topic_name else 0
+        first = max(0, start.partition_index) if start is not None and name == start.topic_name else 0
         if left == 0:
             response.next_cursor = Cursor(name, first)
             break

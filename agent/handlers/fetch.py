@@ -170,7 +170,7 @@ async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> Find
                     each.topic.topic.topic_id,
                     each.wish.key[2],
                     each.wish.fetch_offset,
-                    min(each.wish.max_bytes, max_bytes),
+                    max(0, min(each.wish.max_bytes, max_bytes)),
                 )
                 for each in live
                 if each.topic is not None

@@ -36,6 +36,7 @@ from agent.protocol.messages.offset_fetch import (
 from agent.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from agent.services import RequestContext, Services
 from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
+from tailrace.limits import is_name
 
 BY_ID = 10
 """From this version on OffsetCommit and OffsetFetch name topics by their ids (KIP-848)."""
@@ -81,19 +82,16 @@ async def offset_commit(
                 positions.append(position_of(known.topic, each))
     code = ErrorCode.NONE
     try:
-        if not request.group_id:
-            code = ErrorCode.INVALID_GROUP_ID
-        else:
-            done = await services.groups.commit(
-                request.group_id,
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id_or_member_epoch,
-                positions,
-                request.retention_time_ms,
-            )
-            for row, problem in zip(rows, done.errors, strict=True):
-                row.error_code = PARTITION_CODES[problem]
+        done = await services.groups.commit(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            positions,
+            request.retention_time_ms,
+        )
+        for row, problem in zip(rows, done.errors, strict=True):
+            row.error_code = PARTITION_CODES[problem]
     except REFUSALS as error:
         code = group_code(error)
     if code is not ErrorCode.NONE:
@@ -155,7 +153,7 @@ async def _fetch(
     services: Services, context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     response = OffsetFetchResponseGroup(group_id=request.group_id)
-    if not request.group_id:
+    if not is_name(request.group_id):
         response.error_code = ErrorCode.INVALID_GROUP_ID
         return response
     try:

@@ -16,8 +16,10 @@ from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRespon
 from agent.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from agent.services import RequestContext, Services
+from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
+from tailrace.limits import MAX_NAME_BYTES, cut, is_name
 
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types; share groups (2) are not served."""
@@ -27,6 +29,8 @@ NULLABLE_PROTOCOL = 7
 SKIP_ASSIGNMENT = 9
 MEMBER_ID_REQUIRED = 4
 LEAVE_MANY = 3
+MAX_PREFIX_BYTES = 255
+"""Of its client id, as much as a new member's id begins with."""
 
 REFUSALS = (GroupRefusal, *EXPECTED)
 """What becomes an error code in group requests."""
@@ -63,6 +67,9 @@ async def find_coordinator(
 async def _coordinator(services: Services, zone: str, key: str, key_type: int) -> Coordinator:
     if key_type not in (GROUP, TRANSACTION):
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
+    if not is_name(key):
+        code = ErrorCode.INVALID_GROUP_ID if key_type == GROUP else ErrorCode.INVALID_REQUEST
+        return _no_coordinator(key, code, f"{len(key.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed")
     if key_type == TRANSACTION:
         try:
             ring = (await services.catalog.refresh()).ring
@@ -79,8 +86,6 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
         if member is None:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")
         return Coordinator(key, member.broker_id, member.info.host, member.info.port, error_message=None)
-    if not key:
-        return _no_coordinator(key, ErrorCode.INVALID_GROUP_ID, "a group id has at least one character")
     try:
         owner = await services.groups.locate(key)
     except EXPECTED as error:
@@ -100,8 +105,10 @@ async def join_group(
 ) -> JoinGroupResponse:
     """Become a member of the group's next generation; answered when it is made."""
     settings, version = services.settings, context.api_version
-    if not request.group_id:
+    if not is_name(request.group_id):
         return _join_refused(request, version, ErrorCode.INVALID_GROUP_ID)
+    if not _is_bounded(request, settings):
+        return _join_refused(request, version, ErrorCode.INVALID_REQUEST)
     if not (
         settings.group_min_session_timeout_ms
         <= request.session_timeout_ms
@@ -111,7 +118,7 @@ async def join_group(
     rebalance_ms = (
         request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
     )
-    prefix = request.group_instance_id or context.client_id
+    prefix = request.group_instance_id or cut(context.client_id, MAX_PREFIX_BYTES)
     try:
         answer = await services.groups.join(
             request.group_id,
@@ -143,6 +150,17 @@ async def join_group(
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
         members=[JoinGroupResponseMember(*member) for member in answer.members],
+    )
+
+
+def _is_bounded(request: JoinGroupRequest, settings: AgentSettings) -> bool:
+    """Whether what a member says of itself can be kept, in the group's row and in every member's answer."""
+    names = [request.protocol_type, *(each.name for each in request.protocols)]
+    size = sum(len(each.name) + len(each.metadata) for each in request.protocols)
+    return (
+        all(len(name) <= MAX_NAME_BYTES for name in names)
+        and (request.group_instance_id is None or is_name(request.group_instance_id))
+        and size <= settings.group_max_bytes
     )
 
 

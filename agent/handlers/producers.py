@@ -14,6 +14,7 @@ from agent.protocol.messages.describe_producers import (
 from agent.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from agent.services import RequestContext, Services
 from sequencer.api import InitProducer, ProducerQuery
+from tailrace.limits import is_name
 
 FIRST_FENCED_VERSION = 4
 
@@ -24,7 +25,8 @@ async def init_producer_id(
     """A producer id and epoch; for a transactional id, who had it before is fenced and its transaction aborted."""
     is_transactional = request.transactional_id is not None
     has_id, has_epoch = request.producer_id >= 0, request.producer_epoch >= 0
-    if request.transactional_id == "" or has_id is not has_epoch:
+    is_named = request.transactional_id is None or is_name(request.transactional_id)
+    if not is_named or has_id is not has_epoch:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     try:
         grant = await services.sequencer.init_producer(

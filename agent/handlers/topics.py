@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.handlers.metadata import is_legal_topic_name
 from agent.protocol.error_codes import ErrorCode
@@ -66,13 +68,13 @@ async def create_topics(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create each topic on its own; one that fails does not hinder the others."""
-    names = [topic.name for topic in request.topics]
+    asked = Counter(topic.name for topic in request.topics)
     results = []
     for topic in request.topics:
         result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
         results.append(result)
         try:
-            if names.count(topic.name) > 1:
+            if asked[topic.name] > 1:
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
             await _create(services, topic, request.validate_only, result)
         except _Refused as error:

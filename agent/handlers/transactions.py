@@ -38,6 +38,7 @@ from sequencer.api import (
     TransactionRef,
     TransactionsRequest,
 )
+from tailrace.limits import is_name
 
 FIRST_FENCED_VERSION = 2
 """From this version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn on there is PRODUCER_FENCED (KIP-588)."""
@@ -80,7 +81,7 @@ async def _added(
 ) -> list[AddPartitionsToTxnTopicResult]:
     results, known = await _named(services, asked.topics)
     rows = [row for result in results for row in result.results_by_partition]
-    if not asked.transactional_id:
+    if not is_name(asked.transactional_id):
         _all(rows, ErrorCode.INVALID_REQUEST)
         return results
     if len(known) < len(rows):
@@ -147,9 +148,9 @@ async def add_offsets(
     services: Services, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """Let a group's offsets take part in a transaction."""
-    if not request.transactional_id:
+    if not is_name(request.transactional_id):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if not request.group_id:
+    if not is_name(request.group_id):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     transaction = TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch)
     asked = AddToTransaction(transaction, [], request.group_id)
@@ -197,10 +198,8 @@ async def _commit(
     rows: list[TxnOffsetCommitResponsePartition],
 ) -> ErrorCode:
     """Fills the rows of `positions`; the code for all partitions alike, if there is one."""
-    if not request.transactional_id:
+    if not is_name(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
-    if not request.group_id:
-        return ErrorCode.INVALID_GROUP_ID
     try:
         done = await services.groups.commit(
             request.group_id,
@@ -237,7 +236,7 @@ def _commit_code(error: Exception, version: int) -> ErrorCode:
 async def end(services: Services, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort; from version 5 on with the epoch that the producer goes on with."""
     version = context.api_version
-    if not request.transactional_id:
+    if not is_name(request.transactional_id):
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     bumps_epoch = version >= FIRST_BUMPING_VERSION
     try:

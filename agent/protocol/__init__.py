@@ -100,7 +100,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
 def request_codec(api_key: int, api_version: int) -> Codec:
     """The compiled codec of a request."""
     spec = _spec(api_key, api_version)
-    return codec(spec.request, api_version, spec.is_flexible(api_version))
+    return codec(spec.request, api_version, spec.is_flexible(api_version), from_client=True)
 
 
 def response_codec(api_key: int, api_version: int) -> Codec:

@@ -21,6 +21,7 @@ from uuid import UUID, SafeUUID
 from agent.protocol.errors import MalformedRequest, UnencodableMessage
 from agent.protocol.schema import NIL_UUID, Buffer, Field, MessageType, Wire, fields_of
 from agent.protocol.varints import finish_unsigned_varint, skip_tagged_fields, unsigned_varint
+from tailrace.limits import cut
 
 Parts = list[bytes | bytearray | memoryview]
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
@@ -29,6 +30,12 @@ Encoder = Callable[[Any, bytearray, Parts], bytearray]
 """(message, buffer to append to, finished parts) to the buffer that is last, not yet among the parts."""
 
 MAX_STRING = 32767
+MAX_MESSAGE_BYTES = 1_000
+"""An error message is cut to this: it may repeat names that a client sent, and must never be the reason why an answer
+can't be encoded."""
+MAX_ITEMS = 200_000
+"""Elements of all arrays of one request together: twice the partitions of the largest cluster that is foreseen. Each
+costs some hundred bytes of memory, and a turn of a handler's loop, however few bytes it takes on the wire."""
 SMALL_RECORDS = 1024
 """Records up to this many bytes are copied between their neighbours: cheaper than a part of their own."""
 
@@ -63,9 +70,13 @@ class Codec:
 
 
 @cache
-def codec(message: MessageType, version: int, flexible: bool) -> Codec:
-    """The codec of a message in a version; compiled on first use."""
-    decoder = _DecoderWriter(version, flexible)
+def codec(message: MessageType, version: int, flexible: bool, *, from_client: bool = False) -> Codec:
+    """The codec of a message in a version; compiled on first use.
+
+    Args:
+        from_client: decoding refuses a message of more than MAX_ITEMS.
+    """
+    decoder = _DecoderWriter(version, flexible, from_client)
     encoder = _EncoderWriter(version, flexible)
     decoder_source = decoder.write(message)
     encoder_source = encoder.write(message)
@@ -210,6 +221,10 @@ class _DecoderWriter(_Writer):
     is copied into bytes at first: slices of bytes cost half of those of a view.
     """
 
+    def __init__(self, version: int, flexible: bool, from_client: bool) -> None:
+        super().__init__(version, flexible)
+        self.from_client = from_client
+
     def write(self, message: MessageType) -> str:
         self.names = {
             "MalformedRequest": MalformedRequest,
@@ -226,6 +241,8 @@ class _DecoderWriter(_Writer):
         if not self.is_view:
             self.line("data = bytes(data)")
         self.line("end = len(data)")
+        if self.from_client and _has_arrays(message, self.version):
+            self.line("items = 0")
         self.line("try:")
         self.depth += 1
         result = self.structure(message)
@@ -350,6 +367,9 @@ class _DecoderWriter(_Writer):
             f"if {count} * {size} > end - o:"
             f" refuse(f'{{{count}}} {field.name} are declared, {{end - o}} bytes are left')"
         )
+        if self.from_client:
+            self.line(f"items += {count}")
+            self.line(f"if items > {MAX_ITEMS}: refuse('more than {MAX_ITEMS} elements in one message')")
         if isinstance(kind, Wire) and kind in _FORMATS and kind is not Wire.UUID:
             code = _FORMATS[kind]
             few = self.constant(_FEW_UNPACK[code], "few_")
@@ -414,6 +434,7 @@ class _EncoderWriter(_Writer):
         self.names = {
             "UnencodableMessage": UnencodableMessage,
             "varint": unsigned_varint,
+            "cut": cut,
             "total_size": total_size,
             "SEVERAL": _SEVERAL,
             "append_records": append_records,
@@ -513,7 +534,11 @@ class _EncoderWriter(_Writer):
             self.line("else:")
             self.depth += 1
         if wire is Wire.STRING:
-            self.line(f"{value} = {value}.encode()")
+            is_message = source.endswith("error_message")
+            self.line(
+                f"{value} = "
+                + (f"cut({value}, {MAX_MESSAGE_BYTES}).encode()" if is_message else f"{value}.encode()")
+            )
         if wire is Wire.RECORDS:
             self.line(f"{length} = total_size({value}) if isinstance({value}, SEVERAL) else len({value})")
         else:
@@ -602,6 +627,14 @@ class _EncoderWriter(_Writer):
             self.depth -= 1
         self.line(f"out = {outer}")
         self.depth -= 1
+
+
+def _has_arrays(message: MessageType, version: int) -> bool:
+    return any(
+        field.is_array or (not isinstance(field.kind, Wire) and _has_arrays(field.kind, version))
+        for field in fields_of(message)
+        if version in field.versions
+    )
 
 
 def _has_records(message: MessageType, version: int) -> bool:

@@ -76,7 +76,7 @@ class Log:
     async def prepare(self) -> None:
         agent = await self.sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
         self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
-        self.lease = await self.sequencer.take_lease(TakeLease("compactor", "me", 0, 1 << 40))
+        self.lease = await self.sequencer.take_lease(TakeLease("compactor", "me", 0, 24 * 3600 * 1000))
         self.compactor = await self.sequencer.open_session(OpenSession(-1, self.lease.epoch))
         self.topic = (await self.sequencer.create_topic(CreateTopic("t", 1, {"retention.ms": "-1"}))).topic_id
         for number in range(PRODUCERS):

@@ -40,6 +40,21 @@ def test_a_header_says_what_was_written() -> None:
     assert header.end_offset == 3
 
 
+@pytest.mark.parametrize(("attributes", "most"), [(0, 42 // 7), (4, rb.MAX_RECORDS)])
+def test_a_batch_can_not_say_that_it_has_more_records_than_fit_into_it(attributes: int, most: int) -> None:
+    def saying(count: int) -> memoryview:
+        return memoryview(
+            rb.assemble(
+                b"r" * 42, attributes=attributes, record_count=count, last_offset_delta=count - 1,
+                base_timestamp=1, max_timestamp=1,
+            )
+        )  # fmt: skip
+
+    validate(saying(most))
+    with pytest.raises(rb.CountMismatch, match=f"at most {most} can"):
+        validate(saying(most + 1))
+
+
 def test_batches_are_walked_and_split_in_order() -> None:
     views = [bytes(view) for _, view in rb.split(memoryview(BATCH + BATCH))]
 

@@ -200,6 +200,28 @@ def test_a_full_group_takes_no_one() -> None:
     assert driver.answers[driver.join(fresh="b")].code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_of_too_many_ids_that_never_came_back_the_oldest_is_forgotten() -> None:
+    driver = Driver(Group("g", max_size=2))
+    for fresh in ("a", "b", "c"):
+        ticket = driver.join(fresh=fresh, known=True)
+        assert driver.answers[ticket].code is ErrorCode.MEMBER_ID_REQUIRED
+    assert list(driver.group.pending) == ["b", "c"]
+    assert driver.answers[driver.join("a", known=True)].code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_what_members_say_of_themselves_and_are_assigned_is_bounded_together() -> None:
+    driver = Driver(Group("g", max_bytes=1_000))
+    driver.join(fresh="a", protocols=[("range", b"x" * 500)])
+    full = ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert driver.answers[driver.join(fresh="b", protocols=[("range", b"x" * 600)])].code is full
+    again = driver.answers[driver.join("a", protocols=[("range", b"x" * 900)])]
+    assert again.code is ErrorCode.NONE, "what it said before is not counted beside what it says now"
+    generation = driver.group.generation
+    refused = driver.answers[driver.sync("a", generation, {"a": b"x" * 200})]
+    assert refused.code is ErrorCode.INVALID_REQUEST
+    assert driver.answers[driver.sync("a", generation, {"a": b"x" * 50})].code is ErrorCode.NONE
+
+
 def test_members_leave_by_list_and_one_rebalance_follows() -> None:
     driver = Driver()
     driver.stable_pair(static=True)
@@ -268,7 +290,7 @@ def test_a_new_group_waits_for_more_members_if_told_so() -> None:
 def test_who_takes_over_keeps_generation_members_and_assignment() -> None:
     driver = Driver()
     driver.stable_pair(static=True)
-    taken = Driver(restored(stored(driver.group), 500.0, 0.0, 10), now=500.0)
+    taken = Driver(restored(stored(driver.group), 500.0, 0.0, 10, 1 << 20), now=500.0)
     assert taken.heartbeat("a", 2) is ErrorCode.NONE
     assert taken.answers[taken.sync("b", 2)].assignment == b"1"
     taken.advance(11)
@@ -325,7 +347,7 @@ def test_a_generation_has_one_leader_and_one_assignment(actions: list[tuple[str,
         elif action == "advance":
             driver.advance(4.0 * (who + 1))
         elif action == "takeover" and not any(each.is_waiting for each in driver.group.members.values()):
-            driver.group = restored(stored(driver.group), driver.now, 0.0, 10_000)
+            driver.group = restored(stored(driver.group), driver.now, 0.0, 10_000, 1 << 20)
         for ticket, answer in list(driver.answers.items()):
             if isinstance(answer, JoinAnswer) and answer.code is ErrorCode.NONE:
                 owner = int(answer.member_id.split("-")[0])

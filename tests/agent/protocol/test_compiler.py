@@ -23,7 +23,7 @@ from agent.protocol import (
     response_codec,
 )
 from agent.protocol.api_keys import API_VERSIONS, supported_versions
-from agent.protocol.compiler import Codec, Parts, codec
+from agent.protocol.compiler import MAX_ITEMS, MAX_MESSAGE_BYTES, Codec, Parts, codec
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from agent.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -36,6 +36,11 @@ from agent.protocol.messages.fetch import (
 from agent.protocol.messages.find_coordinator import FindCoordinatorResponse
 from agent.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from agent.protocol.messages.metadata import MetadataRequest
+from agent.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from agent.protocol.schema import Int32, Message, On, String, fields_of
 from tests.agent.protocol.message_samples import declared, sample
@@ -237,7 +242,6 @@ def test_values_that_do_not_fit_are_unencodable(version: int) -> None:
     broken = [
         FindCoordinatorResponse(node_id=2**31),
         FindCoordinatorResponse(host="h" * 32768),
-        FindCoordinatorResponse(error_message="é" * 16384),
         FindCoordinatorResponse(host=None),  # type: ignore[arg-type]
         FindCoordinatorResponse(host="\ud800"),
         MetadataRequest(),
@@ -248,6 +252,25 @@ def test_values_that_do_not_fit_are_unencodable(version: int) -> None:
     longest = FindCoordinatorResponse(host="h" * 32767)
     frame = b"".join(encode_response(1, ApiKey.FIND_COORDINATOR, version, longest))
     assert decode_response(ApiKey.FIND_COORDINATOR, version, frame[4:]) == (1, longest)
+
+
+def test_an_error_message_is_cut_to_what_fits() -> None:
+    asked = FindCoordinatorResponse(error_message="é" * 16384)
+    frame = b"".join(encode_response(1, ApiKey.FIND_COORDINATOR, 3, asked))
+    _, read = decode_response(ApiKey.FIND_COORDINATOR, 3, frame[4:])
+    assert read.error_message == "é" * (MAX_MESSAGE_BYTES // 2)
+
+
+def test_elements_of_a_request_are_bounded_together() -> None:
+    def asked(count: int) -> bytes:
+        groups = [OffsetFetchRequestGroup(topics=[OffsetFetchRequestTopics(partition_indexes=[0] * count)])]
+        return encoded(request_codec(ApiKey.OFFSET_FETCH, 8), OffsetFetchRequest(groups=groups))
+
+    body = request_codec(ApiKey.OFFSET_FETCH, 8)
+    read, _ = body.decode(memoryview(asked(MAX_ITEMS - 2)), 0)
+    assert len(read.groups[0].topics[0].partition_indexes) == MAX_ITEMS - 2
+    with pytest.raises(MalformedRequest, match="elements"):
+        body.decode(memoryview(asked(MAX_ITEMS - 1)), 0)
 
 
 def test_a_null_where_the_version_has_none_is_unencodable() -> None:
