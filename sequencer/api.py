@@ -518,7 +518,7 @@ class FindRequest(Value, frozen=True):
     with its first partition that has a run at its offset comes at least that run."""
 
     partitions: list[FindPartition]
-    max_bytes: int = (1 << 63) - 1
+    max_bytes: Int64 = (1 << 63) - 1
 
 
 class PartitionError(enum.IntEnum):
