@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from agent.telemetry import AgentTelemetry
 from sequencer.api import Empty, MetadataRequest, Sequencer, SequencerError
+from sequencer.pages import all_groups, lag_pages
 from tailrace.clock import Clock
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ log = structlog.get_logger("agent.http")
 
 GAUGES_EVERY_SECONDS = 5.0
 SEQUENCER_PATIENCE_SECONDS = 2.0
+MAX_LAGS = 10_000
+"""Positions whose lag is a metric of its own; `tailrace group` tells all."""
 
 
 class AgentHttp:
@@ -80,12 +83,21 @@ class AgentHttp:
             self._telemetry.rows.labels(kind).set(getattr(statistics, kind))
         self._telemetry.garbage_objects.set(statistics.retired_objects)
         self._telemetry.garbage_bytes.set(statistics.retired_bytes)
-        lags = (await self._sequencer.lags(Empty())).lags
-        self._telemetry.consumer_lag_records.clear()
-        for lag in lags:
-            self._telemetry.consumer_lag_records.labels(lag.group_id, lag.topic, lag.partition).set(
-                max(0, lag.high_watermark - lag.committed)
-            )
+        await self._update_lags()
+
+    async def _update_lags(self) -> None:
+        told = 0
+        gauge = self._telemetry.consumer_lag_records
+        async for lags in lag_pages(self._sequencer):
+            if not told:
+                gauge.clear()
+            for lag in lags[: MAX_LAGS - told]:
+                gauge.labels(lag.group_id, lag.topic, lag.partition).set(
+                    max(0, lag.high_watermark - lag.committed)
+                )
+            told += len(lags)
+            if told >= MAX_LAGS:
+                break
 
     # --- answers
 
@@ -153,8 +165,9 @@ class AgentHttp:
 
     async def _tables_of_sequencer(self) -> list[str]:
         lags: dict[str, int] = {}
-        for lag in (await self._sequencer.lags(Empty())).lags:
-            lags[lag.group_id] = lags.get(lag.group_id, 0) + max(0, lag.high_watermark - lag.committed)
+        async for page in lag_pages(self._sequencer):
+            for lag in page:
+                lags[lag.group_id] = lags.get(lag.group_id, 0) + max(0, lag.high_watermark - lag.committed)
         groups = [
             (
                 one.group_id,
@@ -162,7 +175,7 @@ class AgentHttp:
                 str(one.owner) if one.owner >= 0 else _NOTHING,
                 lags.get(one.group_id, _NOTHING),
             )
-            for one in (await self._sequencer.list_groups(Empty())).groups
+            for one in await all_groups(self._sequencer)
         ]
         found = await self._sequencer.statistics(Empty())
         kept = [

@@ -583,6 +583,8 @@ class OffsetResult(Value, frozen=True):
 
 
 class OffsetsAnswer(Value, frozen=True):
+    """In the order asked. There may be fewer results than queries, at least one: ask for the rest."""
+
     commit_number: int
     results: list[OffsetResult]
 
@@ -623,16 +625,17 @@ class PartitionNews(Value, frozen=True):
 
 class FeedRequest(Value, frozen=True):
     """Wait until something was committed after `after` in one of `partitions` ([] means all), or
-    `max_wait_ms`."""
+    `max_wait_ms`. Without `wants_runs` the answer has no runs: it only wakes."""
 
     after: Int64
     partitions: list[tuple[UUID, Int64]]
     max_wait_ms: Int64
+    wants_runs: bool = True
 
 
 class FeedAnswer(Value, frozen=True):
     """`reset`: `after` is too old to be continued from; forget what is known and go on from
-    `commit_number`."""
+    `commit_number`. That may be below the newest: there is more than one answer has room for."""
 
     commit_number: int
     reset: bool
@@ -661,8 +664,11 @@ class ProducerGrant(Value, frozen=True):
 
 
 class ProducerQuery(Value, frozen=True):
+    """`after`: the `next` of the page before."""
+
     topic_id: UUID
     partition: Int64
+    after: Int64 = -1
 
 
 class ActiveProducer(Value, frozen=True):
@@ -674,8 +680,11 @@ class ActiveProducer(Value, frozen=True):
 
 
 class ProducersAnswer(Value, frozen=True):
+    """A page, by producer id. `next`: the last one of it, where there are more; else -1."""
+
     error: PartitionError
     producers: list[ActiveProducer]
+    next: int = -1
 
 
 # --- transactions --------------------------------------------------------------------------------------
@@ -740,9 +749,10 @@ class EndTransaction(Value, frozen=True):
 
 
 class TransactionsRequest(Value, frozen=True):
-    """`transactional_ids` None: all."""
+    """`transactional_ids` None: all. `after`: the `next` of the page before."""
 
     transactional_ids: list[str] | None
+    after: str | None = None
 
 
 class TransactionState(enum.StrEnum):
@@ -769,9 +779,11 @@ class TransactionDescription(Value, frozen=True):
 
 
 class TransactionDescriptions(Value, frozen=True):
-    """By transactional id; unknown ones are left out."""
+    """A page, in the order of transactional ids; unknown ones are left out. `next`: the last one of it, where there
+    are more."""
 
     transactions: list[TransactionDescription]
+    next: str | None = None
 
 
 class AbortProducer(Value, frozen=True):
@@ -873,16 +885,22 @@ class OffsetErrors(Value, frozen=True):
 
 
 class FetchOffsets(Value, frozen=True):
-    """`partitions` None: all of the group's. Offsets of deleted topics are gone."""
+    """`partitions` None: all of the group's; of which at most `limit` after the place `after`, the `next` of the
+    page before. Offsets of deleted topics are gone."""
 
     group_id: str
     partitions: list[tuple[UUID, Int64]] | None
+    after: tuple[UUID, Int64] | None = None
+    limit: Int64 = 5_000
 
 
 class OffsetPositions(Value, frozen=True):
-    """In the order asked; offset -1 for none."""
+    """In the order asked; offset -1 for none. There may be fewer than asked, at least one: ask for the rest.
+
+    Where all were asked: a page, by topic id and partition. `next`: the last one of it, where there are more."""
 
     positions: list[OffsetPosition]
+    next: tuple[UUID, int] | None = None
 
 
 class DeleteOffsets(Value, frozen=True):
@@ -894,6 +912,12 @@ class GroupRef(Value, frozen=True):
     group_id: str
 
 
+class ListGroups(Value, frozen=True):
+    """`after`: the `next` of the page before."""
+
+    after: str | None = None
+
+
 class GroupListing(Value, frozen=True):
     group_id: str
     state: str
@@ -902,7 +926,16 @@ class GroupListing(Value, frozen=True):
 
 
 class GroupListings(Value, frozen=True):
+    """A page, by group id. `next`: the last one of it, where there are more."""
+
     groups: list[GroupListing]
+    next: str | None = None
+
+
+class LagsRequest(Value, frozen=True):
+    """`after`: the `next` of the page before."""
+
+    after: tuple[str, UUID, Int64] | None = None
 
 
 class Lag(Value, frozen=True):
@@ -914,7 +947,10 @@ class Lag(Value, frozen=True):
 
 
 class Lags(Value, frozen=True):
+    """A page, by group id, topic id and partition. `next`: the last one of it, where there are more."""
+
     lags: list[Lag]
+    next: tuple[str, UUID, int] | None = None
 
 
 # --- retention, garbage, compaction ------------------------------------------------------------------------
@@ -1055,7 +1091,7 @@ class SwapAnswer(Value, frozen=True):
 
 
 class ObjectsRequest(Value, frozen=True):
-    """Objects in key order after `after_key`, for listings and audit."""
+    """At most `limit` objects in key order after `after_key`, for listings and audit; an answer may have fewer."""
 
     after_key: str
     limit: Int64
@@ -1080,7 +1116,10 @@ class RunsAnswer(Value, frozen=True):
 
 
 class SizesRequest(Value, frozen=True):
+    """`topic_ids` None: all. `after`: the `next` of the page before."""
+
     topic_ids: list[UUID] | None
+    after: tuple[UUID, Int64] | None = None
 
 
 class PartitionSize(Value, frozen=True):
@@ -1093,7 +1132,10 @@ class PartitionSize(Value, frozen=True):
 
 
 class SizesAnswer(Value, frozen=True):
+    """A page, by topic id and partition. `next`: the last one of it, where there are more."""
+
     sizes: list[PartitionSize]
+    next: tuple[UUID, int] | None = None
 
 
 class Statistics(Value, frozen=True):
@@ -1162,11 +1204,11 @@ class Sequencer(Protocol):
     async def load_group(self, request: LoadGroup) -> GroupState: ...
     async def save_group(self, request: SaveGroup) -> Empty: ...
     async def delete_group(self, request: GroupRef) -> Empty: ...
-    async def list_groups(self, request: Empty) -> GroupListings: ...
+    async def list_groups(self, request: ListGroups) -> GroupListings: ...
     async def commit_offsets(self, request: CommitOffsets) -> OffsetErrors: ...
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions: ...
     async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors: ...
-    async def lags(self, request: Empty) -> Lags: ...
+    async def lags(self, request: LagsRequest) -> Lags: ...
 
     # Retention, garbage, compaction.
     async def delete_records(self, request: DeleteRecords) -> DeletedRecords: ...

@@ -17,6 +17,29 @@ MAX_PAGE = 5_000
 """Entries of one page of a listing."""
 
 
+class PageRoom:
+    """What is left of a page: entries and encoded bytes. The first entry always fits."""
+
+    def __init__(self, entries: int = MAX_PAGE) -> None:
+        self._entries = max(1, min(entries, MAX_PAGE))
+        self._bytes = MAX_ANSWER_BYTES
+        self._is_empty = True
+
+    def takes(self, size: int) -> bool:
+        """Whether an entry of about this encoded size is still part of the page; then it is counted."""
+        if not self._is_empty and (self._entries < 1 or self._bytes < size):
+            return False
+        self._entries -= 1
+        self._bytes -= size
+        self._is_empty = False
+        return True
+
+
+def text_bytes(*texts: str) -> int:
+    """An upper bound of the texts' encoded size."""
+    return sum(5 + 4 * len(text) for text in texts)
+
+
 def run_bytes(run: Run) -> int:
     """An upper bound of the run's encoded size: integers have at most nine bytes, UUIDs sixteen and two."""
     return 160 + len(run.key) + 33 * len(run.batches) + 33 * len(run.markers)
@@ -28,7 +51,7 @@ class AnswerRoom:
     The first run always fits, so that whoever asks again gets on.
     """
 
-    def __init__(self, log_bytes: int) -> None:
+    def __init__(self, log_bytes: int = 1 << 62) -> None:
         self.log_bytes = log_bytes
         self.runs = MAX_ANSWER_RUNS
         self._bytes = MAX_ANSWER_BYTES
@@ -48,8 +71,17 @@ class AnswerRoom:
                 break
             taken.append(run)
             left -= run.length
-            self._is_empty = False
-            self.log_bytes -= run.length
-            self.runs -= 1
-            self._bytes -= run_bytes(run)
+            self._count(run)
         return taken
+
+    def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """All of the runs, which must stay together, whatever room there is for them."""
+        for run in runs:
+            self._count(run)
+        return runs
+
+    def _count(self, run: Run) -> None:
+        self._is_empty = False
+        self.log_bytes -= run.length
+        self.runs -= 1
+        self._bytes -= run_bytes(run)

@@ -68,7 +68,9 @@ from sequencer.api import (
     InitProducer,
     KnownKeys,
     Lags,
+    LagsRequest,
     LeaseLost,
+    ListGroups,
     LoadGroup,
     LocateGroup,
     Metadata,
@@ -113,6 +115,7 @@ from sequencer.api import (
     TransactionsRequest,
 )
 from sequencer.bounded_wait import wait_for
+from sequencer.bounds import MAX_PAGE
 from sequencer.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.feed import CommitFeed
 from sequencer.reading import Reader
@@ -142,7 +145,6 @@ T = TypeVar("T")
 Decide = Callable[[Draft], Any]
 DecideWithStore = Callable[[Draft], Awaitable[Any]]
 
-MAX_LIST = 10_000
 MAX_FORGOTTEN = 100_000
 """Objects remembered as collected: far more than go within the time in which a batch is asked again."""
 
@@ -856,9 +858,9 @@ class LocalSequencer:
     async def delete_group(self, request: GroupRef) -> Empty:
         return await self._change(lambda draft: groups.delete_group(draft, request))
 
-    async def list_groups(self, request: Empty) -> GroupListings:
+    async def list_groups(self, request: ListGroups) -> GroupListings:
         await self._be_ready()
-        return groups.list_groups(self._state)
+        return groups.list_groups(self._state, request)
 
     async def commit_offsets(self, request: CommitOffsets) -> OffsetErrors:
         return await self._change(lambda draft: groups.commit_offsets(draft, request, self._settings))
@@ -870,9 +872,9 @@ class LocalSequencer:
     async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors:
         return await self._change(lambda draft: groups.delete_offsets(draft, request))
 
-    async def lags(self, request: Empty) -> Lags:
+    async def lags(self, request: LagsRequest) -> Lags:
         await self._be_ready()
-        return groups.lags(self._state)
+        return groups.lags(self._state, request)
 
     # --- retention and garbage
 
@@ -971,7 +973,7 @@ class LocalSequencer:
 
     async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
         await self._be_ready()
-        rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_LIST)))
+        rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
         return ObjectsAnswer([ObjectRecord(_description(row), row.live_runs, row.retired_ms) for row in rows])
 
     async def object_runs(self, request: ObjectRef) -> RunsAnswer:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from sequencer.api import FeedAnswer, FeedRequest, PartitionNews, Run, SequencerOverloaded
 from sequencer.bounded_wait import wait_for
+from sequencer.bounds import MAX_PAGE, AnswerRoom
 from sequencer.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
@@ -112,12 +113,19 @@ class CommitFeed:
             return FeedAnswer(self._newest, True, [])
         wanted = {TopicPartition(*partition) for partition in request.partitions}
         gathered: dict[TopicPartition, list[Run]] = {}
+        upto, room = request.after, AnswerRoom()
         for index in range(len(self._commits) - (self._newest - request.after), len(self._commits)):
-            for partition, runs in self._commits[index].runs.items():
+            if room.is_full or len(gathered) > MAX_PAGE:
+                break
+            commit = self._commits[index]
+            for partition, runs in commit.runs.items():
                 if not wanted or partition in wanted:
-                    gathered.setdefault(partition, []).extend(runs)
+                    told = gathered.setdefault(partition, [])
+                    if request.wants_runs:
+                        told.extend(room.take_all(runs))
+            upto = commit.number
         news = [self._news_of(partition, runs) for partition, runs in gathered.items()]
-        return FeedAnswer(self._newest, False, [told for told in news if told is not None])
+        return FeedAnswer(upto, False, [one for one in news if one is not None])
 
     def _news_of(self, place: TopicPartition, runs: list[Run]) -> PartitionNews | None:
         assert self._state is not None, "publish comes after restart"

@@ -8,6 +8,9 @@ Invariants:
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
+from typing import cast
 from uuid import UUID
 
 from sequencer.api import (
@@ -23,6 +26,8 @@ from sequencer.api import (
     InvalidRequest,
     Lag,
     Lags,
+    LagsRequest,
+    ListGroups,
     LoadGroup,
     OffsetErrors,
     OffsetPosition,
@@ -32,6 +37,7 @@ from sequencer.api import (
     StaleGroup,
     UnknownGroup,
 )
+from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.leases import live_agent, new_group
 from sequencer.rows import (
     AgentRow,
@@ -231,12 +237,30 @@ def expire_offsets(draft: Draft, retention_ms: int) -> int:
 
 
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
-    """A group's positions: those asked, or all it has."""
+    """A group's positions: those asked, or all it has; as many as an answer has room for."""
     places = request.partitions
+    room = PageRoom(request.limit if places is None else MAX_PAGE)
     if places is None:
-        found = (state.get(GroupOffsetRow, *key) for key in state.offsets_of.get(request.group_id, ()))
-        places = [(row.topic_id, row.partition) for row in found if row is not None]
-    return OffsetPositions([_position(state, request.group_id, *place) for place in places])
+        keys = state.offsets_of.get(request.group_id, ())
+        places = _places_after(cast("Iterable[tuple[str, UUID, int]]", keys), request.after)
+    positions: list[OffsetPosition] = []
+    for place in places:
+        position = _position(state, request.group_id, *place)
+        if not room.takes(64 + text_bytes(position.metadata)):
+            last = positions[-1]
+            return OffsetPositions(positions, (last.topic_id, last.partition))
+        positions.append(position)
+    return OffsetPositions(positions)
+
+
+def _places_after(
+    keys: Iterable[tuple[str, UUID, int]], after: tuple[UUID, int] | None
+) -> list[tuple[UUID, int]]:
+    """The first places after this one, more than a page of them where there are as many."""
+    least = (-1, -1) if after is None else (after[0].int, after[1])
+    by_number = {(topic_id.int, partition): topic_id for _, topic_id, partition in keys}
+    following = heapq.nsmallest(MAX_PAGE + 1, (number for number in by_number if number > least))
+    return [(by_number[number], number[1]) for number in following]
 
 
 def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
@@ -250,20 +274,46 @@ def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) ->
     )
 
 
-def list_groups(state: HotState) -> GroupListings:
-    """Every group, by id."""
-    rows = sorted(state.all(GroupRow), key=lambda row: row.group_id)
-    return GroupListings(
-        [GroupListing(row.group_id, row.state, row.protocol_type, row.owner) for row in rows]
-    )
+def list_groups(state: HotState, request: ListGroups) -> GroupListings:
+    """Groups by id."""
+    room = PageRoom()
+    listed: list[GroupListing] = []
+    for group_id in _ids_after((row.group_id for row in state.all(GroupRow)), request.after):
+        row = state.get(GroupRow, group_id)
+        assert row is not None, "nothing changes meanwhile"
+        if not room.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
+            return GroupListings(listed, listed[-1].group_id)
+        listed.append(GroupListing(group_id, row.state, row.protocol_type, row.owner))
+    return GroupListings(listed)
 
 
-def lags(state: HotState) -> Lags:
-    """Every committed position beside its partition's end."""
+def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
+    return sorted(each for each in ids if after is None or each > after)
+
+
+def lags(state: HotState, request: LagsRequest) -> Lags:
+    """Committed positions beside their partitions' ends."""
+    room = PageRoom()
     found: list[Lag] = []
-    for row in state.all(GroupOffsetRow):
-        topic = state.get(TopicRow, row.topic_id)
-        partition = state.get(PartitionRow, row.topic_id, row.partition)
-        if topic is not None and partition is not None:
-            found.append(Lag(row.group_id, topic.name, row.partition, row.offset, partition.end_offset))
+    last: tuple[str, UUID, int] | None = None
+    began = request.after
+    for group_id in _ids_after(state.offsets_of, None):
+        if began is not None and group_id < began[0]:
+            continue
+        within = began[1:] if began is not None and began[0] == group_id else None
+        while True:
+            keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of[group_id])
+            places = _places_after(keys, within)
+            for place in places:
+                row = state.get(GroupOffsetRow, group_id, *place)
+                topic = state.get(TopicRow, place[0])
+                partition = state.get(PartitionRow, *place)
+                if row is not None and topic is not None and partition is not None:
+                    if not room.takes(40 + text_bytes(group_id, topic.name)):
+                        return Lags(found, last)
+                    found.append(Lag(group_id, topic.name, row.partition, row.offset, partition.end_offset))
+                last = (group_id, *place)
+            if len(places) <= MAX_PAGE:
+                break
+            within = places[-1]
     return Lags(found)

@@ -46,6 +46,8 @@ from sequencer.api import (
     InitProducer,
     KnownKeys,
     Lags,
+    LagsRequest,
+    ListGroups,
     LoadGroup,
     LocateGroup,
     Metadata,
@@ -234,7 +236,7 @@ class AskedSequencer:
     async def delete_group(self, request: GroupRef) -> Empty:
         return await self._ask("delete_group", request, Empty)
 
-    async def list_groups(self, request: Empty) -> GroupListings:
+    async def list_groups(self, request: ListGroups) -> GroupListings:
         return await self._ask("list_groups", request, GroupListings)
 
     async def commit_offsets(self, request: CommitOffsets) -> OffsetErrors:
@@ -246,7 +248,7 @@ class AskedSequencer:
     async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors:
         return await self._ask("delete_offsets", request, OffsetErrors)
 
-    async def lags(self, request: Empty) -> Lags:
+    async def lags(self, request: LagsRequest) -> Lags:
         return await self._ask("lags", request, Lags)
 
     # Retention, garbage, compaction.

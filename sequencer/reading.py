@@ -8,6 +8,8 @@ shown): aborted ranges must be those of the very runs that are answered.
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,16 +39,31 @@ from sequencer.api import (
     SizesRequest,
     Verdict,
 )
-from sequencer.bounds import AnswerRoom
+from sequencer.bounds import MAX_PAGE, AnswerRoom
 from sequencer.recent_runs import RecentRuns
-from sequencer.rows import AbortedRow, OpenRangeRow, PartitionRow, ProducerRow, RowStore, key_of
+from sequencer.rows import (
+    AbortedRow,
+    OpenRangeRow,
+    PartitionBytes,
+    PartitionRow,
+    ProducerRow,
+    RowStore,
+    TopicRow,
+    key_of,
+)
 from sequencer.state import COMMIT_NUMBER, HotState
+from tailrace.turns import Turns
 
 PLACES_AT_ONCE = 32
 """Partitions whose runs are looked up by one query, with a fair share each of what the answer has room for."""
 LEAST_RUNS = 64
 LEAST_BYTES = 1 << 16
 """No partition's share is less, so that a large range isn't read in tiny steps."""
+LOOK_UPS_AT_ONCE = 4
+"""Look-ups by time that one request has under way: half of the connections to the database."""
+MAX_LOOK_UPS = 200
+"""Of one answer of `list_offsets`."""
+ANSWERED_IN_A_TURN = 2_000
 _ATTEMPTS = 10
 _NOBODY = FoundPartition(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, [], [])
 _UNKNOWN_OFFSET = OffsetResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, -1, None)
@@ -138,25 +155,50 @@ class Reader:
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
         """The offset, or the run to look into, for each query."""
         number = self._current().counter(COMMIT_NUMBER)
-        return OffsetsAnswer(number, [await self._list_offset(query) for query in request.queries])
+        room, turns = AnswerRoom(), Turns(ANSWERED_IN_A_TURN)
+        results: list[OffsetResult] = []
+        look_ups = 0
+        while len(results) < len(request.queries) and look_ups < MAX_LOOK_UPS and not room.is_full:
+            some = request.queries[len(results) : len(results) + LOOK_UPS_AT_ONCE]
+            bounds = [self._offset_of_bounds(query) for query in some]
+            behind = [query for query, known in zip(some, bounds, strict=True) if known is None]
+            found = await asyncio.gather(*(self._offset_by_time(query) for query in behind)) if behind else []
+            looked_up = iter(found)
+            for known in bounds:
+                result = known if known is not None else next(looked_up)
+                results.append(result)
+                if result.run is not None:
+                    room.take_all([result.run])
+            look_ups += len(behind)
+            await turns.did(len(some))
+        return OffsetsAnswer(number, results)
 
-    async def _list_offset(self, query: OffsetQuery) -> OffsetResult:
+    def _offset_of_bounds(self, query: OffsetQuery) -> OffsetResult | None:
+        """What the partition's bounds alone answer; None where a run must be looked up."""
+        state = self._current()
+        row = state.live_partition(query.topic_id, query.partition)
+        if row is None:
+            return _UNKNOWN_OFFSET
+        if query.timestamp >= 0 or query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+            return None
+        stable = state.last_stable_offset(row)
+        if query.timestamp == OffsetSpec.LATEST:
+            return _offset_result(row, stable, stable if query.read_committed else row.end_offset)
+        if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
+            return _offset_result(row, stable, row.log_start_offset)
+        return _offset_result(row, stable, -1)
+
+    async def _offset_by_time(self, query: OffsetQuery) -> OffsetResult:
         state = self._current()
         row = state.live_partition(query.topic_id, query.partition)
         if row is None:
             return _UNKNOWN_OFFSET
         stable = state.last_stable_offset(row)
-        end = stable if query.read_committed else row.end_offset
-        if query.timestamp < 0:
-            if query.timestamp == OffsetSpec.LATEST:
-                return _offset_result(row, stable, end)
-            if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
-                return _offset_result(row, stable, row.log_start_offset)
-            if query.timestamp != OffsetSpec.MAX_TIMESTAMP:
-                return _offset_result(row, stable, -1)
+        if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
             run = await self._store.run_of_max_timestamp(row.topic_id, row.partition, row.log_start_offset)
         else:
             run = await self._first_reaching(row, query.timestamp)
+        end = stable if query.read_committed else row.end_offset
         if run is None or run.base_offset >= end or run.kind is ObjectKind.MARKERS:
             return _offset_result(row, stable, -1)
         return _offset_result(row, stable, -1, run)
@@ -194,7 +236,8 @@ class Reader:
         if state.live_partition(request.topic_id, request.partition) is None:
             return ProducersAnswer(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, [])
         ids = state.producers_on.get((request.topic_id, request.partition), {})
-        rows = [state.get(ProducerRow, request.topic_id, request.partition, number) for number in ids]
+        chosen = heapq.nsmallest(MAX_PAGE + 1, (number for number in ids if number > request.after))
+        rows = [state.get(ProducerRow, request.topic_id, request.partition, number) for number in chosen]
         return ProducersAnswer(
             PartitionError.NONE,
             [
@@ -205,37 +248,52 @@ class Reader:
                     row.last_timestamp,
                     -1 if (began := state.get(OpenRangeRow, *key_of(row))) is None else began.first_offset,
                 )
-                for row in rows
+                for row in rows[:MAX_PAGE]
                 if row is not None
             ],
+            chosen[MAX_PAGE - 1] if len(chosen) > MAX_PAGE else -1,
         )
 
     async def sizes(self, request: SizesRequest) -> SizesAnswer:
-        """Bounds, bytes and runs of partitions."""
+        """Bounds, bytes and runs of partitions, by topic id and partition."""
+        state = self._current()
+        after = request.after
+        wanted = None if request.topic_ids is None else set(request.topic_ids)
+        topics = [
+            row
+            for row in state.all(TopicRow)
+            if (wanted is None or row.topic_id in wanted) and (after is None or row.topic_id >= after[0])
+        ]
+        rows: list[PartitionRow] = []
+        for topic in sorted(topics, key=lambda topic: topic.topic_id.int):
+            found = (state.get(PartitionRow, topic.topic_id, number) for number in range(topic.partitions))
+            rows += [
+                row
+                for row in found
+                if row is not None and (after is None or (row.topic_id, row.partition) > after)
+            ]
+            if len(rows) > MAX_PAGE:
+                break
+        page = rows[:MAX_PAGE]
         held = {
             (size.topic_id, size.partition): size
-            for size in await self._store.partition_bytes(request.topic_ids)
+            for size in await self._store.partition_bytes(list(dict.fromkeys(row.topic_id for row in page)))
         }
-        state = self._current()
-        wanted = None if request.topic_ids is None else set(request.topic_ids)
-        sizes: list[PartitionSize] = []
-        for row in state.all(PartitionRow):
-            if wanted is not None and row.topic_id not in wanted:
-                continue
-            if state.live_partition(row.topic_id, row.partition) is None:
-                continue
-            size = held.get((row.topic_id, row.partition))
-            sizes.append(
-                PartitionSize(
-                    row.topic_id,
-                    row.partition,
-                    row.log_start_offset,
-                    row.end_offset,
-                    0 if size is None else size.bytes,
-                    0 if size is None else size.runs,
-                )
-            )
-        return SizesAnswer(sizes)
+        return SizesAnswer(
+            [_size_of(row, held.get((row.topic_id, row.partition))) for row in page],
+            (page[-1].topic_id, page[-1].partition) if len(rows) > MAX_PAGE else None,
+        )
+
+
+def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:
+    return PartitionSize(
+        row.topic_id,
+        row.partition,
+        row.log_start_offset,
+        row.end_offset,
+        0 if held is None else held.bytes,
+        0 if held is None else held.runs,
+    )
 
 
 @dataclass(slots=True)

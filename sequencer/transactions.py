@@ -52,6 +52,7 @@ from sequencer.api import (
     Verdict,
 )
 from sequencer.batch_table import NO_OBJECT, encode_markers, encode_table, join_run
+from sequencer.bounds import PageRoom, text_bytes
 from sequencer.rows import (
     AbortedRow,
     GroupOffsetRow,
@@ -570,13 +571,19 @@ def expire_transactional_ids(draft: Draft, kept_ms: int) -> int:
 
 
 def describe(state: HotState, request: TransactionsRequest) -> TransactionDescriptions:
-    """The transactional ids asked for that are known, or all."""
-    if request.transactional_ids is None:
-        rows = sorted(state.all(TransactionRow), key=lambda row: row.transactional_id)
-    else:
-        found = (state.get(TransactionRow, name) for name in dict.fromkeys(request.transactional_ids))
-        rows = [row for row in found if row is not None]
-    return TransactionDescriptions([_description(row) for row in rows])
+    """The transactional ids asked for that are known, or all, by id; as many as an answer has room for."""
+    asked = request.transactional_ids
+    ids = (row.transactional_id for row in state.all(TransactionRow)) if asked is None else set(asked)
+    room = PageRoom()
+    found: list[TransactionDescription] = []
+    for transactional_id in sorted(each for each in ids if request.after is None or each > request.after):
+        row = state.get(TransactionRow, transactional_id)
+        if row is None:
+            continue
+        if not room.takes(64 + text_bytes(transactional_id, *row.groups) + 28 * len(row.partitions)):
+            return TransactionDescriptions(found, found[-1].transactional_id)
+        found.append(_description(row))
+    return TransactionDescriptions(found)
 
 
 def _description(row: TransactionRow) -> TransactionDescription:

@@ -77,7 +77,7 @@ class Tail:
 
     async def _take_news(self) -> None:
         asked = self._commit_number
-        answer = await self._sequencer.feed(FeedRequest(asked, [], FEED_WAIT_MS))
+        answer = await self._sequencer.feed(FeedRequest(asked, [], FEED_WAIT_MS, wants_runs=False))
         if answer.reset:
             self._wake(list(self._waiting))
         else:

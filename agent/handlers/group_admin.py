@@ -20,7 +20,8 @@ from agent.protocol.messages.describe_groups import (
 from agent.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
-from sequencer.api import Empty, FetchOffsets, GroupListing
+from sequencer.api import FetchOffsets, GroupListing
+from sequencer.pages import all_groups
 
 CLASSIC = "classic"
 MISSING_IS_AN_ERROR = 6
@@ -90,7 +91,7 @@ async def list_groups(
         snapshot = await services.catalog.refresh()
         live = {member.broker_id for member in snapshot.ring.members}
         me = services.identity.broker_id
-        for row in (await services.sequencer.list_groups(Empty())).groups:
+        for row in await all_groups(services.sequencer):
             if row.owner in live:
                 is_ours = row.owner == me
             else:
@@ -113,7 +114,7 @@ async def _exists(services: Services, row: GroupListing, state: str) -> bool:
 
 
 async def _has_offsets(services: Services, group_id: str) -> bool:
-    return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None))).positions)
+    return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None, limit=1))).positions)
 
 
 async def delete_groups(

@@ -36,6 +36,7 @@ from agent.protocol.messages.offset_fetch import (
 from agent.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from agent.services import RequestContext, Services
 from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
+from sequencer.pages import all_positions, positions_at
 from tailrace.limits import is_name
 
 BY_ID = 10
@@ -199,8 +200,8 @@ async def _asked_positions(
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             # By name, Kafka says that there is no position (-1), whether or not there is such a topic.
     if asked:
-        found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, asked))
-        for row, position in zip(rows, found.positions, strict=True):
+        found = await positions_at(services.sequencer, group_id, asked)
+        for row, position in zip(rows, found, strict=True):
             _fill(row, position, require_stable)
             has_unknown |= position.is_unknown
     return answers, has_unknown
@@ -209,9 +210,9 @@ async def _asked_positions(
 async def _all_positions(
     services: Services, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    found = await services.sequencer.fetch_offsets(FetchOffsets(group_id, None))
+    found = await all_positions(services.sequencer, group_id)
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
-    for position in sorted(found.positions, key=lambda each: (each.topic_id.bytes, each.partition)):
+    for position in sorted(found, key=lambda each: (each.topic_id.bytes, each.partition)):
         known = await services.catalog.topic_by_id(position.topic_id)
         if known is None:
             continue
@@ -278,7 +279,7 @@ def _use_of(group: Group) -> tuple[frozenset[str] | None, bool, bool]:
 
 
 async def _has_positions(services: Services, group_id: str) -> bool:
-    return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None))).positions)
+    return bool((await services.sequencer.fetch_offsets(FetchOffsets(group_id, None, limit=1))).positions)
 
 
 async def _topic(services: Services, context: RequestContext, name: str, topic_id: UUID) -> KnownTopic | None:

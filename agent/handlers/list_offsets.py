@@ -7,6 +7,8 @@ record that is found by time is compared with it again.
 
 from __future__ import annotations
 
+import asyncio
+
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.list_offsets import (
@@ -29,10 +31,12 @@ from sequencer.api import (
     OffsetQuery,
     OffsetResult,
     OffsetSpec,
-    OffsetsRequest,
     PartitionError,
 )
+from sequencer.pages import all_offsets
 
+RUNS_AT_ONCE = 16
+"""Runs looked into side by side by one request."""
 EARLIEST_PENDING_UPLOAD = -6
 FIRST_EPOCH_VERSION = 4
 _NEEDS = {
@@ -84,17 +88,29 @@ async def handle(
     if queries:
         ends = _stable_ends(queries)
         try:
-            found = await services.sequencer.list_offsets(OffsetsRequest([*queries, *ends]))
+            found = await all_offsets(services.sequencer, [*queries, *ends])
         except EXPECTED as error:
             for row in rows:
                 row.error_code = code_of(error)
             return response
         stable = {
             (query.topic_id, query.partition): result.offset
-            for query, result in zip(ends, found.results[len(queries) :], strict=True)
+            for query, result in zip(ends, found[len(queries) :], strict=True)
         }
-        for query, row, result in zip(queries, rows, found.results[: len(queries)], strict=True):
-            await _fill(services, query, row, result, stable.get((query.topic_id, query.partition)))
+        results = list(zip(queries, rows, found[: len(queries)], strict=True))
+        for query, row, result in results:
+            _tell_offset(query, row, result)
+        looked_into = [each for each in results if each[2].run is not None]
+        for first in range(0, len(looked_into), RUNS_AT_ONCE):
+            await asyncio.gather(
+                *(
+                    _look_into_run(
+                        services, query, row, result, stable.get((query.topic_id, query.partition))
+                    )
+                    for query, row, result in looked_into[first : first + RUNS_AT_ONCE]
+                )
+            )
+        for row in rows:
             if context.api_version < FIRST_EPOCH_VERSION:
                 row.leader_epoch = -1
     return response
@@ -116,22 +132,23 @@ def _is_local(partition: ListOffsetsPartition) -> bool:
     return partition.timestamp not in (OffsetSpec.LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
-async def _fill(
-    services: Services,
-    query: OffsetQuery,
-    row: ListOffsetsPartitionResponse,
-    result: OffsetResult,
-    stable_end: int | None,
-) -> None:
+def _tell_offset(query: OffsetQuery, row: ListOffsetsPartitionResponse, result: OffsetResult) -> None:
     row.error_code = PARTITION_CODES[result.error]
     if result.error is not PartitionError.NONE:
         return
     row.leader_epoch = result.leader_epoch
     if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
         row.offset = result.offset
-        return
-    if result.run is None:
-        return
+
+
+async def _look_into_run(
+    services: Services,
+    query: OffsetQuery,
+    row: ListOffsetsPartitionResponse,
+    result: OffsetResult,
+    stable_end: int | None,
+) -> None:
+    assert result.run is not None, "only runs are looked into"
     wanted = result.run.max_timestamp if query.timestamp == OffsetSpec.MAX_TIMESTAMP else query.timestamp
     try:
         record = await services.reader.find_timestamp(result.run, wanted, result.log_start_offset)

@@ -13,7 +13,8 @@ from agent.protocol.messages.describe_producers import (
 )
 from agent.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from agent.services import RequestContext, Services
-from sequencer.api import InitProducer, ProducerQuery
+from sequencer.api import InitProducer
+from sequencer.pages import all_producers
 from tailrace.limits import is_name
 
 FIRST_FENCED_VERSION = 4
@@ -60,13 +61,11 @@ async def describe_producers(
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             try:
-                found = await services.sequencer.describe_producers(
-                    ProducerQuery(known.topic.topic_id, index)
-                )
+                problem, producers = await all_producers(services.sequencer, known.topic.topic_id, index)
             except EXPECTED as error:
                 row.error_code, row.error_message = code_of(error), str(error)
                 continue
-            row.error_code = PARTITION_CODES[found.error]
+            row.error_code = PARTITION_CODES[problem]
             row.active_producers = [
                 ProducerState(
                     each.producer_id,
@@ -75,6 +74,6 @@ async def describe_producers(
                     each.last_timestamp,
                     current_txn_start_offset=each.transaction_start_offset,
                 )
-                for each in found.producers
+                for each in producers
             ]
     return response

@@ -47,8 +47,8 @@ from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
-    SizesRequest,
 )
+from sequencer.pages import all_sizes
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 
@@ -289,11 +289,11 @@ async def describe_log_dirs(
         known.topic.topic_id for name, known in snapshot.by_name.items() if wanted is None or name in wanted
     ]
     try:
-        sizes = await services.sequencer.sizes(SizesRequest(ids))
+        sizes = await all_sizes(services.sequencer, ids)
     except EXPECTED as error:
         return DescribeLogDirsResponse(error_code=code_of(error))
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for size in sizes.sizes:
+    for size in sizes:
         known = snapshot.by_id.get(size.topic_id)
         if known is None or (wanted is not None and size.partition not in wanted[known.topic.name]):
             continue

@@ -25,7 +25,8 @@ from agent.protocol.messages.write_txn_markers import (
 )
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
-from sequencer.api import AbortProducer, TransactionDescription, TransactionsRequest
+from sequencer.api import AbortProducer, TransactionDescription
+from sequencer.pages import all_transactions
 
 STATES = (
     "Empty",
@@ -46,13 +47,13 @@ async def describe_transactions(
     """Each transactional id's state and, while its transaction is open, its partitions."""
     wanted = [each for each in dict.fromkeys(request.transactional_ids) if each]
     try:
-        found = await services.sequencer.transactions(TransactionsRequest(wanted))
-        snapshot = await _with_topics_of(services, found.transactions)
+        found = await all_transactions(services.sequencer, wanted)
+        snapshot = await _with_topics_of(services, found)
     except EXPECTED as error:
         code = transaction_code(error, knows_fenced=True)
         rows = [described.TransactionState(code, each) for each in request.transactional_ids]
         return DescribeTransactionsResponse(transaction_states=rows)
-    by_id = {each.transactional_id: each for each in found.transactions}
+    by_id = {each.transactional_id: each for each in found}
     return DescribeTransactionsResponse(
         transaction_states=[
             _description(snapshot, each, by_id.get(each)) for each in request.transactional_ids
@@ -100,7 +101,7 @@ async def list_transactions(
     )
     try:
         snapshot = await services.catalog.refresh()
-        found = (await services.sequencer.transactions(TransactionsRequest(None))).transactions
+        found = await all_transactions(services.sequencer, None)
     except EXPECTED:
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response

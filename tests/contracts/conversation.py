@@ -55,6 +55,8 @@ from sequencer.api import (
     GroupState,
     InitProducer,
     KnownKeys,
+    LagsRequest,
+    ListGroups,
     LoadGroup,
     LocateGroup,
     MetadataRequest,
@@ -220,8 +222,8 @@ async def script(sequencer: Sequencer) -> list[Any]:
     await ask(sequencer.save_group, SaveGroup(agent.broker_id, agent.epoch, brief))
     await ask(sequencer.delete_group, GroupRef("brief"))
     await ask(sequencer.delete_group, GroupRef("brief"))  # it is gone
-    await ask(sequencer.list_groups, Empty())
-    await ask(sequencer.lags, Empty())
+    await ask(sequencer.list_groups, ListGroups())
+    await ask(sequencer.lags, LagsRequest())
     await ask(sequencer.delete_records, DeleteRecords([DeleteRecordsPartition(flights.topic_id, 0, 3)]))
     lease = await ask(sequencer.take_lease, TakeLease("compactor", "me", 0, 60_000))
     await ask(sequencer.compaction_candidates, CompactionRequest(0, 0, 10))
@@ -265,10 +267,10 @@ async def reads(sequencer: Sequencer) -> list[Any]:
             specs = (OffsetSpec.EARLIEST, OffsetSpec.LATEST, OffsetSpec.MAX_TIMESTAMP, NOW + 2)
             queries = [OffsetQuery(topic.topic_id, partition, spec) for spec in specs]
             found.append((await sequencer.list_offsets(OffsetsRequest(queries))).results)
-    found.append(sorted((await sequencer.list_groups(Empty())).groups, key=repr))
+    found.append(sorted((await sequencer.list_groups(ListGroups())).groups, key=repr))
     for group in ("readers", "by hand"):
         found.append(sorted((await sequencer.fetch_offsets(FetchOffsets(group, None))).positions, key=repr))
-    found.append(sorted((await sequencer.lags(Empty())).lags, key=repr))
+    found.append(sorted((await sequencer.lags(LagsRequest())).lags, key=repr))
     found.append(await sequencer.broker_configs(BrokerConfigsRequest("")))
     found.append(await sequencer.objects(ObjectsRequest("", 100)))
     found.append(sorted((await sequencer.sizes(SizesRequest(None))).sizes, key=repr))

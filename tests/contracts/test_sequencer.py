@@ -31,6 +31,7 @@ from sequencer.api import (
     GroupState,
     InitProducer,
     KnownKeys,
+    LagsRequest,
     LeaseLost,
     LimitReached,
     LoadGroup,
@@ -487,7 +488,9 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
         assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
         found = (await sequencer.fetch_offsets(FetchOffsets("g", [(bench.topic.topic_id, 0)]))).positions[0]
         assert (found.offset, found.metadata) == (5, "note")
-        assert [(lag.committed, lag.topic) for lag in (await sequencer.lags(Empty())).lags] == [(5, "t")]
+        assert [(lag.committed, lag.topic) for lag in (await sequencer.lags(LagsRequest())).lags] == [
+            (5, "t")
+        ]
 
     run(factory, scenario)
 

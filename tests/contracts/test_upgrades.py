@@ -200,6 +200,8 @@ def test_the_agent_of_the_version_before_is_served_by_our_sequencer() -> None:
             )
             before, now = msgspec.msgpack.decode(old.body), msgspec.msgpack.decode(new.body)
             ids.learn(before, now)
+            if method == "lags":  # their order was never promised
+                before[0], now[0] = sorted(before[0]), sorted(now[0])
             if new.header.flags & 2:
                 assert now[0] == before[0], f"{method}: the error's code"
             elif method != "statistics":

@@ -9,14 +9,44 @@ from uuid import UUID
 
 import pytest
 
-from sequencer.api import CompactionRequest, FindPartition, FindRequest, Sequencer
+from sequencer.api import (
+    AddToTransaction,
+    CommitOffsets,
+    CompactionRequest,
+    FeedRequest,
+    FetchOffsets,
+    FindPartition,
+    FindRequest,
+    InitProducer,
+    ListGroups,
+    OffsetPosition,
+    OffsetQuery,
+    OffsetSpec,
+    OffsetsRequest,
+    ProducerQuery,
+    Sequencer,
+    TransactionRef,
+)
 from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
 from sequencer.committer import LocalSequencer
 from sequencer.compaction import MAX_PAGE_BYTES
 from sequencer.memory import MemoryRowStore
+from sequencer.pages import (
+    all_groups,
+    all_offsets,
+    all_positions,
+    all_producers,
+    all_sizes,
+    all_transactions,
+    lag_pages,
+    positions_at,
+)
+from sequencer.rows import Changes, ProducerRow
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
+from tests.support.sequencer_bench import Bench, batch, run
+from tests.support.sequencers import memory
 
 ANY = 1 << 40
 
@@ -159,3 +189,119 @@ def test_partitions_without_anything_to_compact_end_a_page_too(monkeypatch: pyte
             assert ([each.partition for each in second.candidates], second.next) == ([4], None)
 
     asyncio.run(scenario())
+
+
+def test_listings_come_in_pages_and_are_whole_when_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.bounds.MAX_PAGE", 3)
+    monkeypatch.setattr("sequencer.reading.MAX_PAGE", 3)
+
+    async def scenario() -> None:
+        async with a_backlog(partitions=4, runs=1) as sequencer:
+            names = [f"g{number}" for number in range(8)]
+            for name in names:
+                places = [OffsetPosition(TOPIC, partition, 2, -1, "") for partition in range(4)]
+                await sequencer.commit_offsets(CommitOffsets(name, -1, -1, -1, "", places))
+                producer = await sequencer.init_producer(InitProducer(-1, -1, name, 1_000))
+                ref = TransactionRef(name, producer.producer_id, producer.producer_epoch)
+                await sequencer.add_to_transaction(AddToTransaction(ref, [(TOPIC, 0)]))
+
+            assert len((await sequencer.list_groups(ListGroups())).groups) == 3
+            assert [group.group_id for group in await all_groups(sequencer)] == names
+            pages = [page async for page in lag_pages(sequencer)]
+            assert max(map(len, pages)) == 3
+            told = [(lag.group_id, lag.partition, lag.committed) for page in pages for lag in page]
+            assert told == [(name, partition, 2) for name in names for partition in range(4)]
+            assert [each.transactional_id for each in await all_transactions(sequencer, None)] == names
+            some = ["g7", "unknown", "g1", "g2", "g3", "g4"]
+            assert {each.transactional_id for each in await all_transactions(sequencer, some)} == {
+                "g1", "g2", "g3", "g4", "g7",
+            }  # fmt: skip
+            assert [each.partition for each in await all_positions(sequencer, "g0")] == [0, 1, 2, 3]
+            backwards = [(TOPIC, partition) for partition in (3, 2, 1, 0, 9)]
+            at = await positions_at(sequencer, "g0", backwards)
+            assert [(each.partition, each.offset) for each in at] == [(3, 2), (2, 2), (1, 2), (0, 2), (9, -1)]
+            assert [each.partition for each in await all_sizes(sequencer, None)] == [0, 1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_positions_with_long_metadata_are_bounded_in_bytes() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=600, runs=1) as sequencer:
+            places = [OffsetPosition(TOPIC, partition, 2, -1, "m" * 4_096) for partition in range(600)]
+            await sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", places))
+            page = await sequencer.fetch_offsets(FetchOffsets("g", None))
+            assert len(encode_body(page)) <= MAX_ANSWER_BYTES and page.next is not None
+            assert [each.partition for each in await all_positions(sequencer, "g")] == list(range(600))
+
+    asyncio.run(scenario())
+
+
+def test_producers_of_a_partition_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.reading.MAX_PAGE", 3)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=1, runs=1)
+        epoch = await store.take_committer_lease("more", "", 1_000)
+        changes = Changes()
+        for number in range(8):
+            changes.put(
+                ProducerRow(
+                    topic_id=TOPIC, partition=0, producer_id=number, producer_epoch=0, recent=[(0, 0, 0)],
+                    last_timestamp=0, updated_ms=0,
+                )
+            )  # fmt: skip
+        await store.write(changes, epoch or 0)
+        await store.release_committer_lease(epoch or 0)
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        page = await sequencer.describe_producers(ProducerQuery(TOPIC, 0))
+        assert ([each.producer_id for each in page.producers], page.next) == ([0, 1, 2], 2)
+        _, found = await all_producers(sequencer, TOPIC, 0)
+        assert [each.producer_id for each in found] == list(range(8))
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_offsets_by_time_of_many_partitions_come_in_parts_and_in_order() -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=450, runs=3) as sequencer:
+            queries = [
+                OffsetQuery(TOPIC, partition, OffsetSpec.LATEST if partition % 2 else 1)
+                for partition in range(450)
+            ]
+            first = await sequencer.list_offsets(OffsetsRequest(queries))
+            assert 0 < len(first.results) < 450
+            results = await all_offsets(sequencer, queries)
+            for query, result in zip(queries, results, strict=True):
+                if query.timestamp == OffsetSpec.LATEST:
+                    assert result.offset == 15
+                else:
+                    assert result.run is not None
+                    assert (result.run.partition, result.run.base_offset) == (query.partition, 5)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.bounds.MAX_ANSWER_RUNS", 3)
+
+    async def scenario(bench: Bench) -> None:
+        start = await bench.find_number()
+        for number in range(8):
+            await bench.commit(batch(2), partition=number % 2)
+        at, told = start, []
+        while at < start + 8:
+            answer = await bench.sequencer.feed(FeedRequest(at, [], 0))
+            assert not answer.reset and at < answer.commit_number <= at + 3
+            at = answer.commit_number
+            told += [run.commit_number for news in answer.news for run in news.runs]
+        assert sorted(told) == [start + number for number in range(1, 9)]
+        woken = await bench.sequencer.feed(FeedRequest(start, [], 0, wants_runs=False))
+        assert [(news.partition, news.runs) for news in woken.news] == [(0, []), (1, [])]
+        assert woken.commit_number == start + 8
+
+    run(memory, scenario)
