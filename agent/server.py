@@ -253,6 +253,7 @@ class Agent:
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
             fetch_memory=self._fetch_memory,
             groups=groups,
+            decoding=self._executor,
             telemetry=self.telemetry,
         )
         self._dispatcher = Dispatcher(self._services)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class Services:
     sessions: FetchSessions
     fetch_memory: FetchMemory
     groups: GroupCoordinator
+    decoding: Executor
     telemetry: AgentTelemetry
 
 

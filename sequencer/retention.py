@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sequencer.api import ObjectKind, Run
-from sequencer.rows import OpenRangeRow, PartitionRow, ProducerRow, RowStore, SwapRow, TopicRow
+from sequencer.rows import (
+    BrokerConfigRow,
+    OpenRangeRow,
+    PartitionRow,
+    ProducerRow,
+    RowStore,
+    SwapRow,
+    TopicRow,
+)
 from sequencer.settings import SequencerSettings
 from sequencer.state import Draft
 from sequencer.topics import move_log_start
@@ -30,15 +38,23 @@ class RetentionLimits:
         return self.retention_ms < 0 and self.retention_bytes < 0
 
 
-def limits_of(configs: Mapping[str, str], settings: SequencerSettings) -> RetentionLimits:
-    """The limits that hold for a topic with these configs."""
-    policies = configs.get("cleanup.policy", settings.default_cleanup_policy).split(",")
+def limits_of(
+    configs: Mapping[str, str], cluster: Mapping[str, str], settings: SequencerSettings
+) -> RetentionLimits:
+    """The limits that hold for a topic with these configs, in a cluster with these defaults."""
+    defaults = {
+        "cleanup.policy": settings.default_cleanup_policy,
+        "retention.ms": str(settings.default_retention_ms),
+        "retention.bytes": str(settings.default_retention_bytes),
+    }
+
+    def value(name: str) -> str:
+        return configs.get(name, cluster.get(f"log.{name}", defaults[name]))
+
+    policies = value("cleanup.policy").split(",")
     if "delete" not in [policy.strip() for policy in policies]:
         return RetentionLimits(-1, -1)
-    return RetentionLimits(
-        int(configs.get("retention.ms", settings.default_retention_ms)),
-        int(configs.get("retention.bytes", settings.default_retention_bytes)),
-    )
+    return RetentionLimits(int(value("retention.ms")), int(value("retention.bytes")))
 
 
 def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, now_ms: int) -> int | None:
@@ -63,10 +79,12 @@ def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, 
 
 async def move_log_starts(draft: Draft, store: RowStore, settings: SequencerSettings) -> int:
     """Move the log starts that retention moves now; how many. Asked again, it goes on until none moves."""
+    cluster = draft.get(BrokerConfigRow, "")
+    defaults = {} if cluster is None else cluster.configs
     limits = {
         topic.topic_id: found
         for topic in draft.all(TopicRow)
-        if not (found := limits_of(topic.configs, settings)).is_endless
+        if not (found := limits_of(topic.configs, defaults, settings)).is_endless
     }
     if not limits:
         return 0

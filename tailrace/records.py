@@ -130,6 +130,26 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     out += value
 
 
+def keyless_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> list[int]:
+    """The places in a batch of the records that have no key, from 0. Arguments and errors as of `decode_records`."""
+    header, data = _unpacked(batch, max_bytes)
+    places: list[int] = []
+    position = 0
+    try:
+        for place in range(header.record_count):
+            length, start = _varint(data, position)
+            position = start + length
+            if length < 6 or position > len(data):
+                raise InvalidRecords(f"a record of {length} bytes at {start}; {len(data) - start} are left")
+            _, after = _varint(data, start + 1)
+            _, after = _varint(data, after)
+            if _varint(data, after)[0] < 0:
+                places.append(place)
+    except IndexError as error:
+        raise InvalidRecords(f"batch at offset {header.base_offset}: a record ends early: {error}") from error
+    return places
+
+
 def decode_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> list[Record]:
     """The records of one batch, offsets and timestamps absolute.
 
@@ -139,18 +159,22 @@ def decode_records(batch: Buffer, *, max_bytes: int = MAX_UNPACKED_BYTES) -> lis
 
     Raises InvalidBatch for a bad header, InvalidRecords for anything wrong behind it.
     """
+    header, unpacked = _unpacked(batch, max_bytes)
+    try:
+        return _decode_all(header, unpacked)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise InvalidRecords(f"batch at offset {header.base_offset}: a record ends early: {error}") from error
+
+
+def _unpacked(batch: Buffer, max_bytes: int) -> tuple[BatchHeader, memoryview]:
     header = read_header(batch)
     if header.length > len(batch):
         raise TruncatedBatch(f"batch says {header.length} bytes; {len(batch)} are there")
     body = memoryview(batch)[HEADER_BYTES : header.length]
     try:
-        unpacked = memoryview(decompress(header.compression, body, max_bytes=max_bytes))
+        return header, memoryview(decompress(header.compression, body, max_bytes=max_bytes))
     except CannotUnpack as error:
         raise InvalidRecords(f"batch at offset {header.base_offset}: {error}") from error
-    try:
-        return _decode_all(header, unpacked)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise InvalidRecords(f"batch at offset {header.base_offset}: a record ends early: {error}") from error
 
 
 def _decode_all(header: BatchHeader, data: memoryview) -> list[Record]:

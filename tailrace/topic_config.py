@@ -76,7 +76,7 @@ class ConfigDefinition:
                 raise InvalidConfigValue(f"{given}, 'true' or 'false' is needed")
         elif self.choices is not None:
             parts = (
-                [part.strip() for part in value.split(",")]
+                [part.strip() for part in value.split(",") if value.strip()]
                 if self.type is ConfigType.LIST
                 else [value.strip()]
             )
@@ -97,7 +97,7 @@ _T = ConfigType
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     definition.name: definition
     for definition in (
-        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' alone keeps everything: keeping only the last value of each key is not done yet.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
+        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' alone keeps everything: keeping only the last value of each key is not done yet, but its records need keys. An empty list keeps everything.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
         ConfigDefinition("compression.type", _T.STRING, "producer", "'producer' keeps the producer's codec. Another value is accepted and described; batches are stored as they came, and the compactor's Parquet is always zstd.", choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), broker_name="compression.type"),
         ConfigDefinition("compression.gzip.level", _T.INT, "-1", _NO_DISKS + "Batches are never recompressed by an agent.", -1, 9, broker_name="compression.gzip.level", has_effect=False),
         ConfigDefinition("compression.lz4.level", _T.INT, "9", _NO_DISKS + "Batches are never recompressed by an agent.", 1, 17, broker_name="compression.lz4.level", has_effect=False),
@@ -178,7 +178,7 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
 
     return TopicSettings(
         cleanup_policy=frozenset(
-            part.strip() for part in effective("cleanup.policy", configs, broker).split(",")
+            part.strip() for part in effective("cleanup.policy", configs, broker).split(",") if part.strip()
         ),
         compression_type=effective("compression.type", configs, broker),
         max_message_bytes=number("max.message.bytes"),

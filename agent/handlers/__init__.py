@@ -49,6 +49,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.TXN_OFFSET_COMMIT: with_current_topics(transactions.txn_offset_commit, of_partitions),
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     ApiKey.DESCRIBE_LOG_DIRS: topics.describe_log_dirs,
     ApiKey.CREATE_PARTITIONS: topics.create_partitions,
     ApiKey.DELETE_GROUPS: group_admin.delete_groups,

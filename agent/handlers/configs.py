@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics and for brokers."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources, for topics and for brokers."""
 
 from __future__ import annotations
 
@@ -27,21 +27,29 @@ from agent.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from agent.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from agent.services import RequestContext, Services
 from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
+from tailrace.broker_config import KafkaConfig, broker_configs
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
-OTHER_RESOURCES = {RESOURCE_BROKER_LOGGER: "a broker's loggers", 16: "a client's metrics", 32: "a group"}
-"""What Kafka keeps configs of, and an agent does not: names for its refusals."""
-SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
-
-BROKER_CONFIGS: dict[str, ConfigDefinition] = {
-    definition.broker_name: definition
-    for definition in TOPIC_CONFIGS.values()
-    if definition.broker_name is not None
+RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = 16, 32
+OTHER_RESOURCES = {
+    RESOURCE_BROKER_LOGGER: "a broker's loggers",
+    RESOURCE_CLIENT_METRICS: "a client's metrics",
+    RESOURCE_GROUP: "a group",
 }
-"""What may be set for the cluster: the defaults of topic configs, by Kafka's broker names."""
+"""What Kafka keeps configs of, and an agent does not: names for its refusals."""
+KNOWN_RESOURCES = {RESOURCE_TOPIC, RESOURCE_BROKER, *OTHER_RESOURCES}
+LOG_DIR = "object-store"
+"""The one log directory that is told of."""
+
+SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 
 
 class _Refused(Exception):
@@ -96,12 +104,12 @@ async def _describe(
             ).configs
         rows = [
             _broker_row(name, definition, own, configs, request)
-            for name, definition in BROKER_CONFIGS.items()
-            if (keys is None or name in keys) and (resource.resource_name or name in configs)
+            for name, definition in broker_configs().items()
+            if resource.resource_name or name in configs
         ]
         if resource.resource_name:
-            rows += [row for row in _static_rows(services) if keys is None or row.name in keys]
-        return rows
+            rows = [*{row.name: row for row in (*rows, *_own_rows(services))}.values()]
+        return [row for row in rows if keys is None or row.name in keys]
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         return []
     raise _of_no_kind(resource.resource_type)
@@ -134,7 +142,7 @@ def _topic_row(
 
 def _broker_row(
     name: str,
-    definition: ConfigDefinition,
+    definition: ConfigDefinition | KafkaConfig,
     own: Mapping[str, str],
     cluster: Mapping[str, str],
     request: DescribeConfigsRequest,
@@ -150,36 +158,59 @@ def _broker_row(
 
 def _row(
     name: str,
-    definition: ConfigDefinition,
+    definition: ConfigDefinition | KafkaConfig,
     effective: DescribeConfigsSynonym,
     synonyms: list[DescribeConfigsSynonym],
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResourceResult:
+    is_secret = definition.type is ConfigType.PASSWORD
+    if is_secret:
+        synonyms = [DescribeConfigsSynonym(each.name, None, each.source) for each in synonyms]
     return DescribeConfigsResourceResult(
         name=name,
-        value=effective.value,
+        value=None if is_secret else effective.value,
+        read_only=_is_fixed(definition),
         config_source=effective.source,
+        is_sensitive=is_secret,
         synonyms=synonyms if request.include_synonyms else [],
         config_type=definition.type,
         documentation=definition.doc if request.include_documentation else None,
     )
 
 
-def _static_rows(services: Services) -> list[DescribeConfigsResourceResult]:
+def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
+    return isinstance(definition, KafkaConfig) and definition.is_fixed
+
+
+def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
     """The agent's own settings under Kafka's names, where Kafka has one."""
-    settings = services.settings
+    settings, identity = services.settings, services.identity
+    here = f"PLAINTEXT://{_host_and_port(identity.info.host, identity.info.port)}"
     values = {
-        "broker.id": (str(services.identity.broker_id), ConfigType.INT),
-        "node.id": (str(services.identity.broker_id), ConfigType.INT),
-        "broker.rack": (services.identity.zone or None, ConfigType.STRING),
-        "auto.create.topics.enable": (str(settings.auto_create_topics).lower(), ConfigType.BOOLEAN),
-        "num.partitions": (str(settings.default_partitions), ConfigType.INT),
-        "default.replication.factor": ("1", ConfigType.INT),
-        "socket.request.max.bytes": (str(settings.max_request_bytes), ConfigType.INT),
-        "group.initial.rebalance.delay.ms": (str(settings.group_initial_rebalance_delay_ms), ConfigType.INT),
-        "group.min.session.timeout.ms": (str(settings.group_min_session_timeout_ms), ConfigType.INT),
-        "group.max.session.timeout.ms": (str(settings.group_max_session_timeout_ms), ConfigType.INT),
-        "offset.metadata.max.bytes": (str(settings.offset_metadata_max_bytes), ConfigType.INT),
+        "broker.id": str(identity.broker_id),
+        "node.id": str(identity.broker_id),
+        "broker.rack": identity.zone or None,
+        "process.roles": "broker",
+        "listeners": here,
+        "advertised.listeners": here,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": LOG_DIR,
+        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
+        "num.partitions": str(settings.default_partitions),
+        "default.replication.factor": "1",
+        "socket.request.max.bytes": str(settings.max_request_bytes),
+        "queued.max.request.bytes": str(settings.memory_budget_bytes),
+        "connections.max.idle.ms": str(settings.idle_connection_ms),
+        "fetch.max.bytes": str(settings.fetch_max_bytes),
+        "max.incremental.fetch.session.cache.slots": str(settings.fetch_sessions),
+        "group.initial.rebalance.delay.ms": str(settings.group_initial_rebalance_delay_ms),
+        "group.min.session.timeout.ms": str(settings.group_min_session_timeout_ms),
+        "group.max.session.timeout.ms": str(settings.group_max_session_timeout_ms),
+        "group.max.size": str(settings.group_max_size),
+        "group.consumer.migration.policy": "disabled",
+        "group.coordinator.rebalance.protocols": "classic",
+        "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
     return [
         DescribeConfigsResourceResult(
@@ -187,11 +218,38 @@ def _static_rows(services: Services) -> list[DescribeConfigsResourceResult]:
             value=value,
             read_only=True,
             config_source=SOURCE_STATIC,
-            config_type=kind,
+            config_type=broker_configs()[name].type,
             documentation=None,
         )
-        for name, (value, kind) in values.items()
+        for name, value in values.items()
     ]
+
+
+def _host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def list_config_resources(
+    services: Services, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """The resources of the types asked for (none: all) that have configs. Version 0 asks for clients' metrics only."""
+    kinds = set(request.resource_types)
+    if not kinds:
+        kinds = KNOWN_RESOURCES if context.api_version > 0 else {RESOURCE_CLIENT_METRICS}
+    if not kinds <= KNOWN_RESOURCES:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    snapshot = await services.catalog.refresh()
+    brokers = [str(member.broker_id) for member in snapshot.ring.members]
+    names = {
+        RESOURCE_TOPIC: list(snapshot.by_name),
+        RESOURCE_BROKER: brokers,
+        RESOURCE_BROKER_LOGGER: brokers,
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(name, kind) for kind in sorted(kinds) for name in names.get(kind, ())
+        ]
+    )
 
 
 def _check_broker(name: str, snapshot: Snapshot) -> None:
@@ -272,14 +330,11 @@ async def _alter(
 ) -> tuple[int, str | None]:
     try:
         scope = _scope(resource_type, name, snapshot)
-        definitions = TOPIC_CONFIGS if scope is ConfigScope.TOPIC else BROKER_CONFIGS
         for change in changes:
-            _check(definitions, change)
-            if scope is ConfigScope.BROKER and name and change.operation is not ConfigOperation.DELETE:
-                raise InvalidConfigValue(
-                    f"{change.name} was given for broker {name} alone, but any agent serves any partition: "
-                    "set it for all of them (kafka-configs: --entity-default)"
-                )
+            if scope is ConfigScope.TOPIC:
+                _check(TOPIC_CONFIGS.get(change.name), change)
+            else:
+                _check(broker_configs().get(change.name), change)
         await services.sequencer.alter_config(AlterConfig(scope, name, changes, replace, validate_only))
     except _Refused as error:
         return error.code, str(error)
@@ -309,10 +364,11 @@ def _of_no_kind(resource_type: int) -> _Refused:
     )
 
 
-def _check(definitions: Mapping[str, ConfigDefinition], change: ConfigChange) -> None:
-    definition = definitions.get(change.name)
+def _check(definition: ConfigDefinition | KafkaConfig | None, change: ConfigChange) -> None:
     if definition is None:
         raise InvalidConfigValue(f"Unknown config name: {change.name}")
+    if _is_fixed(definition):
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{change.name}]")
     if change.operation is ConfigOperation.DELETE:
         return
     if change.value is None:

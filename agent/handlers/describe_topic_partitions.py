@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent import authorized_operations
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -59,7 +60,12 @@ async def handle(
             )
         left -= len(rows)
         response.topics.append(
-            DescribeTopicPartitionsResponseTopic(name=name, topic_id=known.topic.topic_id, partitions=rows)
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=known.topic.topic_id,
+                partitions=rows,
+                topic_authorized_operations=authorized_operations.ON_TOPIC,
+            )
         )
         if last < known.topic.partitions:
             response.next_cursor = Cursor(name, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent import authorized_operations
 from agent.errors import EXPECTED
 from agent.groups.group import Group, GroupPhase
 from agent.handlers.groups import REFUSALS, group_code
@@ -32,9 +33,14 @@ async def describe_groups(
     services: Services, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """State, protocol, members and assignments."""
-    return DescribeGroupsResponse(
+    response = DescribeGroupsResponse(
         groups=[await _describe(services, context, group_id) for group_id in request.groups]
     )
+    if request.include_authorized_operations:
+        for group in response.groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = authorized_operations.ON_GROUP
+    return response
 
 
 async def _describe(services: Services, context: RequestContext, group_id: str) -> DescribedGroup:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from agent import authorized_operations
 from agent.errors import EXPECTED, code_of
 from agent.metadata import KnownTopic, Snapshot
 from agent.protocol.error_codes import ErrorCode
@@ -84,6 +85,12 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
     response.cluster_id = snapshot.cluster_id
     response.controller_id = _controller(services, snapshot)
     response.topics = rows
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
+    if request.include_topic_authorized_operations:
+        for row in rows:
+            if row.error_code == ErrorCode.NONE:
+                row.topic_authorized_operations = authorized_operations.ON_TOPIC
     return response
 
 
@@ -179,4 +186,6 @@ async def describe_cluster(
         DescribeClusterBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
         for member in snapshot.ring.members
     ]
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
     return response

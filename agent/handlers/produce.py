@@ -33,9 +33,13 @@ from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates
 from tailrace.object_store.api import Buffer
 from tailrace.record_batch import InvalidBatch, read_header, validate_produced, with_log_append_time
+from tailrace.records import InvalidRecords, keyless_records
 
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 FIRST_TOPIC_ID_VERSION = 13
+MAX_LOOKED_INTO = 64 << 20
+"""Bytes to which one batch of a compacted topic may unpack."""
+MAX_RECORD_ERRORS = 100
 FIRST_VERSION_OF_TRANSACTIONS_2 = 12
 """From this version on the first batch begins the transaction, and every end of one bumps the epoch (KIP-890)."""
 
@@ -51,6 +55,7 @@ class _Accepted:
     row: PartitionProduceResponse
     log_append_ms: int
     transaction: int = 0
+    needs_keys: bool = False
 
 
 async def handle(
@@ -77,6 +82,8 @@ async def handle(
                 _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
                 continue
             _admit(services, topic, partition_data, row, accepted)
+    if any(each.needs_keys for each in accepted):
+        accepted = await _with_keys(services, accepted)
     if any(each.coordinates.is_transactional for each in accepted):
         accepted = await _bound_to_transactions(services, request, version, accepted)
     if not accepted:
@@ -98,6 +105,41 @@ def _refusal_of(request: ProduceRequest, version: int) -> ErrorCode | None:
     if version < 3:
         return ErrorCode.UNSUPPORTED_VERSION
     return None
+
+
+async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Accepted]:
+    """The batches that may be stored: those of a compacted topic need a key in every record.
+
+    Records are looked into for that, in a thread of the decoding pool: they may be compressed, and very many.
+    """
+    kept: list[_Accepted] = []
+    loop = asyncio.get_running_loop()
+    for each in accepted:
+        if each.needs_keys:
+            try:
+                places = await loop.run_in_executor(services.decoding, _keyless, each.data)
+            except InvalidRecords as error:
+                _refuse(services, each.row, ErrorCode.INVALID_RECORD, str(error))
+                continue
+            if places:
+                _refuse_keyless(services, each, places)
+                continue
+        kept.append(each)
+    refused = {id(each.row) for each in accepted if each.row.error_code != ErrorCode.NONE}
+    return [each for each in kept if id(each.row) not in refused]
+
+
+def _keyless(batch: Buffer) -> list[int]:
+    return keyless_records(batch, max_bytes=MAX_LOOKED_INTO)
+
+
+def _refuse_keyless(services: Services, each: _Accepted, places: list[int]) -> None:
+    _refuse(services, each.row, ErrorCode.INVALID_RECORD, "")
+    each.row.error_message = f"{len(places)} records have no key, which a compacted topic needs"
+    each.row.record_errors = [
+        BatchIndexAndErrorMessage(place, f"topic {each.topic_name} is compacted: the record needs a key")
+        for place in places[:MAX_RECORD_ERRORS]
+    ]
 
 
 async def _bound_to_transactions(
@@ -193,6 +235,7 @@ def _admit(
                 stamped,
                 row,
                 now if settings.log_append_time else -1,
+                needs_keys="compact" in settings.cleanup_policy,
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.handlers.configs import LOG_DIR
 from agent.handlers.metadata import is_legal_topic_name
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.create_partitions import (
@@ -53,7 +54,6 @@ from tailrace.ids import NIL_TOPIC_ID
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 
 SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
-LOG_DIR = "object-store"
 
 
 class _Refused(Exception):
@@ -259,7 +259,7 @@ async def delete_records(
             if known is None or not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
-            if "delete" not in known.settings.cleanup_policy:
+            if known.settings.cleanup_policy == {"compact"}:
                 row.error_code = ErrorCode.POLICY_VIOLATION
                 continue
             asked.append(

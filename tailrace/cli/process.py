@@ -24,6 +24,7 @@ from sequencer.api import InvalidConfig, Sequencer
 from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
 from sequencer.sql.store import open_row_store
+from tailrace.broker_config import check_broker_configs
 from tailrace.cli.data_folder import (
     DATABASE,
     OBJECTS,
@@ -44,30 +45,22 @@ from tailrace.object_store.metered import MeteredStore, StoreObserver
 from tailrace.object_store.open import open_store
 from tailrace.rpc.link import split_address
 from tailrace.telemetry import name_process
-from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs
+from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 
 log = structlog.get_logger("tailrace.process")
 
 _COMMITTER_PATIENCE_SECONDS = 15.0
 LAST_RESORT_SECONDS = 30.0
 """How long after its drain a process may take to end before it is ended by force."""
-_BROKER_CONFIGS = {
-    definition.broker_name: definition
-    for definition in TOPIC_CONFIGS.values()
-    if definition.broker_name is not None
-}
 
 
 def check_configs(scope: str, configs: Mapping[str, str]) -> None:
-    """Topic configs and the cluster's defaults for them, as the sequencer checks them. Raises InvalidConfig."""
+    """Configs of topics and brokers, as the sequencer checks them. Raises InvalidConfig."""
     try:
         if scope == "topic":
             check_topic_configs(configs)
-            return
-        for name, value in configs.items():
-            if name not in _BROKER_CONFIGS:
-                raise InvalidConfigValue(f"Unknown broker config name: {name}")
-            _BROKER_CONFIGS[name].check(value)
+        else:
+            check_broker_configs(configs)
     except InvalidConfigValue as error:
         raise InvalidConfig(str(error)) from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent.handlers import HANDLERS
 from agent.protocol.api_keys import API_VERSIONS, ApiSpec
+from tailrace.broker_config import TOPIC_DEFAULTS
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition
 
 PAGE = Path("docs/protocol-support.md")
@@ -30,17 +31,23 @@ VERSIONS = """"Refused" versions are listed to clients, because librdkafka judge
 UNSUPPORTED_VERSION, as Kafka 4 does. An unknown version of ApiVersions gets error 35 in a version 0 body.
 """
 
+BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/broker_config.py`). Those that
+follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be altered.
+The defaults of topic configs below can be altered for the whole cluster (`--entity-default`). Every other config that
+Kafka changes at run time can be altered as well: the value is stored and described, without effect. So is a value that
+is set for one broker alone, as any agent serves any partition.
+"""
+
 TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
 
 - kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
   kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,
   kafka-consumer-groups, kafka-get-offsets, kafka-delete-records, kafka-transactions, kafka-log-dirs,
   kafka-broker-api-versions, kafka-client-compatibility-test and kafka-streams-application-reset work. A
-  replication factor is taken, and described as 1: the object store replicates.
+  replication factor is reported as it was asked for, and has no effect: the object store replicates.
 - Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
   application and when the broker was killed, and when its changelog was read back from Parquet.
-- kafka-configs knows topics and brokers. What is set for brokers is set for all of them (`--entity-default`),
-  as any agent serves any partition. It knows no groups, clients or users.
+- kafka-configs knows topics and brokers. It knows no groups, clients or users.
 - kafka-cluster says cluster-id and list-endpoints, kafka-features describes; there is nothing to unregister
   or upgrade.
 - kafka-leader-election, kafka-reassign-partitions (but `--generate`), kafka-acls and kafka-metadata-quorum
@@ -84,6 +91,16 @@ def page() -> str:
             _table(
                 ("config", "default", "why"),
                 ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in without),
+            ),
+            "## Broker configs\n",
+            BROKER_CONFIGS,
+            _table(
+                ("config", "gives topics"),
+                (
+                    (f"`{name}`", f"`{definition.name}`")
+                    for name, definition in sorted(TOPIC_DEFAULTS.items())
+                    if definition.has_effect
+                ),
             ),
             "## Kafka's tools and Streams\n",
             TOOLS,

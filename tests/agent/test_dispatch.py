@@ -15,7 +15,6 @@ from agent.protocol import ApiKey, decode_response, encode_request
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersionsRequest
 from agent.protocol.messages.elect_leaders import ElectLeadersRequest
-from agent.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from agent.protocol.messages.metadata import MetadataRequest
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api import SequencerUnavailable
@@ -89,8 +88,6 @@ def test_what_can_not_be_read_closes_the_connection_and_is_counted(sent: memoryv
 def test_a_declared_api_that_is_not_served_is_answered_with_error_35() -> None:
     async def scenario(bench: AgentBench) -> None:
         response = await bench.ask(ApiKey.ELECT_LEADERS, 2, ElectLeadersRequest())
-        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-        response = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 0, ListConfigResourcesRequest())
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     run(scenario)

@@ -44,5 +44,19 @@ def test_markers_go_with_what_stood_before_them_and_age_when_they_stand_first() 
 
 def test_a_compacted_topic_loses_nothing_by_age() -> None:
     settings = SequencerSettings()
-    assert limits_of({"cleanup.policy": "compact", "retention.ms": "1"}, settings).is_endless
-    assert limits_of({"cleanup.policy": "compact,delete", "retention.ms": "1"}, settings).retention_ms == 1
+    assert limits_of({"cleanup.policy": "compact", "retention.ms": "1"}, {}, settings).is_endless
+    assert (
+        limits_of({"cleanup.policy": "compact,delete", "retention.ms": "1"}, {}, settings).retention_ms == 1
+    )
+
+
+def test_an_empty_cleanup_policy_keeps_everything() -> None:
+    assert limits_of({"cleanup.policy": "", "retention.ms": "1"}, {}, SequencerSettings()).is_endless
+
+
+def test_the_clusters_defaults_hold_for_topics_without_a_config_of_their_own() -> None:
+    settings = SequencerSettings()
+    cluster = {"log.retention.ms": "5", "log.retention.bytes": "7"}
+    assert limits_of({}, cluster, settings) == RetentionLimits(5, 7)
+    assert limits_of({"retention.ms": "6"}, cluster, settings) == RetentionLimits(6, 7)
+    assert limits_of({}, {**cluster, "log.cleanup.policy": "compact"}, settings).is_endless

@@ -144,6 +144,7 @@ class AgentBench:
                 lambda: identity,
                 lambda: catalog.snapshot.ring,
             ),
+            decoding=self._pool,
             telemetry=telemetry,
         )
         await self.services.lanes.start()

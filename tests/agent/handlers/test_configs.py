@@ -14,6 +14,7 @@ from agent.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from agent.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.support.agents import AgentBench, run
 
 TOPIC, BROKER = 2, 4
@@ -92,12 +93,98 @@ def test_what_can_not_be_set_is_refused_with_its_code(
     run(scenario)
 
 
-def test_no_agent_differs_from_the_others_as_any_of_them_serves_any_partition() -> None:
+def test_what_is_set_for_one_agent_is_told_and_changes_no_topic() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        own = str(bench.identity.broker_id)
+        assert await alter(bench, BROKER, own, ("log.retention.ms", SET, "5000")) == 0
+        assert await value_of(bench, BROKER, own, "log.retention.ms") == ("5000", 2)
+        assert await value_of(bench, TOPIC, "t", "retention.ms") == ("604800000", 5)
+        assert await alter(bench, BROKER, own, ("log.retention.ms", DELETE, None)) == 0
+        assert await value_of(bench, BROKER, own, "log.retention.ms") == ("604800000", 5)
+
+    run(scenario)
+
+
+def test_a_broker_tells_all_of_kafkas_names_and_its_own_values() -> None:
     async def scenario(bench: AgentBench) -> None:
         own = str(bench.identity.broker_id)
-        assert await alter(bench, BROKER, own, ("log.retention.ms", SET, "5000")) == ErrorCode.INVALID_CONFIG
-        assert await value_of(bench, BROKER, own, "log.retention.ms") == ("604800000", 5)
-        assert await alter(bench, BROKER, own, ("log.retention.ms", DELETE, None)) == 0
+        rows = {row.name: row for row in (await described(bench, BROKER, own)).configs}
+        assert len(rows) > 330
+        assert rows["listeners"].value == rows["advertised.listeners"].value == "PLAINTEXT://host-1:9092"
+        assert rows["log.dirs"].value == "object-store"
+        assert (rows["num.io.threads"].value, rows["num.io.threads"].config_type) == ("8", 3)
+        assert (rows["node.id"].value, rows["node.id"].read_only) == (own, True)
+        assert rows["ssl.keystore.password"].is_sensitive
+
+    run(scenario)
+
+
+def test_a_broker_config_without_effect_is_kept_and_told_and_a_fixed_one_is_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        own = str(bench.identity.broker_id)
+        assert await alter(bench, BROKER, "", ("num.io.threads", SET, "9")) == 0
+        assert await value_of(bench, BROKER, own, "num.io.threads") == ("9", 3)
+        for name, value, code in (
+            ("num.io.threads", "nine", ErrorCode.INVALID_CONFIG),
+            ("num.io.threads", str(2**31), ErrorCode.INVALID_CONFIG),
+            ("log.dirs", "/x", ErrorCode.INVALID_REQUEST),
+            ("no.such", "1", ErrorCode.INVALID_CONFIG),
+        ):
+            assert await alter(bench, BROKER, "", (name, SET, value)) == code, name
+
+    run(scenario)
+
+
+def test_a_secret_that_was_set_is_not_told() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        assert await alter(bench, BROKER, "", ("ssl.key.password", SET, "hush")) == 0
+        (row,) = (await described(bench, BROKER, str(bench.identity.broker_id), "ssl.key.password")).configs
+        assert (row.value, row.is_sensitive, row.config_source) == (None, True, 3)
+        assert [each.value for each in row.synonyms] == [None, None]
+
+    run(scenario)
+
+
+def test_an_emptied_cleanup_policy_is_accepted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        assert await alter(bench, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
+        assert await alter(bench, TOPIC, "t", ("cleanup.policy", SET, "")) == 0
+        assert await value_of(bench, TOPIC, "t", "cleanup.policy") == ("", 1)
+        assert bench.services.catalog.snapshot.by_name["t"].settings.cleanup_policy == frozenset()
+        assert await alter(bench, TOPIC, "t", ("compression.type", SET, "")) == ErrorCode.INVALID_CONFIG
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("version", "kinds", "found"),
+    [
+        (1, [], {(2, "t"), (4, "own"), (8, "own")}),
+        (1, [2], {(2, "t")}),
+        (1, [4, 16, 32], {(4, "own")}),
+        (0, [], set()),
+    ],
+)
+def test_the_resources_that_have_configs_are_listed(
+    version: int, kinds: list[int], found: set[tuple[int, str]]
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        own = str(bench.identity.broker_id)
+        response = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ListConfigResourcesRequest(kinds))
+        assert response.error_code == 0
+        listed = {(row.resource_type, row.resource_name) for row in response.config_resources}
+        assert listed == {(kind, own if name == "own" else name) for kind, name in found}
+
+    run(scenario)
+
+
+def test_resources_of_a_type_that_kafka_does_not_have_are_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        response = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([99]))
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     run(scenario)
 

@@ -20,7 +20,7 @@ from agent.protocol.messages.produce import (
 from sequencer.api import CreateTopic, FindPartition, FindRequest
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.object_store.faulty import Operation
-from tailrace.record_batch import MarkerKind, control_batch, crc_of, read_header
+from tailrace.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
 from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, batch, run
 
@@ -260,3 +260,28 @@ def test_a_sequencer_that_is_away_is_a_retriable_error() -> None:
         assert known.error_code == unknown.error_code == ErrorCode.REQUEST_TIMED_OUT
 
     run(scenario, commit_deadline_ms=500)
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_a_compacted_topic_refuses_records_without_a_key_and_says_which(compression: Compression) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(cleanup_policy="compact,delete")
+        records = [NewRecord(None, b"1"), NewRecord(b"", b"2"), NewRecord(None, None), NewRecord(b"k", None)]
+        mixed = encode_batch(records, timestamps=[1, 2, 3, 4], compression=compression)
+        refused, stored = await produce(bench, (0, mixed), (1, batch(b"1", b"2")))
+        assert (refused.error_code, refused.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+        assert [error.batch_index for error in refused.record_errors] == [0, 2]
+        assert refused.error_message == "2 records have no key, which a compacted topic needs"
+        assert (stored.error_code, stored.base_offset) == (0, 0)
+
+    run(scenario)
+
+
+def test_records_of_a_compacted_topic_that_can_not_be_read_are_refused() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(cleanup_policy="compact")
+        broken = with_bytes(batch(b"1"), 61, b"\xff", sum_again=True)
+        (row,) = await produce(bench, (0, broken))
+        assert row.error_code == ErrorCode.INVALID_RECORD
+
+    run(scenario)
