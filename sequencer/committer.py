@@ -200,7 +200,8 @@ class LocalSequencer:
 
     `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` is a term of
     its own, under an epoch of its own (sequencer.term). `known_commit` is the newest commit that the caller knows of: a
-    database that ends before it has lost what came after.
+    database that ends before it has lost what came after. `reads` is the same store by connections of its own: for what
+    readers ask, so that it does not keep the committer waiting.
     """
 
     def __init__(
@@ -215,8 +216,10 @@ class LocalSequencer:
         address: str = "",
         checkpointer: Checkpointer | None = None,
         known_commit: int = 0,
+        reads: RowStore | None = None,
     ) -> None:
         self._store = store
+        self._reads = reads or store
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or SequencerSettings()
@@ -240,7 +243,7 @@ class LocalSequencer:
         self._is_closed = False
         self._metadata = _Metadata()
         self._recent = RecentRuns(self._settings.max_feed_runs)
-        self._reader = Reader(store, lambda: self._state, self._catch_up, self._recent)
+        self._reader = Reader(self._reads, lambda: self._state, self._catch_up, self._recent)
         self._feed = CommitFeed(
             clock,
             max_commits=self._settings.max_feed_commits,
@@ -356,7 +359,7 @@ class LocalSequencer:
 
     async def _load(self) -> None:
         await self._check_identity()
-        loaded = HotState(await self._store.load())
+        loaded = await HotState.built(await self._store.load(), self._clock)
         self._check_not_older(loaded)
         self._term.check()
         self._state = loaded
@@ -931,7 +934,7 @@ class LocalSequencer:
 
     async def garbage(self, request: GarbageRequest) -> Garbage:
         await self._be_ready()
-        found = await garbage.find_garbage(self._state, self._store, request.limit, self._settings)
+        found = await garbage.find_garbage(self._state, self._reads, request.limit, self._settings)
         if self._checkpointer is None:
             return found
         # What the last durable checkpoint still names is needed for a recovery from it.
@@ -954,7 +957,7 @@ class LocalSequencer:
 
     async def known_keys(self, request: KnownKeys) -> KnownKeys:
         await self._be_ready()
-        return KnownKeys(await self._store.keys_known(request.keys))
+        return KnownKeys(await self._reads.keys_known(request.keys))
 
     async def session_swept(self, request: SweptSession) -> Empty:
         return await self._change(lambda draft: garbage.session_swept(draft, request, self._settings))
@@ -966,24 +969,24 @@ class LocalSequencer:
 
     async def compaction_candidates(self, request: CompactionRequest) -> CompactionCandidates:
         await self._be_ready()
-        return await compaction.find_candidates(self._state, self._store, request)
+        return await compaction.find_candidates(self._state, self._reads, request)
 
     async def swap(self, request: SwapRequest) -> SwapAnswer:
         return await self._change_alone(lambda draft: compaction.swap(draft, self._store, request))
 
     async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
         await self._be_ready()
-        rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
+        rows = await self._reads.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
         return ObjectsAnswer([ObjectRecord(_description(row), row.live_runs, row.retired_ms) for row in rows])
 
     async def object_runs(self, request: ObjectRef) -> RunsAnswer:
         await self._be_ready()
-        return RunsAnswer(await self._store.runs_of_object(request.object_id))
+        return RunsAnswer(await self._reads.runs_of_object(request.object_id))
 
     async def statistics(self, request: Empty) -> Statistics:
         await self._be_ready()
-        held = await self._store.statistics()
-        now = await self._store.now_ms()
+        held = await self._reads.statistics()
+        now = await self._reads.now_ms()
         open_rows = (self._state.get(TransactionRow, name) for name in self._state.open_transactions)
         started = [row.started_ms for row in open_rows if row is not None]
         closed = sum(row.closed_ms is not None for row in self._state.all(SessionRow))

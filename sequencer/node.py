@@ -71,8 +71,9 @@ class SequencerNode:
     """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
 
     The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
-    is collected here, and no checkpoints are written. `link` makes the way to another node (TCP unless a simulation
-    says otherwise). `on_lost` is called when the node is lost: whoever runs it should end the process.
+    is collected here, and no checkpoints are written. `reads`: see LocalSequencer. `link` makes the way to another node
+    (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever runs it should end the
+    process.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class SequencerNode:
         sequencer_settings: SequencerSettings | None = None,
         validate_config: ValidateConfig = accept_any_config,
         object_store: ObjectStore | None = None,
+        reads: RowStore | None = None,
         secret: bytes = b"",
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
@@ -92,6 +94,7 @@ class SequencerNode:
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
+        self._reads = reads or store
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or NodeSettings()
@@ -234,6 +237,7 @@ class SequencerNode:
             address=self._address,
             checkpointer=checkpointer,
             known_commit=self._known_commit,
+            reads=self._reads,
         )
         try:
             await self._begin(local, checkpointer)
@@ -280,7 +284,7 @@ class SequencerNode:
             return None
         return Checkpointer(
             self._object_store,
-            self._store,
+            self._reads,
             self._clock,
             interval_ms=settings.checkpoint_interval_ms,
             reservation=settings.checkpoint_reservation,

@@ -34,10 +34,14 @@ from sequencer.rows import (
     TransactionRow,
     key_of,
 )
+from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
 
 R = TypeVar("R", bound=Row)
 Key = tuple[object, ...]
+
+TAKEN_AT_ONCE = 2_000
+"""Rows that a state takes in one turn of the loop."""
 
 COMMIT_NUMBER = "commit_number"
 METADATA_VERSION = "metadata_version"
@@ -69,8 +73,23 @@ class HotState:
         """How many transactions will change this position of a group."""
         self._aborted_on: dict[tuple[UUID, int], list[AbortedRow]] = {}
         for kind in HOT:
-            for row in loaded.get(kind, ()):
-                self._put(kind, key_of(row), row)
+            self.take(kind, loaded.get(kind, ()))
+
+    @classmethod
+    async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
+        """The state of these rows, made in turns of bounded length: the loop's other tasks go on meanwhile."""
+        state = cls({})
+        for kind in HOT:
+            rows = loaded.get(kind, ())
+            for first in range(0, len(rows), TAKEN_AT_ONCE):
+                state.take(kind, rows[first : first + TAKEN_AT_ONCE])
+                await clock.sleep(0)
+        return state
+
+    def take(self, kind: type[Row], rows: Sequence[Row]) -> None:
+        """Add rows that were loaded."""
+        for row in rows:
+            self._put(kind, key_of(row), row)
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key."""

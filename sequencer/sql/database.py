@@ -6,7 +6,7 @@ milliseconds. Arguments and results are the driver's plain values (see row_codec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import UUID
@@ -16,6 +16,8 @@ from sequencer.sql.row_codec import Dialect, RowCodec
 from sequencer.sql.schema import TABLES
 
 Values = Sequence[Any]
+Lane = Literal["lease", "commits", "reads"]
+"""Whose connections a transaction uses. None waits for the connections of another lane."""
 
 
 class Database(Protocol):
@@ -28,6 +30,10 @@ class Database(Protocol):
 
     @property
     def dialect(self) -> Dialect: ...
+
+    def on(self, lane: Lane) -> Database:
+        """The same database, by the connections of this lane; by those for commits unless this is said."""
+        ...
 
     async def start(self, *, migrate: bool) -> None:
         """Connect, and have the tables."""
@@ -47,8 +53,11 @@ class Database(Protocol):
         """Run a query in which `{among}` means: is one of `values`. Large sets may be asked in parts."""
         ...
 
-    async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
-        """Run queries on one snapshot, after every write that has begun is over."""
+    def fetch_pages(
+        self, statements: Sequence[str], rows: int
+    ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
+        """Run queries on one snapshot, after every write that has begun is over: pages of so many rows, each with the
+        index of its statement. As long as it takes; each page is bounded."""
         ...
 
     async def fetch_runs(

@@ -1,4 +1,4 @@
-"""PostgreSQL: asyncpg's pool, one statement per table whatever the number of rows, and the server's clock.
+"""PostgreSQL: asyncpg's pools, one a lane, one statement per table whatever the number of rows, and the server's clock.
 
 The committer's epoch is read with a lock that a taker of the lease waits for: a transaction that saw its
 epoch is over before the next committer loads. Nobody hangs: connecting, waiting for a lock and every
@@ -8,8 +8,9 @@ statement have bounds, on the server's side too: a lost client's transaction doe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from copy import copy
 from typing import Any, Literal
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.rows import Changes, CounterRow
-from sequencer.sql.database import TableStatements, Values, split_changes, table_statements
+from sequencer.sql.database import Lane, TableStatements, Values, split_changes, table_statements
 from sequencer.sql.migrate import migrate as migrate_tables
 from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
 from sequencer.state import COMMIT_NUMBER
@@ -33,7 +34,13 @@ STATEMENT_SECONDS = 10.0
 IDLE_SECONDS = 2.0
 """How long a transaction whose client fell silent may keep the lease from the next committer."""
 MIGRATION_SECONDS = 300.0
-CONNECTIONS = 8
+CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
+"""A pool for each lane: slow reads keep neither commits nor the lease waiting, nor does a slow commit the lease."""
+LEASE_SECONDS = 1.5
+"""A renewal that takes longer is given up, to be tried again while the lease still holds."""
+LOAD_PAGE_SECONDS = 10.0
+LOAD_IDLE_SECONDS = 60.0
+"""For a load, whose transaction is idle while its caller works on a page."""
 
 _NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 
@@ -107,33 +114,46 @@ class PostgresDatabase:
         self._upserts = {kind: _upsert(table) for kind, table in self._tables.items()}
         self._deletes = {kind: _delete(table) for kind, table in self._tables.items()}
         self._clock = clock
-        self._pool: Any = None
+        self._pools: dict[Lane, Any] = {}
         self._starting = asyncio.Lock()
+        self._lane: Lane = "commits"
+
+    def on(self, lane: Lane) -> PostgresDatabase:
+        view = copy(self)
+        view._lane = lane
+        return view
 
     async def start(self, *, migrate: bool) -> None:
         """Once started, nothing: a standby opens at every try to lead, and its pool is the one it has."""
         async with self._starting:
-            if self._pool is None:
-                await self._start(migrate)
+            if self._pools:
+                return
+            with self._unavailable():
+                await self._migrate(migrate)
+                try:
+                    for lane in CONNECTIONS:
+                        self._pools[lane] = await self._make_pool(lane)
+                except BaseException:
+                    await self.stop()
+                    raise
 
-    async def _start(self, migrate: bool) -> None:
-        with self._unavailable():
-            await self._migrate(migrate)
-            self._pool = await asyncpg.create_pool(
-                self._dsn,
-                password=self._password,
-                min_size=1,
-                max_size=CONNECTIONS,
-                timeout=CONNECT_SECONDS,
-                command_timeout=STATEMENT_SECONDS,
-                server_settings={
-                    "application_name": "tailrace-sequencer",
-                    "jit": "off",  # every statement is short
-                    "statement_timeout": str(int(STATEMENT_SECONDS * 1000)),
-                    "lock_timeout": str(int(STATEMENT_SECONDS * 500)),
-                    "idle_in_transaction_session_timeout": str(int(IDLE_SECONDS * 1000)),
-                },
-            )
+    async def _make_pool(self, lane: Lane) -> Any:
+        seconds = LEASE_SECONDS if lane == "lease" else STATEMENT_SECONDS
+        return await asyncpg.create_pool(
+            self._dsn,
+            password=self._password,
+            min_size=1,
+            max_size=CONNECTIONS[lane],
+            timeout=CONNECT_SECONDS,
+            command_timeout=seconds,
+            server_settings={
+                "application_name": f"tailrace-sequencer {lane}",
+                "jit": "off",  # every statement is short
+                "statement_timeout": str(int(seconds * 1000)),
+                "lock_timeout": str(int(seconds * 500)),
+                "idle_in_transaction_session_timeout": str(int(IDLE_SECONDS * 1000)),
+            },
+        )
 
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
         return await self.fetch(statement, *arguments)
@@ -149,12 +169,19 @@ class PostgresDatabase:
     ) -> list[Values]:
         return await self.fetch(statement.replace("{among}", f"= any($1::{kind}[])"), values)
 
-    async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
+    async def fetch_pages(
+        self, statements: Sequence[str], rows: int
+    ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
         async with self._connection() as connection:
             # A write whose answer was lost may still be on its way to its end, under this lock: see what it did.
             await connection.execute("select from cluster where id = 1 for update")
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return [await connection.fetch(statement) for statement in statements]
+                idle_ms = int(LOAD_IDLE_SECONDS * 1000)
+                await connection.execute(f"set local idle_in_transaction_session_timeout = {idle_ms}")
+                for index, statement in enumerate(statements):
+                    cursor = await connection.cursor(statement)
+                    while page := await cursor.fetch(rows, timeout=LOAD_PAGE_SECONDS):
+                        yield index, page
 
     async def fetch_runs(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
@@ -188,14 +215,14 @@ class PostgresDatabase:
             )
 
     async def stop(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await pool.close()
-        except (TimeoutError, *_AWAY):
-            pool.terminate()
+        pools = list(self._pools.values())
+        self._pools.clear()
+        for pool in pools:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await pool.close()
+            except (TimeoutError, *_AWAY):
+                pool.terminate()
 
     # -- below: details ------------------------------------------------------------------------------------
 
@@ -218,18 +245,19 @@ class PostgresDatabase:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         with self._unavailable():
-            if self._pool is None:
+            pool = self._pools.get(self._lane)
+            if pool is None:
                 raise SequencerUnavailable(f"{self._name}: not opened")
             try:
-                connection = await self._pool.acquire(timeout=CONNECT_SECONDS)
-            except (
-                asyncpg.PostgresError
-            ) as error:  # whatever keeps us from connecting says nothing of a request
-                raise self._away(error) from error
+                connection = await pool.acquire(
+                    timeout=LEASE_SECONDS if self._lane == "lease" else CONNECT_SECONDS
+                )
+            except asyncpg.PostgresError as error:
+                raise self._away(error) from error  # it says nothing of what was to be asked
             try:
                 yield connection
             finally:
-                await self._pool.release(connection)
+                await pool.release(connection)
 
     @contextmanager
     def _unavailable(self) -> Iterator[None]:
@@ -248,7 +276,7 @@ class PostgresDatabase:
 
     def _refused(self, error: BaseException) -> RequestFailed:
         """The server has ended the transaction: nothing was written."""
-        return RequestFailed(f"{self._name} does not take it: {cause_of(error)}")
+        return RequestFailed(f"{self._name} refuses it: {cause_of(error)}")
 
     def _away(self, error: BaseException) -> SequencerUnavailable:
         return SequencerUnavailable(

@@ -1,4 +1,4 @@
-"""SQLite: one file, one connection, one thread; a transaction is one function that runs there.
+"""SQLite: one file; one connection and thread that writes, one that reads; a transaction is one function on a thread.
 
 WAL with synchronous=FULL: what was committed survives a power cut. A transaction that writes begins
 IMMEDIATE, and so can't lose its place to another process half-way. The database's clock is the one passed in.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import UUID
@@ -22,7 +23,7 @@ from sqlalchemy.pool import StaticPool
 
 from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.rows import Changes
-from sequencer.sql.database import Values, split_changes, table_statements
+from sequencer.sql.database import Lane, Values, split_changes, table_statements
 from sequencer.sql.migrate import migrate as migrate_tables
 from sequencer.sql.row_codec import RUN_COLUMNS, Dialect
 from tailrace.clock import Clock
@@ -63,7 +64,7 @@ T = TypeVar("T")
 class SqliteDatabase:
     """The file at `path` (None: in memory, gone with `stop`).
 
-    `executor` must have one thread; one of its own is made, and ended, where none is passed in.
+    `executor` must have one thread; threads of its own are made, and ended, where none is passed in.
     """
 
     dialect: Dialect = "sqlite"
@@ -72,20 +73,34 @@ class SqliteDatabase:
         self._path = path
         self._clock = clock
         self._passed_in = executor
-        self._owned: Executor | None = None
+        self._owned: dict[str, Executor] = {}
         self._tables = table_statements("sqlite")
-        self._reader = sa.create_engine(
-            "sqlite://" if path is None else sa.URL.create("sqlite", database=str(path)),
+        self._plain = self._engine()
+        self._writer = self._plain.execution_options(immediate=True)
+        # Read beside what is being written, on a thread and a connection of its own.
+        self._reader = self._plain if path is None else self._engine()
+        self._lane: Lane = "commits"
+
+    def _engine(self) -> sa.Engine:
+        engine = sa.create_engine(
+            "sqlite://" if self._path is None else sa.URL.create("sqlite", database=str(self._path)),
             poolclass=StaticPool,
             connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
         )
-        event.listen(self._reader, "connect", _prepare)
-        event.listen(self._reader, "begin", _begin)
-        self._writer = self._reader.execution_options(immediate=True)
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def on(self, lane: Lane) -> SqliteDatabase:
+        """Only reads have a connection of their own: SQLite has one writer at a time, of short transactions."""
+        view = copy(self)
+        view._lane = lane
+        return view
 
     async def start(self, *, migrate: bool) -> None:
-        if self._passed_in is None and self._owned is None:
-            self._owned = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
+        if self._passed_in is None and not self._owned:
+            for lane in ("commits", "reads"):
+                self._owned[lane] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"sqlite {lane}")
 
         def run() -> None:
             if self._path is not None:
@@ -93,43 +108,49 @@ class SqliteDatabase:
             with self._writer.begin() as connection:
                 migrate_tables(connection, allowed=migrate)
 
-        await self._run(run)
+        await self._write(run)
 
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
-        return await self._run(lambda: self._query(self._writer, statement, arguments))
+        return await self._write(lambda: self._query(self._writer, statement, arguments))
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
-        return await self._run(lambda: self._query(self._reader, statement, arguments))
+        return await self._read(lambda engine: self._query(engine, statement, arguments))
 
     async def fetch_among(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
-        def run() -> list[Values]:
+        def run(engine: sa.Engine) -> list[Values]:
             found: list[Values] = []
-            with self._reader.begin() as connection:
+            with engine.begin() as connection:
                 for first in range(0, len(values), _AMONG_MOST):
                     part = tuple(values[first : first + _AMONG_MOST])
                     asked = statement.replace("{among}", f"in ({', '.join('?' * len(part))})")
                     found.extend(connection.exec_driver_sql(asked, part).all())
             return found
 
-        return await self._run(run)
+        return await self._read(run)
 
-    async def fetch_together(self, statements: Sequence[str]) -> list[list[Values]]:
-        def run() -> list[list[Values]]:
-            with self._reader.begin() as connection:
-                return [list(connection.exec_driver_sql(statement).all()) for statement in statements]
+    async def fetch_pages(
+        self, statements: Sequence[str], rows: int
+    ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
+        def run(engine: sa.Engine) -> list[Sequence[Values]]:
+            with engine.begin() as connection:
+                return [connection.exec_driver_sql(statement).all() for statement in statements]
 
-        return await self._run(run)
+        await self._write(lambda: None)  # what was being written is written
+        found = await self.on("reads")._read(run)
+        for index, of_one in enumerate(found):
+            for first in range(0, len(of_one), rows):
+                yield index, of_one[first : first + rows]
 
     async def fetch_runs(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
     ) -> list[list[Values]]:
-        def run() -> list[list[Values]]:
-            with self._reader.begin() as connection:
+        def run(engine: sa.Engine) -> list[list[Values]]:
+            with engine.begin() as connection:
                 return [self._runs_from(connection, query, max_runs) for query in queries]
 
-        return await self._run(run)
+        return await self._read(run)
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         def run() -> None:
@@ -158,24 +179,33 @@ class SqliteDatabase:
                             list(zip(*table.codec.encode_rows(rows), strict=True)),
                         )
 
-        await self._run(run)
+        await self._write(run)
 
     async def stop(self) -> None:
-        if self._passed_in is None and self._owned is None:
+        if self._passed_in is None and not self._owned:
             return
-        await self._run(self._reader.dispose)
-        if self._owned is not None:
-            self._owned.shutdown(wait=False)
-            self._owned = None
+        await self.on("reads")._read(lambda engine: engine.dispose())
+        await self._write(self._plain.dispose)
+        for thread in self._owned.values():
+            thread.shutdown(wait=False)
+        self._owned.clear()
 
-    # -- below: on the thread --------------------------------------------------------------------------
+    # -- below: on the threads --------------------------------------------------------------------------
 
-    async def _run(self, transaction: Callable[[], T]) -> T:
+    async def _write(self, transaction: Callable[[], T]) -> T:
+        return await self._run("commits", transaction)
+
+    async def _read(self, transaction: Callable[[sa.Engine], T]) -> T:
+        if self._lane == "reads" and self._reader is not self._plain:
+            return await self._run("reads", lambda: transaction(self._reader))
+        return await self._run("commits", lambda: transaction(self._plain))
+
+    async def _run(self, lane: str, transaction: Callable[[], T]) -> T:
         def guarded() -> T:
             with _unavailable(self._path):
                 return transaction()
 
-        executor = self._passed_in or self._owned
+        executor = self._passed_in or self._owned.get(lane)
         if executor is None:
             raise SequencerUnavailable(f"the database {self._path or 'in memory'}: not opened")
         return await asyncio.get_running_loop().run_in_executor(executor, guarded)

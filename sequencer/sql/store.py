@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import aclosing
+from copy import copy
 from pathlib import Path
 from uuid import UUID
 
@@ -32,6 +34,8 @@ DECODED_IN_A_TURN = 500
 """Runs put together from their rows in one turn of the loop."""
 BATCHES_AS_A_RUN = 32
 """A batch table this long takes about as long again."""
+LOADED_AT_ONCE = 1_000
+"""Rows that a load decodes in one turn of the loop."""
 SCAN_RUNS = 10_000
 """How many runs one statement looks at by their own time stamps."""
 FIRST_SCAN_RUNS = 8
@@ -114,6 +118,8 @@ class SqlRowStore:
         self._database = open_database(
             url, clock=clock, executor=executor, postgres_clock=postgres_clock, password=password
         )
+        self._leases = self._database.on("lease")
+        self._clock = clock
         self._entropy = entropy
         self._auto_migrate = auto_migrate
         dialect = self._database.dialect
@@ -122,6 +128,12 @@ class SqlRowStore:
         self._objects = self._tables[ObjectRow]
         self._uuid = uuid_to_database(dialect)
         self._text = text_to_database(dialect)
+
+    def reads(self) -> SqlRowStore:
+        """The same rows, for who must not keep the committer waiting: other connections."""
+        view = copy(self)
+        view._database = self._database.on("reads")
+        return view
 
     # -- identity and lease ----------------------------------------------------------------------------
 
@@ -153,24 +165,28 @@ class SqlRowStore:
         return int(taken[0][0]) if taken else None
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
-        return bool(await self._database.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms))
+        return bool(await self._leases.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms))
 
     async def committer_address(self) -> str | None:
-        found = await self._database.fetch(statements.COMMITTER_ADDRESS)
+        found = await self._leases.fetch(statements.COMMITTER_ADDRESS)
         return str(found[0][0]) if found else None
 
     async def release_committer_lease(self, epoch: int) -> None:
-        await self._database.execute(statements.RELEASE_COMMITTER_LEASE, epoch)
+        await self._leases.execute(statements.RELEASE_COMMITTER_LEASE, epoch)
 
     # -- hot rows --------------------------------------------------------------------------------------
 
     async def load(self) -> dict[type[Row], list[Row]]:
         tables = [self._tables[kind] for kind in HOT]
-        found = await self._database.fetch_together([table.select_all for table in tables])
-        return {
-            table.codec.kind: [table.codec.decode_row(values) for values in rows]
-            for table, rows in zip(tables, found, strict=True)
-        }
+        loaded: dict[type[Row], list[Row]] = {kind: [] for kind in HOT}
+        async with aclosing(
+            self._database.fetch_pages([table.select_all for table in tables], LOADED_AT_ONCE)
+        ) as pages:
+            async for index, page in pages:
+                codec = tables[index].codec
+                loaded[codec.kind] += [codec.decode_row(values) for values in page]
+                await self._clock.sleep(0)  # others have a turn: the lease is renewed meanwhile
+        return loaded
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         await self._database.write(changes, committer_epoch)

@@ -160,6 +160,7 @@ async def sequencer_node(
         sequencer_settings=settings.sequencer,
         validate_config=check_configs,
         object_store=store,
+        reads=rows.reads(),
         secret=rpc_secret(settings),
         on_lost=on_lost,
     )

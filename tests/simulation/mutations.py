@@ -268,10 +268,10 @@ def _takes_any_epoch(original: Any) -> Any:
 
 
 def _forgets_producers_at_load(original: Any) -> Any:
-    def init(self: Any, loaded: Any) -> None:
-        original(self, {kind: rows for kind, rows in loaded.items() if kind is not ProducerRow})
+    def take(self: Any, kind: Any, rows: Any) -> None:
+        original(self, kind, () if kind is ProducerRow else rows)
 
-    return init
+    return take
 
 
 def _sweeps_open_sessions(original: Any) -> Any:
@@ -573,7 +573,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "producers' states are lost at fail-over", [(HotState, "__init__", _forgets_producers_at_load)],
+        "producers' states are lost at fail-over", [(HotState, "take", _forgets_producers_at_load)],
         {"idempotent_producers": 2},
     ),
     # --- sessions, leases, the committer

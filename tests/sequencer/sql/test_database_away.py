@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import sqlite3
+import threading
 from pathlib import Path
 
 import asyncpg
@@ -13,6 +14,7 @@ import pytest
 
 import sequencer.sql.postgres as postgres_module
 import sequencer.sql.sqlite as sqlite_module
+import sequencer.sql.store as store_module
 from sequencer.api import LeaseLost, SequencerUnavailable
 from sequencer.rows import CommitRow, CounterRow
 from sequencer.sql.store import SqlRowStore, open_row_store
@@ -69,6 +71,24 @@ def test_a_full_disk_refuses_the_write_whole_and_takes_the_next_that_fits(tmp_pa
         await store.write(changes(CounterRow("n", 2)), epoch)
         loaded = await store.load()
         assert loaded[CounterRow] == [CounterRow("n", 2)] and loaded[CommitRow] == []
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_on_sqlite_slow_reads_keep_neither_the_lease_nor_commits_waiting(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        may_end = threading.Event()
+        reading = asyncio.create_task(store.reads()._database._read(lambda engine: may_end.wait(20)))  # type: ignore[attr-defined]
+        async with asyncio.timeout(5):
+            assert await store.renew_committer_lease(epoch, 60_000)
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        assert not reading.done()
+        may_end.set()
+        await reading
+        assert (await store.load())[CounterRow] == [CounterRow("n", 1)]
         await store.close()
 
     asyncio.run(act())
@@ -268,6 +288,59 @@ def test_a_statement_that_takes_too_long_is_ended(
         with pytest.raises(SequencerUnavailable):
             await store._database.fetch("select pg_sleep(20)")
         assert await store.now_ms() > 0
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocking = blocker.transaction()
+        await blocking.start()
+        await blocker.execute("lock table runs in access exclusive mode")
+        reads = store.reads()
+        slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
+        watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
+        await until_waiting(watcher, 8)
+        async with asyncio.timeout(5):
+            assert await store.renew_committer_lease(epoch, 60_000)
+            await store.write(changes(CounterRow("n", 1)), epoch)
+            assert await store.now_ms() > 0
+        assert not any(task.done() for task in slow)
+        await blocking.rollback()
+        await asyncio.gather(*slow)
+        await watcher.close()
+        await blocker.close()
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_load_may_take_longer_than_a_statement(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 1.0)
+    monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(store_module, "LOADED_AT_ONCE", 2)
+    url = postgres.create_database()
+
+    class SlowTurns(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(0.5)
+
+    async def act() -> None:
+        store = open_row_store(url, clock=SlowTurns(), entropy=SeededEntropy(1))
+        epoch = await become_committer(store)
+        rows = [CounterRow(f"n{number}", number) for number in range(6)]
+        await store.write(changes(*rows), epoch)
+        assert (await store.load())[CounterRow] == rows
         await store.close()
 
     asyncio.run(act())
