@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
-from sequencer.api import AgentInfo
+from sequencer.api import AgentInfo, AgentLease
 
 
 @dataclass(slots=True)
 class Identity:
-    """Who this agent is in the ring, as the last renewed lease says. `valid_until`: on the monotonic clock."""
+    """Who this agent is in the ring, as the last renewed lease says. Times are on the monotonic clock.
+
+    `valid_until`: the lease ends then, if it is not renewed. `coordinates_until`: no other agent can have this one's
+    groups before then; after it the lease may have been ended, because the agent is silent.
+    """
 
     broker_id: int
     lease_epoch: int
     info: AgentInfo
     valid_until: float
+    coordinates_until: float
+    _renewal: asyncio.Future[None] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, lease: AgentLease, info: AgentInfo, asked_at: float) -> Identity:
+        """As a lease says that was asked for then."""
+        identity = cls(lease.broker_id, lease.epoch, info, asked_at, asked_at)
+        identity.renew(lease, asked_at)
+        return identity
+
+    def renew(self, lease: AgentLease, asked_at: float) -> None:
+        """The lease was taken, or extended."""
+        self.broker_id, self.lease_epoch = lease.broker_id, lease.epoch
+        self.valid_until = asked_at + lease.lease_ms / 1000
+        self.coordinates_until = asked_at + min(lease.lease_ms, lease.silence_ms or lease.lease_ms) / 1000
+
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None and not renewal.done():
+            renewal.set_result(None)
+
+    def next_renewal(self) -> asyncio.Future[None]:
+        """Done when the lease is renewed the next time. Shared: don't cancel it."""
+        if self._renewal is None:
+            self._renewal = asyncio.get_running_loop().create_future()
+        return self._renewal
+
+    def lapse(self, now: float) -> None:
+        """The lease is over."""
+        self.valid_until = self.coordinates_until = now
 
     @property
     def zone(self) -> str:

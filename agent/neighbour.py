@@ -1,75 +1,122 @@
-"""Each agent watches the next one of the ring: a process that has died refuses connections long before its lease ends.
+"""Each agent watches the next one of the ring, and tells the sequencer when it falls silent: before its lease ends.
 
-Only a refused connection counts: nothing listens at the address that clients are told. A process that is paused, or
-cut off, refuses nothing; its lease has to end. An agent that drains lets its groups go before it could be suspected.
+The sequencer decides: it ends the lease of an agent of which it has not heard for a while either. So an agent that
+only its neighbour can't reach keeps its lease. One that only the sequencer can't hear keeps it until it ends by itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
 
-from sequencer.api import AgentRef, Member, Ring, Sequencer, SequencerError
+from cache.peer import PeerLink
+from sequencer.api import AgentRef, Empty, Member, Ring, Sequencer, SequencerError
 from tailrace.clock import Clock
+from tailrace.keepers import outlived
+from tailrace.rpc import CallFailed, HelloRefused, RpcError
 
 log = structlog.get_logger("agent.neighbour")
 
-PAUSE_SECONDS = 1.0
+METHOD = "ping"
+PAUSE_SECONDS = 0.5
 PATIENCE_SECONDS = 1.0
-REFUSALS = 2
-"""So many refused connections in a row make a suspicion: a restart may take the port for a moment."""
-
-IsRefused = Callable[[str, int], Awaitable[bool]]
-
-
-async def is_refused(host: str, port: int) -> bool:
-    """Whether connections to the address are refused; no answer is not a refusal."""
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False
+SHORT_SILENCE_SECONDS = 15.0
+LONG_PAUSE_SECONDS = 5.0
+"""The pause after a longer silence than that of one that is still in the ring: the sequencer hears it."""
 
 
 def neighbour_of(ring: Ring, broker_id: int) -> Member | None:
     """The member after this one, in the order of broker ids and round; None for one that is alone."""
-    others = [member for member in ring.members if member.broker_id != broker_id]
+    others = [member for member in ring.members if member.broker_id != broker_id and member.info.peer_port]
     after = [member for member in others if member.broker_id > broker_id]
     return next(iter(after or others), None)
 
 
-async def watch_neighbour(
-    ring: Callable[[], Ring],
-    broker_id: Callable[[], int],
-    sequencer: Sequencer,
-    clock: Clock,
-    refused: IsRefused = is_refused,
-) -> None:
-    """Tell the sequencer of a neighbour that has died. Runs until it is cancelled."""
-    seen: tuple[int, int] | None = None
-    refusals = 0
-    while True:
-        await clock.sleep(PAUSE_SECONDS)
-        member = neighbour_of(ring(), broker_id())
+class NeighbourWatch:
+    """Asks the neighbour whether it is there. `run` until cancelled, then `close`.
+
+    Args:
+        connect: a way to a member's peer address; must not wait.
+        refresh: asks the sequencer for the ring anew.
+    """
+
+    def __init__(
+        self,
+        ring: Callable[[], Ring],
+        broker_id: Callable[[], int],
+        connect: Callable[[Member], PeerLink],
+        sequencer: Sequencer,
+        refresh: Callable[[], Awaitable[object]],
+        clock: Clock,
+    ) -> None:
+        self._ring = ring
+        self._broker_id = broker_id
+        self._connect = connect
+        self._sequencer = sequencer
+        self._refresh = refresh
+        self._clock = clock
+        self._watched: Member | None = None
+        self._link: PeerLink | None = None
+        self._heard_at = 0.0
+        self._is_said = False
+
+    async def run(self) -> None:
+        """Ask, and tell the sequencer of silence."""
+        while True:
+            await self._clock.sleep(self._pause())
+            with outlived(log, "the sequencer could not be told of a silent agent", SequencerError):
+                await self._look()
+
+    async def _look(self) -> None:
+        member = await self._neighbour()
         if member is None:
-            continue
-        if seen != (member.broker_id, member.epoch):
-            seen, refusals = (member.broker_id, member.epoch), 0
-        refusals = refusals + 1 if await refused(member.info.host, member.info.port) else 0
-        if refusals != REFUSALS:
-            continue
-        log.warning(
-            "an agent refuses connections; its lease is cut short",
-            broker_id=member.broker_id, address=f"{member.info.host}:{member.info.port}",
-        )  # fmt: skip
+            return
+        if await self._answers(member):
+            self._heard_at, self._is_said = self._clock.monotonic(), False
+            return
+        self._say(member)
+        await self._sequencer.suspect_agent(AgentRef(member.broker_id, member.epoch))
+        await self._refresh()
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    def _pause(self) -> float:
+        silence = self._clock.monotonic() - self._heard_at
+        return LONG_PAUSE_SECONDS if self._is_said and silence > SHORT_SILENCE_SECONDS else PAUSE_SECONDS
+
+    async def _neighbour(self) -> Member | None:
+        """Who is watched now; with a connection of its own for each life of an agent."""
+        member = neighbour_of(self._ring(), self._broker_id())
+        before = self._watched
+        if (
+            before is None
+            or member is None
+            or (before.broker_id, before.epoch) != (member.broker_id, member.epoch)
+        ):
+            await self.close()
+            self._watched, self._heard_at, self._is_said = member, self._clock.monotonic(), False
+        return member
+
+    async def _answers(self, member: Member) -> bool:
+        if self._link is None:
+            self._link = self._connect(member)
         try:
-            await sequencer.suspect_agent(AgentRef(member.broker_id, member.epoch))
-        except SequencerError as error:
-            refusals = 0  # said again after as many refusals
-            log.warning("the sequencer could not be told of a dead agent", error=str(error))
+            await self._link.call(METHOD, Empty(), Empty, PATIENCE_SECONDS)
+        except (CallFailed, HelloRefused):
+            return True  # it does not know the question, or not us; but it lives
+        except RpcError:
+            return False
+        return True
+
+    def _say(self, member: Member) -> None:
+        if not self._is_said:
+            log.warning(
+                "an agent does not answer its neighbour; unless the sequencer hears it, its lease is over soon",
+                broker_id=member.broker_id, address=f"{member.info.peer_host}:{member.info.peer_port}",
+            )  # fmt: skip
+        self._is_said = True

@@ -25,7 +25,8 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.identity import Identity
 from agent.memory_budget import MemoryBudget
 from agent.metadata import Catalog
-from agent.neighbour import IsRefused, is_refused, watch_neighbour
+from agent.neighbour import METHOD as PING
+from agent.neighbour import NeighbourWatch
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
 from agent.produce.stamps import Stamps
 from agent.services import Services
@@ -41,6 +42,7 @@ from sequencer.api import (
     AgentInfo,
     AgentLease,
     AgentRef,
+    Empty,
     IncarnationChanged,
     LeaseLost,
     Member,
@@ -124,7 +126,6 @@ class Agent:
         cache_observer: CacheObserver | None = None,
         telemetry: AgentTelemetry | None = None,
         on_lost: Callable[[str], None] | None = None,
-        refused: IsRefused = is_refused,
     ) -> None:
         self._options = options
         self._settings = settings
@@ -133,7 +134,6 @@ class Agent:
         self._clock = clock
         self._entropy = entropy
         self._on_lost = on_lost
-        self._refused = refused
         self._instance = entropy.uuid()
         self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
@@ -145,6 +145,7 @@ class Agent:
         self._keeper: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._neighbour: NeighbourWatch | None = None
         self._draining = False
         self._known = KnownCluster()
         self.telemetry = telemetry or AgentTelemetry()
@@ -214,7 +215,7 @@ class Agent:
         )
         asked_at = self._clock.monotonic()
         lease = await self._sequencer.register_agent(info)
-        identity = Identity(lease.broker_id, lease.epoch, info, asked_at + lease.lease_ms / 1000)
+        identity = Identity.of(lease, info, asked_at)
         lanes = Lanes(
             [
                 Lane(
@@ -259,14 +260,15 @@ class Agent:
         self._dispatcher = Dispatcher(self._services)
         self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
         self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
-        watching = watch_neighbour(
+        self._neighbour = NeighbourWatch(
             lambda: self.catalog.snapshot.ring,
             lambda: identity.broker_id,
+            self._peer_link,
             self._sequencer,
+            self.catalog.refresh,
             self._clock,
-            self._refused,
         )
-        self._watcher = asyncio.create_task(watching, name="agent: neighbour")
+        self._watcher = asyncio.create_task(self._neighbour.run(), name="agent: neighbour")
         await lanes.start()
         await groups.start()
         self._services.tail.start()
@@ -296,11 +298,13 @@ class Agent:
     # --- the lease and the ring ---------------------------------------------------------------------------
 
     async def _keep_lease(self, lease: AgentLease) -> None:
-        """Renew at a third of the lease; re-register when it was lost to time; stop when it was taken."""
-        pause = lease.lease_ms / 3000
-        is_ending = False
+        """Renew often enough not to be taken for dead; re-register when it was lost to time; stop when it was taken."""
+        pause = min(lease.lease_ms, lease.silence_ms or lease.lease_ms) / 3000
+        is_ending, began = False, self._clock.monotonic()
         while not is_ending:
-            await self._clock.sleep(pause)
+            # From question to question: after one that waited long for its answer the next is due at once.
+            await self._clock.sleep(max(0.0, began + pause - self._clock.monotonic()))
+            began = self._clock.monotonic()
             with outlived(log, "the agent's lease could not be renewed", SequencerError):
                 is_ending = await self._renew_lease()
 
@@ -312,13 +316,14 @@ class Agent:
                 RenewAgent(identity.broker_id, identity.lease_epoch, self._draining)
             )
             self._check_incarnation(renewed.incarnation)
+            identity.renew(renewed, asked_at)
             await self.catalog.refresh()
         except IncarnationChanged as error:
-            identity.valid_until = self._clock.monotonic()
+            identity.lapse(self._clock.monotonic())
             self._end(f"the cluster's database is another one than this agent knew: {error}")
             return True
         except LeaseLost as error:
-            identity.valid_until = self._clock.monotonic()
+            identity.lapse(self._clock.monotonic())
             if await self._is_taken():
                 info = identity.info
                 self._end(
@@ -328,7 +333,6 @@ class Agent:
                 return True
             await self._register_again()
             return False
-        identity.valid_until = asked_at + renewed.lease_ms / 1000
         await self._peers.retain(self.catalog.snapshot.ring)
         return False
 
@@ -366,8 +370,7 @@ class Agent:
             return
         if lease.broker_id != identity.broker_id:
             log.warning("the agent has another broker id now", before=identity.broker_id, now=lease.broker_id)
-        identity.broker_id, identity.lease_epoch = lease.broker_id, lease.epoch
-        identity.valid_until = asked_at + lease.lease_ms / 1000
+        identity.renew(lease, asked_at)
         log.warning(
             "the agent's lease had lapsed and was taken again", broker_id=lease.broker_id, epoch=lease.epoch
         )
@@ -389,8 +392,12 @@ class Agent:
         )
 
     async def _serve_peer(self, method: str, body: Buffer) -> tuple[bytes, list[Buffer]]:
+        if method == PING:
+            return encode_body(Empty()), []
         if method != "chunk":
-            raise CallFailed("bad_request", f"{method!r} was called; agents serve 'chunk' to their peers")
+            raise CallFailed(
+                "bad_request", f"{method!r} was called; agents serve 'chunk' and 'ping' to their peers"
+            )
         answer, tail = await PeerServer(self.cache).chunk(decode_body(body, ChunkRequest))
         return encode_body(answer), list(tail)
 
@@ -480,6 +487,8 @@ class Agent:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        if self._neighbour is not None:
+            await self._neighbour.close()
         if self._services is not None:
             await self._services.tail.close()
         for connection in list(self._connections):

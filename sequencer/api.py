@@ -317,10 +317,14 @@ class AgentInfo(Value, frozen=True):
 
 
 class AgentLease(Value, frozen=True):
+    """`silence_ms`: a renewal each third of it keeps the lease from being ended on suspicion; what a coordinator
+    answers from memory must be younger (0 from a sequencer that ends no lease before its time)."""
+
     broker_id: int
     epoch: int
     lease_ms: int
     incarnation: int
+    silence_ms: int = 0
 
 
 class AgentRef(Value, frozen=True):

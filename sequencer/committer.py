@@ -233,6 +233,7 @@ class LocalSequencer:
         self._state = HotState({})
         self._is_stale = True
         self._term = self._new_term()
+        self._heard = leases.LastHeard(clock.monotonic())
         self._readying = asyncio.Lock()
         self._queue: deque[_Change] = deque()
         self._arrived = asyncio.Event()
@@ -364,6 +365,7 @@ class LocalSequencer:
         self._term.check()
         self._state = loaded
         self._metadata = _Metadata()
+        self._heard = leases.LastHeard(self._clock.monotonic())
         self._is_stale = False
         if self._checkpointer is not None:
             self._checkpointer.begin(self._identity, self._term.epoch, self._state)
@@ -400,14 +402,26 @@ class LocalSequencer:
             with outlived(_log, "what ran out is not ended yet", SequencerError):
                 await self._be_ready()  # also without requests: know at once whose database this is
                 if self._has_expired(await self._store.now_ms()):
-                    await self._change(_expire)
+                    await self._change(self._expire)
 
     def _has_expired(self, now_ms: int) -> bool:
         return (
-            any(0 < row.expires_ms <= now_ms for row in self._state.all(AgentRow))
+            (self._has_listened and any(0 < row.expires_ms <= now_ms for row in self._state.all(AgentRow)))
             or any(row.closed_ms is None and row.expires_ms <= now_ms for row in self._state.all(SessionRow))
             or transactions.has_timed_out(self._state, now_ms)
         )
+
+    @property
+    def _has_listened(self) -> bool:
+        """Whether agents have had the time to renew their leases since the state was loaded."""
+        return self._heard.has_listened_ms(self._clock.monotonic()) >= leases.silence_ms(self._settings)
+
+    def _expire(self, draft: Draft) -> tuple[int, int]:
+        """End what ran out: how many agents' leases and how many sessions."""
+        agents = leases.expire_agents(draft) if self._has_listened else 0
+        sessions = leases.expire_sessions(draft)
+        transactions.abort_timed_out(draft)
+        return agents, sessions
 
     # --- the committer
 
@@ -721,19 +735,27 @@ class LocalSequencer:
 
     async def register_agent(self, request: AgentInfo) -> AgentLease:
         return await self._change(
-            lambda draft: leases.register_agent(draft, request, self._identity, self._settings)
+            lambda draft: self._hear(leases.register_agent(draft, request, self._identity, self._settings))
         )
 
     async def renew_agent(self, request: RenewAgent) -> AgentLease:
         return await self._change(
-            lambda draft: leases.renew_agent(draft, request, self._identity, self._settings)
+            lambda draft: self._hear(leases.renew_agent(draft, request, self._identity, self._settings))
         )
+
+    def _hear(self, lease: AgentLease) -> AgentLease:
+        self._heard.note(lease, self._clock.monotonic())
+        return lease
 
     async def release_agent(self, request: AgentRef) -> Empty:
         return await self._change(lambda draft: leases.release_agent(draft, request))
 
     async def suspect_agent(self, request: AgentRef) -> Empty:
-        return await self._change(lambda draft: leases.suspect_agent(draft, request, self._settings))
+        return await self._change(
+            lambda draft: leases.suspect_agent(
+                draft, request, self._heard.silent_ms(request, self._clock.monotonic()), self._settings
+            )
+        )
 
     async def metadata(self, request: MetadataRequest) -> Metadata:
         await self._be_ready()
@@ -891,11 +913,11 @@ class LocalSequencer:
         settings = self._settings
 
         def expire(draft: Draft) -> None:
-            total.agents += leases.expire_agents(draft)
-            total.sessions += leases.expire_sessions(draft)
+            agents, sessions = self._expire(draft)
+            total.agents += agents
+            total.sessions += sessions
             total.producers += retention.expire_producers(draft, settings.producer_expiry_ms)
             total.offsets += groups.expire_offsets(draft, settings.offsets_retention_ms)
-            transactions.abort_timed_out(draft)
             transactions.expire_transactional_ids(draft, settings.transactional_id_expiration_ms)
             retention.expire_swaps(draft, settings.swap_answers_ms)
 
@@ -1005,12 +1027,6 @@ class LocalSequencer:
             len(started),
             max(0, now - min(started)) if started else 0,
         )
-
-
-def _expire(draft: Draft) -> None:
-    leases.expire_agents(draft)
-    leases.expire_sessions(draft)
-    transactions.abort_timed_out(draft)
 
 
 def _fail(change: _Change, error: BaseException) -> None:

@@ -43,8 +43,36 @@ _infos = msgspec.msgpack.Decoder(AgentInfo)
 EMPTY_GROUP = "Empty"
 MAX_LEASE_MS = 24 * 3600 * 1000
 """The longest named lease: whoever held it and is gone must not be in the way for long."""
-SUSPICION_MARGIN_MS = 1_000
-"""How late the renewal of a suspected agent may come: agents renew at a third of their lease."""
+
+
+class LastHeard:
+    """When each agent was last heard of, on the committer's clock. In memory: a row a second for each is too many.
+
+    Who was not heard of since the state was loaded counts as heard of then: the committer before may have heard it
+    a moment earlier, and nobody could renew while there was none.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._heard: dict[int, tuple[int, float]] = {}
+
+    def note(self, lease: AgentLease, now: float) -> None:
+        """The agent has just registered or renewed."""
+        self._heard[lease.broker_id] = lease.epoch, now
+
+    def silent_ms(self, agent: AgentRef, now: float) -> float:
+        """For how long nothing was heard of the agent under this epoch."""
+        epoch, at = self._heard.get(agent.broker_id, (agent.epoch, self._began))
+        return (now - (at if epoch == agent.epoch else self._began)) * 1000
+
+    def has_listened_ms(self, now: float) -> float:
+        """For how long agents could renew since the state was loaded."""
+        return (now - self._began) * 1000
+
+
+def silence_ms(settings: SequencerSettings) -> int:
+    """After how long a silence a suspected agent's lease is over."""
+    return min(settings.agent_silence_ms, settings.agent_lease_ms // 2)
 
 
 def agent_info(row: AgentRow) -> AgentInfo:
@@ -79,7 +107,7 @@ def register_agent(
         )
     )
     draft.raise_once(RING_GENERATION)
-    return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation)
+    return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation, silence_ms(settings))
 
 
 def _same_address(one: AgentInfo, other: AgentInfo) -> bool:
@@ -100,12 +128,15 @@ def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
 def renew_agent(
     draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings
 ) -> AgentLease:
-    """Extend an agent's lease, and say whether it drains."""
+    """Extend an agent's lease, and say whether it drains. The row is written when a third of the lease is over."""
     row = live_agent(draft, request.broker_id, request.epoch)
     if row.draining != request.draining:
         draft.raise_once(RING_GENERATION)
-    draft.put(replace_row(row, expires_ms=draft.now_ms + settings.agent_lease_ms, draining=request.draining))
-    return AgentLease(row.broker_id, row.epoch, settings.agent_lease_ms, identity.incarnation)
+    left_ms = row.expires_ms - draft.now_ms
+    if row.draining != request.draining or left_ms <= settings.agent_lease_ms * 2 // 3:
+        left_ms = settings.agent_lease_ms
+        draft.put(replace_row(row, expires_ms=draft.now_ms + left_ms, draining=request.draining))
+    return AgentLease(row.broker_id, row.epoch, left_ms, identity.incarnation, silence_ms(settings))
 
 
 def release_agent(draft: Draft, request: AgentRef) -> Empty:
@@ -117,17 +148,13 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
     return Empty()
 
 
-def suspect_agent(draft: Draft, request: AgentRef, settings: SequencerSettings) -> Empty:
-    """Somebody found that nothing listens at the agent's address: leave it only the time in which one that lives
-    surely renews its lease."""
+def suspect_agent(draft: Draft, request: AgentRef, silent_ms: float, settings: SequencerSettings) -> Empty:
+    """The agent's neighbour finds it silent: end its lease, if nothing was heard of it here for too long either."""
     row = draft.get(AgentRow, request.broker_id)
-    if row is None or row.epoch != request.epoch or row.expires_ms == 0:
-        return Empty()
-    short_ms = settings.agent_lease_ms // 3 + SUSPICION_MARGIN_MS
-    renewed_ms = row.expires_ms - settings.agent_lease_ms
-    # A lease that was cut already, or wasn't renewed for long, is left as it is.
-    if row.expires_ms - draft.now_ms > short_ms:
-        draft.put(replace_row(row, expires_ms=max(draft.now_ms, renewed_ms + short_ms)))
+    is_live = row is not None and row.epoch == request.epoch and row.expires_ms > 0
+    if row is not None and is_live and silent_ms >= silence_ms(settings):
+        draft.put(replace_row(row, expires_ms=0))
+        draft.raise_once(RING_GENERATION)
     return Empty()
 
 

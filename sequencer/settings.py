@@ -15,6 +15,9 @@ class SequencerSettings:
     """How long an upload session lives without being renewed."""
     agent_lease_ms: int = 10_000
     """How long an agent keeps its broker id, its place in the ring and its groups without renewing."""
+    agent_silence_ms: int = 3_000
+    """How long nothing may be heard of an agent that its neighbour finds silent: then its lease is over. At most half
+    of `agent_lease_ms` counts."""
     committer_lease_ms: int = 2_000
     """With the nodes' polling, another node has taken over within 3 s of a committer's death."""
     deletion_grace_ms: int = 60_000

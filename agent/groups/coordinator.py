@@ -5,9 +5,10 @@ lease it was taken under is over. One lock per group orders its requests, so ans
 that they tell of. Whoever is cancelled while waiting takes nothing with it: each step runs to its end in a task that
 the coordinator owns.
 
-Nothing is answered from memory after the agent's lease minus a margin (checked when the answer leaves, not when the
-request comes), nor after the group could not be stored: such groups are forgotten, and NOT_COORDINATOR makes every
-client look for the coordinator again.
+Nothing is answered from memory when another agent may have the groups: once this one's lease was not renewed for as
+long as a suspected agent is given, minus a margin (checked when the answer leaves, not when the request comes).
+Requests wait for the next renewal then, as a committer's fail-over takes; past that, NOT_COORDINATOR makes every
+client look for the coordinator again, as it does after a group could not be stored: such groups are forgotten.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ from tailrace.limits import is_name
 log = structlog.get_logger("agent.groups")
 
 T = TypeVar("T")
+
+RENEWAL_PATIENCE_SECONDS = 3.0
+"""How long a request waits for the lease's next renewal: a committer's fail-over takes that long."""
 
 LEASE_MARGIN_SECONDS = 0.5
 """How long before its lease ends a coordinator falls silent: more than an answer takes to leave the process."""
@@ -268,7 +272,7 @@ class GroupCoordinator:
     async def _step(self, group_id: str, act: Callable[[Group, float], T]) -> T:
         if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
-        self._require_lease()
+        await self._be_sure_of_lease()
         return await self._to_its_end(self._perform(group_id, act))
 
     async def _to_its_end(self, step: Coroutine[Any, Any, T]) -> T:
@@ -342,17 +346,20 @@ class GroupCoordinator:
 
     # --- ownership
 
-    def _require_lease(self) -> None:
-        if self._is_closed or self._clock.monotonic() >= self._identity().valid_until - LEASE_MARGIN_SECONDS:
-            raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+    async def _be_sure_of_lease(self) -> None:
+        give_up_at = self._clock.monotonic() + RENEWAL_PATIENCE_SECONDS
+        while not self._may_answer():
+            patience = give_up_at - self._clock.monotonic()
+            if self._is_closed or patience <= 0:
+                raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+            await wait_for(self._clock, self._identity().next_renewal(), patience)
+
+    def _may_answer(self) -> bool:
+        until = self._identity().coordinates_until - LEASE_MARGIN_SECONDS
+        return not self._is_closed and self._clock.monotonic() < until
 
     def _is_mine(self, held: _Held) -> bool:
-        identity = self._identity()
-        return (
-            not self._is_closed
-            and held.lease_epoch == identity.lease_epoch
-            and self._clock.monotonic() < identity.valid_until - LEASE_MARGIN_SECONDS
-        )
+        return held.lease_epoch == self._identity().lease_epoch and self._may_answer()
 
     async def _take_up(self, group_id: str) -> _Held:
         held = self._held.get(group_id)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
+import pytest
+
 from agent.errors import produce_code
-from agent.neighbour import is_refused, neighbour_of, watch_neighbour
+from agent.neighbour import NeighbourWatch, neighbour_of
 from agent.protocol.error_codes import ErrorCode
-from sequencer.api import AgentInfo, AgentRef, BatchError, Member, RenewAgent, Ring
+from sequencer.api import (
+    AgentInfo,
+    AgentRef,
+    BatchError,
+    LeaseLost,
+    Member,
+    MetadataRequest,
+    RenewAgent,
+    Ring,
+)
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
-from sequencer.rows import AgentRow
-from tailrace.cli.demo.ports import free_port
 from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.rpc import CallFailed, CallTimedOut, NotConnected
 from tests.support.agents import settle
 
 
@@ -22,7 +34,7 @@ def ring_of(*broker_ids: int) -> Ring:
 
 
 def info(number: int) -> AgentInfo:
-    return AgentInfo(f"host-{number}", 9092, "", 0, 0, "z", "0", UUID(int=number))
+    return AgentInfo(f"host-{number}", 9092, f"host-{number}", 9093, 0, "z", "0", UUID(int=number))
 
 
 def test_the_neighbour_is_the_next_one_round() -> None:
@@ -32,57 +44,153 @@ def test_the_neighbour_is_the_next_one_round() -> None:
     assert neighbour_of(ring_of(), 3) is None
 
 
-def test_a_dead_agents_lease_is_cut_and_a_live_ones_outlives_the_suspicion() -> None:
+def test_an_agent_without_a_peer_address_can_not_be_watched() -> None:
+    alone = AgentInfo("h", 9092, "", 0, 0, "z", "0", UUID(int=9))
+    ring = Ring(1, [*ring_of(1, 3).members, Member(2, 1, alone, False)])
+    assert neighbour_of(ring, 1).broker_id == 3  # type: ignore[union-attr]
+
+
+class Link:
+    """A way to the neighbour that answers, refuses, or is silent."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.asked = 0
+
+    async def call(self, method: str, request: Any, response_type: Any, timeout_s: float) -> Any:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return response_type(), memoryview(b"")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Pair:
+    """Two registered agents of one sequencer, of which the first watches the second. Time is stepped."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
+        self.link = Link()
+
+    async def open(self) -> None:
+        await self.sequencer.start()
+        leases = [await self.sequencer.register_agent(info(number)) for number in (1, 2)]
+        self.me, self.other = (AgentRef(lease.broker_id, lease.epoch) for lease in leases)
+        await self.refresh()
+        watch = NeighbourWatch(
+            lambda: self.ring,
+            lambda: self.me.broker_id,
+            lambda member: self.link,
+            self.sequencer,
+            self.refresh,
+            self.clock,
+        )
+        self.watching = asyncio.create_task(watch.run())
+
+    async def close(self) -> None:
+        self.watching.cancel()
+        await self.sequencer.close()
+
+    async def refresh(self) -> None:
+        ring = (await self.sequencer.metadata(MetadataRequest())).ring
+        assert ring is not None
+        self.ring = ring
+
+    async def advance(self, seconds: float, *renewing: AgentRef) -> None:
+        for step in range(round(seconds / 0.1)):
+            self.clock.advance(0.1)
+            await settle()
+            if step % 10 == 9:
+                for agent in renewing:
+                    await self.sequencer.renew_agent(RenewAgent(agent.broker_id, agent.epoch))
+
+    @property
+    def members(self) -> list[int]:
+        return [member.broker_id for member in self.ring.members]
+
+
+def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        pair = Pair()
+        await pair.open()
+        try:
+            async with asyncio.timeout(30):
+                await scenario(pair)
+        finally:
+            await pair.close()
+
+    asyncio.run(whole())
+
+
+def test_an_agent_that_falls_silent_is_out_of_the_ring_after_four_seconds() -> None:
+    async def scenario(pair: Pair) -> None:
+        both = [pair.me.broker_id, pair.other.broker_id]
+        await pair.advance(12, pair.me, pair.other)
+        assert pair.members == both and pair.link.asked > 12
+        pair.link.error = NotConnected("refused")
+        await pair.advance(2.5, pair.me)
+        assert pair.members == both, "the sequencer heard of it not long ago"
+        await pair.advance(1.5, pair.me)
+        assert pair.members == [pair.me.broker_id]
+        asked = pair.link.asked
+        await pair.advance(3, pair.me)
+        assert pair.link.asked == asked, "nobody is left to be watched"
+
+    run(scenario)
+
+
+def test_an_agent_that_the_sequencer_hears_stays_and_is_asked_less_often() -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.link.error = CallTimedOut("silent")
+        await pair.advance(20, pair.me, pair.other)
+        asked = pair.link.asked
+        await pair.advance(20, pair.me, pair.other)
+        assert pair.members == [pair.me.broker_id, pair.other.broker_id]
+        assert 1 <= pair.link.asked - asked <= 5
+
+    run(scenario)
+
+
+def test_an_agent_that_does_not_know_the_question_is_alive() -> None:
+    async def scenario(pair: Pair) -> None:
+        pair.link.error = CallFailed("bad_request", "ping")
+        await pair.advance(6, pair.me)
+        assert pair.members == [pair.me.broker_id, pair.other.broker_id]
+
+    run(scenario)
+
+
+def test_agents_have_time_to_renew_after_the_sequencer_was_away() -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        sequencer = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1))
-        await sequencer.start()
-        leases = [await sequencer.register_agent(info(number)) for number in (1, 2)]
-        me, other = (AgentRef(lease.broker_id, lease.epoch) for lease in leases)
-        asked: list[str] = []
-        refuses = False
+        store = MemoryRowStore(clock)
+        before = LocalSequencer(store, clock, SeededEntropy(1))
+        await before.start()
+        agent = await before.register_agent(info(1))
+        await before.close()
+        clock.advance(60)
 
-        async def refused(host: str, port: int) -> bool:
-            asked.append(host)
-            return refuses
+        after = LocalSequencer(store, clock, SeededEntropy(2))
+        await after.start()
+        for _ in range(25):
+            clock.advance(0.1)
+            await settle()
+        await after.renew_agent(RenewAgent(agent.broker_id, agent.epoch))
+        for _ in range(30):
+            clock.advance(0.1)
+            await settle()
+        await after.renew_agent(RenewAgent(agent.broker_id, agent.epoch))
 
-        members = [Member(each.broker_id, each.epoch, info(each.broker_id), False) for each in (me, other)]
-        watching = asyncio.create_task(
-            watch_neighbour(lambda: Ring(1, members), lambda: me.broker_id, sequencer, clock, refused)
-        )
-
-        async def advance(seconds: float) -> None:
-            for _ in range(round(seconds / 0.1)):
-                clock.advance(0.1)
-                await settle()
-
-        def left_s() -> float:
-            row = next(row for row in sequencer._state.all(AgentRow) if row.broker_id == other.broker_id)
-            return (row.expires_ms - clock.wall_ms()) / 1000
-
-        await advance(2.1)
-        assert set(asked) == {f"host-{other.broker_id}"} and left_s() > 7
-        refuses = True
-        await advance(2.1)
-        assert left_s() < 1, "the rest of a third of the lease, and a second"
-        await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
-        assert left_s() > 9, "it lives, and its lease is whole again"
-        await advance(3)
-        assert left_s() > 6, "said once"
-        watching.cancel()
-        await sequencer.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
-def test_only_a_refused_connection_counts() -> None:
-    async def scenario() -> None:
-        port = free_port()
-        assert await is_refused("127.0.0.1", port)
-        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", port)
-        assert not await is_refused("127.0.0.1", port)
-        server.close()
-        assert not await is_refused("no-such-host.invalid", 9092)
+        silent = await after.register_agent(info(2))
+        for _ in range(140):
+            clock.advance(0.1)
+            await settle()
+        with pytest.raises(LeaseLost):
+            await after.renew_agent(RenewAgent(silent.broker_id, silent.epoch))
+        await after.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 

@@ -146,11 +146,6 @@ class _Listener:
         self.close = close
 
 
-async def _nothing_is_refused(host: str, port: int) -> bool:
-    """Dead neighbours are not simulated: leases have to end."""
-    return False
-
-
 class SimulatedAgent(Agent):
     """An agent without sockets: the network hands it connections."""
 
@@ -175,7 +170,6 @@ class SimulatedAgent(Agent):
             clock=SimulatedClock(process.loop, process),
             entropy=entropy,
             cache_settings=cache_settings,
-            refused=_nothing_is_refused,
         )
         self.process = process
         self.host = host

@@ -156,8 +156,7 @@ class AgentBench:
         """Register one more agent, in name only."""
         info = AgentInfo(f"host-{number}", 9092, f"host-{number}", 0, 0, zone, "0", UUID(int=number))
         lease = await self.sequencer.register_agent(info)
-        until = self.clock.monotonic() + lease.lease_ms / 1000
-        return Identity(lease.broker_id, lease.epoch, info, until)
+        return Identity.of(lease, info, self.clock.monotonic())
 
     async def close(self) -> None:
         self.sequencer.is_away = False

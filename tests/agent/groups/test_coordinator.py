@@ -47,7 +47,7 @@ class Bench:
         for name in ("a", "bb"):
             info = AgentInfo(name, 9092, name, 0, 0, "z", "0", UUID(int=len(name)))
             lease = await self.sequencer.register_agent(info)
-            identity = Identity(lease.broker_id, lease.epoch, info, self.clock.monotonic() + LEASE_SECONDS)
+            identity = Identity.of(lease, info, self.clock.monotonic())
             self.identities.append(identity)
         first = self.identities[0]
         ring = Ring(1, [Member(first.broker_id, first.lease_epoch, first.info, False)])
@@ -78,8 +78,9 @@ class Bench:
             self.clock.advance(1.0)
             for number in renewing:
                 identity = self.identities[number]
-                await self.sequencer.renew_agent(RenewAgent(identity.broker_id, identity.lease_epoch))
-                identity.valid_until = self.clock.monotonic() + LEASE_SECONDS
+                asked_at = self.clock.monotonic()
+                lease = await self.sequencer.renew_agent(RenewAgent(identity.broker_id, identity.lease_epoch))
+                identity.renew(lease, asked_at)
             for _ in range(20):
                 await asyncio.sleep(0)
 
@@ -130,13 +131,30 @@ def test_a_take_over_keeps_generation_and_assignment() -> None:
 def test_a_zombie_answers_nothing() -> None:
     async def scenario(bench: Bench) -> None:
         answer = await bench.stable()
-        await bench.advance(9, 1)
+        await bench.advance(2, 1)
         assert await bench.agents[0].heartbeat("g", "m", "i", answer.generation) is ErrorCode.NONE
         bench.clock.advance(0.6)
-        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
-            await bench.agents[0].heartbeat("g", "m", "i", answer.generation)
-        with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
-            await bench.agents[0].commit("g", "m", "i", answer.generation, [])
+        asked = [
+            asyncio.create_task(bench.agents[0].heartbeat("g", "m", "i", answer.generation)),
+            asyncio.create_task(bench.agents[0].commit("g", "m", "i", answer.generation, [])),
+        ]
+        await bench.advance(4, 1)
+        for each in asked:
+            with pytest.raises(GroupRefusal, match="NOT_COORDINATOR"):
+                await each
+
+    run(scenario)
+
+
+def test_a_request_waits_for_a_renewal_that_comes_soon() -> None:
+    async def scenario(bench: Bench) -> None:
+        answer = await bench.stable()
+        bench.clock.advance(2.9)
+        asked = asyncio.create_task(bench.agents[0].heartbeat("g", "m", "i", answer.generation))
+        await bench.advance(1)
+        assert not asked.done(), "another agent may have the group"
+        await bench.advance(1, 0)
+        assert await asked is ErrorCode.NONE
 
     run(scenario)
 
