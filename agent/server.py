@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -60,6 +60,7 @@ from tailrace.rpc import (
     HelloRefused,
     KnownCluster,
     RpcClient,
+    RpcSecurity,
     RpcServer,
     TcpLink,
     decode_body,
@@ -95,7 +96,7 @@ class AgentOptions:
     peer_port: int | None = None
     peer_advertise_host: str = ""
     http_port: int = 0
-    rpc_secret: bytes = b""
+    rpc: RpcSecurity = field(default_factory=RpcSecurity)
     tls: ssl.SSLContext | None = None
 
 
@@ -176,7 +177,7 @@ class Agent:
                 clock=self._clock,
                 entropy=self._entropy,
                 known=self._known,
-                secret=self._options.rpc_secret,
+                security=self._options.rpc,
             )
             await self._peer_server.listen(self._options.peer_host, self._options.peer_port)
             self.peer_port = self._peer_server.port
@@ -386,10 +387,9 @@ class Agent:
     # --- peers --------------------------------------------------------------------------------------------
 
     def _peer_link(self, member: Member) -> RpcClient:
-        link = TcpLink(f"{member.info.peer_host}:{member.info.peer_port}")
-        return RpcClient(
-            link, clock=self._clock, entropy=self._entropy, known=self._known, secret=self._options.rpc_secret
-        )
+        security = self._options.rpc
+        link = TcpLink(f"{member.info.peer_host}:{member.info.peer_port}", security.tls)
+        return RpcClient(link, clock=self._clock, entropy=self._entropy, known=self._known, security=security)
 
     async def _serve_peer(self, method: str, body: Buffer) -> tuple[bytes, list[Buffer]]:
         if method == PING:

@@ -26,6 +26,7 @@ from sequencer.api import Sequencer
 from sequencer.client import RemoteSequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
+from tailrace.rpc import RpcSecurity
 
 SLICES_PER_CORE = 3
 """Items are packed by bytes into this many tasks a core: a task of its own costs an item 25 ms."""
@@ -186,7 +187,7 @@ async def run_compaction(
     sequencer: Sequencer | None = None,
     *,
     sequencers: Sequence[str] = (),
-    rpc_secret: bytes = b"",
+    security: RpcSecurity | None = None,
     master: str = "local[*]",
     min_age_ms: int | None = None,
     settings: CompactionSettings | None = None,
@@ -210,7 +211,7 @@ async def run_compaction(
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         if sequencer is None:
-            remote = RemoteSequencer(sequencers, clock=clock, entropy=entropy, secret=rpc_secret)
+            remote = RemoteSequencer(sequencers, clock=clock, entropy=entropy, security=security)
             stack.push_async_callback(remote.close)
             sequencer = remote
         executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-session"))

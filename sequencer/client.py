@@ -10,7 +10,6 @@ never used: it expires.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
@@ -45,6 +44,7 @@ from tailrace.rpc import (
     LinkDown,
     NotConnected,
     RpcClient,
+    RpcSecurity,
     TcpLink,
 )
 
@@ -87,8 +87,7 @@ class RemoteSequencer(AskedSequencer):
         clock: Clock,
         entropy: Entropy,
         known: KnownCluster | None = None,
-        secret: bytes = b"",
-        tls: ssl.SSLContext | None = None,
+        security: RpcSecurity | None = None,
         patience_s: float = 10.0,
         timeout_s: float = 5.0,
         slow_timeout_s: float = 120.0,
@@ -102,14 +101,14 @@ class RemoteSequencer(AskedSequencer):
         self._addresses = tuple(addresses)
         self._clock = clock
         self._entropy = entropy
-        self._secret = secret
+        self._security = security if security is not None else RpcSecurity()
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._slow_timeout_s = slow_timeout_s
         self._max_in_flight = max_in_flight
         self._follow_hints = follow_hints
         self._link: Callable[[str], Link] = (
-            link if link is not None else lambda address: TcpLink(address, tls)
+            link if link is not None else lambda address: TcpLink(address, self._security.tls)
         )
         self._clients: dict[str, RpcClient] = {}
         self._current = self._addresses[0]
@@ -192,7 +191,7 @@ class RemoteSequencer(AskedSequencer):
                 clock=self._clock,
                 entropy=self._entropy,
                 known=self.known,
-                secret=self._secret,
+                security=self._security,
                 max_in_flight=self._max_in_flight,
             )
         return client

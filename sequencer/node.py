@@ -13,7 +13,6 @@ IncarnationChanged from then on.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -41,7 +40,7 @@ from sequencer.topics import ValidateConfig, accept_any_config
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import outlived
 from tailrace.object_store.api import ObjectStore, StoreError
-from tailrace.rpc import ClusterIdentity, HelloRefused, KnownCluster, Link, RpcServer, TcpLink
+from tailrace.rpc import ClusterIdentity, HelloRefused, KnownCluster, Link, RpcSecurity, RpcServer, TcpLink
 
 A = TypeVar("A", bound=Value)
 _log = structlog.get_logger(__name__)
@@ -87,9 +86,7 @@ class SequencerNode:
         validate_config: ValidateConfig = accept_any_config,
         object_store: ObjectStore | None = None,
         reads: RowStore | None = None,
-        secret: bytes = b"",
-        server_tls: ssl.SSLContext | None = None,
-        client_tls: ssl.SSLContext | None = None,
+        security: RpcSecurity | None = None,
         link: Callable[[str], Link] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
@@ -101,10 +98,9 @@ class SequencerNode:
         self._sequencer_settings = sequencer_settings or SequencerSettings()
         self._validate_config = validate_config
         self._object_store = object_store
-        self._secret = secret
-        self._server_tls = server_tls
+        self._security = security if security is not None else RpcSecurity()
         self._link: Callable[[str], Link] = (
-            link if link is not None else lambda address: TcpLink(address, client_tls)
+            link if link is not None else lambda address: TcpLink(address, self._security.tls)
         )
         self._known = KnownCluster()
         self._address = self._settings.advertise
@@ -125,7 +121,7 @@ class SequencerNode:
         self._routed = _Routed(self)
         service = SequencerService(cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed))
         self.server = RpcServer(
-            service.handle, clock=clock, entropy=entropy, known=self._known, secret=secret
+            service.handle, clock=clock, entropy=entropy, known=self._known, security=self._security
         )
 
     # --- life
@@ -135,7 +131,7 @@ class SequencerNode:
         identity = await self._store.open()
         self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
         if listen:
-            await self.server.listen(self._settings.host, self._settings.port, self._server_tls)
+            await self.server.listen(self._settings.host, self._settings.port)
             self._address = self._address or f"{self._settings.host}:{self.server.port}"
         await self._try_to_lead()
         self._leading = asyncio.create_task(self._lead(), name="sequencer node")
@@ -391,7 +387,7 @@ class SequencerNode:
             clock=self._clock,
             entropy=self._entropy,
             known=self._known,
-            secret=self._secret,
+            security=self._security,
             patience_s=0,
             timeout_s=self._settings.forward_timeout_s,
             follow_hints=False,

@@ -56,6 +56,15 @@ def make_secret_file(path: Path, entropy: Entropy) -> None:
         unfinished.unlink()
 
 
+def check_private(path: Path) -> None:
+    """Raise BadCredential where others could read or write this file, or where it can't be read at all."""
+    try:
+        with path.open("rb") as file:
+            _check_mode(path, os.fstat(file.fileno()))
+    except OSError as error:
+        raise BadCredential(f"{str(path)!r} can't be read: {error.strerror}") from error
+
+
 def _check_mode(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise BadCredential(f"{str(path)!r} is not a file")

@@ -41,6 +41,7 @@ from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.read import ParquetIndex, PartialFile, RowGroupRange, read_index
 from tailrace.record_batch import check_crc, split
+from tailrace.rpc import RpcSecurity
 
 COLUMNS = {
     "topic": (pa.string(), "string"),
@@ -141,11 +142,11 @@ class DatabaseIndex:
 
 
 def open_index(
-    sequencers: Sequence[str], database: str, *, secret: bytes, clock: Clock, entropy: Entropy
+    sequencers: Sequence[str], database: str, *, security: RpcSecurity, clock: Clock, entropy: Entropy
 ) -> LogIndex:
     """The index of running sequencers ('host:port') or, where none are given, of their database."""
     if sequencers:
-        return AskedIndex(RemoteSequencer(sequencers, clock=clock, entropy=entropy, secret=secret))
+        return AskedIndex(RemoteSequencer(sequencers, clock=clock, entropy=entropy, security=security))
     return DatabaseIndex(database, clock, entropy)
 
 

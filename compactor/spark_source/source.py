@@ -1,7 +1,9 @@
 """`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`.
 
 Options: `store` (its URL), `sequencer` ('host:port', more by commas) or `database` (its URL), `topic`, and, if
-wanted, `columns` (names by commas; Spark prunes none for Python sources), `rpc_secret`.
+wanted, `columns` (names by commas; Spark prunes none for Python sources). What opens RPC, as in the settings:
+`rpc_secret` (Spark's logs don't show it) or `rpc_secret_file`; `rpc_cert_file`, `rpc_key_file`, `rpc_ca_file`,
+`rpc_name`. Files must be there on each executor. A database's password: PGPASSWORD or PGPASSFILE, not in the URL.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -17,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from compactor.spark_source.log_reader import COLUMNS, LogReader, OffsetRange, open_index
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 
 T = TypeVar("T")
 
@@ -30,7 +34,7 @@ class SourceOptions:
     database: str
     topic: str
     columns: tuple[str, ...]
-    rpc_secret: bytes
+    security: SecurityFiles
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -48,8 +52,21 @@ class SourceOptions:
             raise ValueError(
                 f"option 'columns': {','.join(columns)!r}; allowed, once each: {', '.join(COLUMNS)}"
             )
-        secret = options.get("rpc_secret", "").encode()
-        return cls(options["store"], sequencers, database, options["topic"], columns, secret)
+        return cls(options["store"], sequencers, database, options["topic"], columns, _security(options))
+
+
+def _security(options: Mapping[str, str]) -> SecurityFiles:
+    def path(name: str) -> Path | None:
+        return Path(options[name]) if options.get(name) else None
+
+    return SecurityFiles(
+        options.get("rpc_secret", ""),
+        path("rpc_secret_file"),
+        path("rpc_cert_file"),
+        path("rpc_key_file"),
+        path("rpc_ca_file"),
+        options.get("rpc_name", ""),
+    )
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -87,7 +104,11 @@ async def _reader(options: SourceOptions) -> AsyncIterator[LogReader]:
     clock = SystemClock()
     store = open_store(options.store, clock=clock)
     index = open_index(
-        options.sequencers, options.database, secret=options.rpc_secret, clock=clock, entropy=SystemEntropy()
+        options.sequencers,
+        options.database,
+        security=OpenedSecurity(options.security).rpc,
+        clock=clock,
+        entropy=SystemEntropy(),
     )
     try:
         yield LogReader(index, store, options.topic, options.columns)

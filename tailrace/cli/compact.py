@@ -14,7 +14,7 @@ from sequencer.client import RemoteSequencer
 from tailrace.cli.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.process import Machine, sequencer_node, wait_for_committer
-from tailrace.cli.security import check_rpc_is_closed, rpc_secret
+from tailrace.cli.security import check_rpc_is_closed, open_security
 from tailrace.cli.settings import Settings
 from tailrace.clock import SystemClock, SystemEntropy
 
@@ -48,7 +48,9 @@ async def run_compact(settings: Settings, master: str, thresholds: dict[str, int
 
 def _with_secret_of(data: Path, settings: Settings) -> Settings:
     is_given = settings.rpc_secret.get_secret_value() or settings.rpc_secret_file is not None
-    return settings if is_given else settings.model_copy(update={"rpc_secret_file": data / SECRET})
+    if is_given or not (data / SECRET).exists():
+        return settings
+    return settings.model_copy(update={"rpc_secret_file": data / SECRET})
 
 
 async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) -> dict[str, Any]:
@@ -60,7 +62,8 @@ async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) 
             f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT of a running sequencer, or "
             "--database URL where none runs"
         )
-    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, has_secret=bool(rpc_secret(settings)))
+    security = open_security(settings).rpc
+    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.is_closed)
     try:
         from compactor.cycle import CompactionSettings
         from compactor.job import run_compaction
@@ -78,7 +81,7 @@ async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) 
     async with AsyncExitStack() as stack:
         if settings.database:
             node = await stack.enter_async_context(
-                sequencer_node(settings, settings.database, machine, None, listen=None)
+                sequencer_node(settings, settings.database, machine, None, security, listen=None)
             )
             await wait_for_committer(node, machine.clock)
             sequencer: Sequencer = node.sequencer
@@ -87,7 +90,7 @@ async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) 
                 settings.sequencers,
                 clock=machine.clock,
                 entropy=machine.entropy,
-                secret=rpc_secret(settings),
+                security=security,
             )
             stack.push_async_callback(remote.close)
             sequencer = remote

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from cache.settings import CacheSettings
 from sequencer.settings import SequencerSettings
-from tailrace.cli.settings import Settings
+from tailrace.cli.settings import Settings, TlsSettings
 from tailrace.settings import CONFIG_VARIABLE, SettingField, fields
 
 _HEAD = f"""# Configuration
@@ -44,6 +44,7 @@ _SECTIONS = {
     "agent": "[agent]: buffers, requests, fetches, groups",
     "sequencer": "[sequencer]: leases and limits",
     "cache": "[cache]: budgets of an agent's cache",
+    "tls": "[tls]: certificates",
 }
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -51,7 +52,11 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 def page() -> str:
     """The page's text."""
     parts = [_HEAD]
-    notes = {"sequencer": _field_notes(SequencerSettings), "cache": _field_notes(CacheSettings)}
+    notes = {
+        "sequencer": _field_notes(SequencerSettings),
+        "cache": _field_notes(CacheSettings),
+        "tls": _field_notes(TlsSettings),
+    }
     bounds = _bounds()
     for section, title in _SECTIONS.items():
         parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|")

@@ -28,7 +28,6 @@ from tailrace.broker_config import check_broker_configs
 from tailrace.cli.data_folder import (
     DATABASE,
     OBJECTS,
-    SECRET,
     Serving,
     held_folder,
     open_data_folder,
@@ -36,14 +35,22 @@ from tailrace.cli.data_folder import (
 )
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.loop import collect_rarely
-from tailrace.cli.security import check_rpc_is_closed, database_password, rpc_secret
+from tailrace.cli.security import (
+    check_rpc_is_closed,
+    database_password,
+    kept_current,
+    open_http_tls,
+    open_security,
+)
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.metered import MeteredStore, StoreObserver
 from tailrace.object_store.open import open_store
+from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
+from tailrace.rpc.opened_security import OpenedSecurity
 from tailrace.telemetry import name_process
 from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 
@@ -137,6 +144,7 @@ async def sequencer_node(
     database: str,
     machine: Machine,
     store: ObjectStore | None,
+    security: RpcSecurity,
     *,
     listen: str | None,
     on_lost: Callable[[str], None] | None = None,
@@ -161,7 +169,7 @@ async def sequencer_node(
         validate_config=check_configs,
         object_store=store,
         reads=rows.reads(),
-        secret=rpc_secret(settings),
+        security=security,
         on_lost=on_lost,
     )
     try:
@@ -184,9 +192,9 @@ async def _run_in(data: Path, settings: Settings) -> None:
     database = settings.database or f"sqlite:///{data / DATABASE}"
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
-    if not settings.rpc_secret.get_secret_value() and settings.rpc_secret_file is None:
-        alone = alone.model_copy(update={"rpc_secret_file": data / SECRET})
-    await _run_agent(alone, settings.store or str(data / OBJECTS), database, data=data, sequencer_listens=rpc)
+    security = open_security(settings, data=data)
+    store = settings.store or str(data / OBJECTS)
+    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc)
 
 
 async def run_agent(settings: Settings) -> None:
@@ -199,16 +207,16 @@ async def run_agent(settings: Settings) -> None:
             f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT, or --database URL for a "
             "sequencer inside this agent"
         )
-    check_rpc_is_closed(
-        listen=settings.rpc, sequencers=settings.sequencers, has_secret=bool(rpc_secret(settings))
-    )
-    await _run_agent(settings, settings.store, settings.database)
+    security = open_security(settings)
+    check_rpc_is_closed(listen=settings.rpc, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
+    await _run_agent(settings, settings.store, settings.database, security)
 
 
 async def _run_agent(
     settings: Settings,
     store_url: str,
     database: str | None,
+    security: OpenedSecurity,
     *,
     data: Path | None = None,
     sequencer_listens: str | None = None,
@@ -218,7 +226,9 @@ async def _run_agent(
     ending = Ending(settings.agent.drain_ms / 1000)
     machine = Machine(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
+    http_tls = open_http_tls(settings)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(kept_current(machine.clock, telemetry.registry, security, http_tls))
         store = await stack.enter_async_context(
             opened_store(store_url, machine, StoreMetrics(telemetry.registry))
         )
@@ -226,7 +236,13 @@ async def _run_agent(
         if database is not None:
             node = await stack.enter_async_context(
                 sequencer_node(
-                    settings, database, machine, store, listen=sequencer_listens, on_lost=ending.fail
+                    settings,
+                    database,
+                    machine,
+                    store,
+                    security.rpc,
+                    listen=sequencer_listens,
+                    on_lost=ending.fail,
                 )
             )
             sequencer: Sequencer = node.sequencer
@@ -236,15 +252,15 @@ async def _run_agent(
                 settings.sequencers,
                 clock=machine.clock,
                 entropy=machine.entropy,
-                secret=rpc_secret(settings),
+                security=security.rpc,
             )
             stack.push_async_callback(remote.close)
             sequencer = remote
         http = AgentHttp(telemetry, sequencer, machine.clock)
         stack.push_async_callback(http.close)
-        await http.start(*split_address(settings.http))
+        await http.start(*split_address(settings.http), http_tls)
         agent = Agent(
-            agent_options(settings, http.port),
+            agent_options(settings, http.port, security.rpc),
             settings.agent,
             sequencer=sequencer,
             store=store,
@@ -273,7 +289,7 @@ def _agent_name(kind: str, agent: Agent) -> str:
     return kind if agent.broker_id is None else f"{kind} {agent.broker_id}"
 
 
-def agent_options(settings: Settings, http_port: int) -> AgentOptions:
+def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> AgentOptions:
     """Where the agent listens and is reached, out of the addresses of the settings."""
     host, port = split_address(settings.listen)
     advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
@@ -296,7 +312,7 @@ def agent_options(settings: Settings, http_port: int) -> AgentOptions:
         peer_port=peer_port,
         peer_advertise_host=peer_advertise,
         http_port=http_port,
-        rpc_secret=rpc_secret(settings),
+        rpc=security,
     )
 
 
@@ -338,19 +354,29 @@ async def run_sequencer(settings: Settings) -> None:
             f"rpc {rpc!r} is every address of this machine, which agents can't be told to use; set rpc_advertise "
             "(--rpc-advertise HOST:PORT)"
         )
-    check_rpc_is_closed(listen=rpc, sequencers=(), has_secret=bool(rpc_secret(settings)))
+    security, http_tls = open_security(settings), open_http_tls(settings)
+    check_rpc_is_closed(listen=rpc, sequencers=(), is_closed=security.rpc.is_closed)
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         http = SequencerHttp(machine.clock)
         stack.push_async_callback(http.close)
-        await http.start(*split_address(settings.http))
+        await stack.enter_async_context(kept_current(machine.clock, http.registry, security, http_tls))
+        await http.start(*split_address(settings.http), http_tls)
         store = None
         if settings.store is not None:
             store = await stack.enter_async_context(
                 opened_store(settings.store, machine, StoreMetrics(http.registry))
             )
         node = await stack.enter_async_context(
-            sequencer_node(settings, settings.database, machine, store, listen=rpc, on_lost=ending.fail)
+            sequencer_node(
+                settings,
+                settings.database,
+                machine,
+                store,
+                security.rpc,
+                listen=rpc,
+                on_lost=ending.fail,
+            )
         )
         http.node = node
         log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)

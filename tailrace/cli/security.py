@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections.abc import Sequence
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
+from prometheus_client import CollectorRegistry, Gauge
 
 from tailrace.cli.data_folder import SECRET
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.settings import Settings
-from tailrace.credentials import MIN_SECRET_CHARACTERS, BadCredential, read_secrets
+from tailrace.clock import Clock
+from tailrace.credentials import BadCredential, read_secrets
 from tailrace.rpc.link import split_address
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.tls import BadCertificate, Tls, TlsFiles
 
 log = structlog.get_logger("tailrace.security")
 
+REFRESH_SECONDS = 10.0
+"""How often files are looked at."""
+
 _ADVICE = (
     "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
-    "cluster by rpc_secret_file (TAILRACE_RPC_SECRET_FILE)"
+    "cluster by rpc_secret_file (TAILRACE_RPC_SECRET_FILE), or set tls.rpc_*"
 )
 
 
@@ -33,9 +44,9 @@ def is_loopback(address: str) -> bool:
     return (mapped or ip).is_loopback
 
 
-def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], has_secret: bool) -> None:
+def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
     """Refuse RPC that other machines can reach, or that goes to them, without a secret. Raises CommandFailed."""
-    if has_secret:
+    if is_closed:
         return
     if listen is not None and not is_loopback(listen):
         raise CommandFailed(
@@ -49,28 +60,86 @@ def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], has_se
         )
 
 
-def rpc_secret(settings: Settings, *, data: Path | None = None) -> bytes:
-    """The secret that this process shares with the others of its cluster; empty for none.
+def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:
+    """The secrets and certificates that this process shows to the others of its cluster.
 
     Args:
         data: the folder of `tailrace serve`, whose secret is used where the settings give none.
 
     Raises CommandFailed.
     """
-    given, file = settings.rpc_secret.get_secret_value(), settings.rpc_secret_file
-    if given and file is not None:
-        raise CommandFailed("both rpc_secret and rpc_secret_file were given; give one of them")
-    if not given and file is None and data is not None:
+    secret, file, tls = settings.rpc_secret.get_secret_value(), settings.rpc_secret_file, settings.tls
+    if not secret and file is None and data is not None:
         file = data / SECRET
-    if file is None:
-        return given.encode()
-    secret = _read(file, "rpc_secret_file")[0]
-    if len(secret) < MIN_SECRET_CHARACTERS:
+    files = SecurityFiles(secret, file, tls.rpc_cert_file, tls.rpc_key_file, tls.rpc_ca_file, tls.rpc_name)
+    try:
+        return OpenedSecurity(files)
+    except (BadCredential, BadCertificate) as error:
+        raise CommandFailed(str(error)) from error
+
+
+def open_http_tls(settings: Settings) -> Tls | None:
+    """What `http` shows to its clients; None for plain HTTP. Raises CommandFailed."""
+    tls = settings.tls
+    certificate, key, authorities = tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file
+    if certificate is None and key is None and authorities is None:
+        return None
+    if certificate is None or key is None:
+        missing = "http_cert_file" if certificate is None else "http_key_file"
         raise CommandFailed(
-            f"rpc_secret_file: the secret in {str(file)!r} has {len(secret)} characters, at least "
-            f"{MIN_SECRET_CHARACTERS} are wanted; make one with `openssl rand -base64 32`"
+            f"tls.{missing} is missing; `http` needs tls.http_cert_file and tls.http_key_file"
         )
-    return secret.encode()
+    files = TlsFiles(
+        certificate.expanduser(), key.expanduser(), None if authorities is None else authorities.expanduser()
+    )
+    try:
+        return Tls(
+            "http", files, minimum=ssl.TLSVersion.TLSv1_2
+        )  # load balancers' checks don't all speak 1.3
+    except BadCertificate as error:
+        raise CommandFailed(str(error)) from error
+
+
+@asynccontextmanager
+async def kept_current(
+    clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None
+) -> AsyncIterator[None]:
+    """While this is open, replaced files are taken up, and metrics say when certificates end."""
+    _export(registry, rpc, http)
+
+    async def keep() -> None:
+        while True:
+            await clock.sleep(REFRESH_SECONDS)
+            rpc.refresh()
+            if http is not None:
+                http.refresh()
+
+    keeper = asyncio.create_task(keep(), name="security files")
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+def _export(registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None) -> None:
+    expiry = Gauge(
+        "tailrace_tls_certificate_expiry_timestamp_seconds",
+        "When the certificate in use ends, in seconds of Unix time.",
+        ["purpose"],
+        registry=registry,
+    )
+    unused = Gauge(
+        "tailrace_security_files_unused",
+        "Times in a row that replaced files could not be used; the last good ones stay.",
+        ["purpose"],
+        registry=registry,
+    )
+    unused.labels("rpc_secret").set_function(lambda: rpc.failures)
+    for tls in (rpc.tls, http):
+        if tls is not None:
+            expiry.labels(tls.purpose).set_function(partial(getattr, tls, "expires_s"))
+            unused.labels(tls.purpose).set_function(partial(getattr, tls, "failures"))
 
 
 def refuse_password_in_command(flag: str, url: str | None) -> None:

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 
 from sequencer.api import Empty, SequencerError
 from tailrace.clock import Clock
+from tailrace.tls import Tls
 
 if TYPE_CHECKING:
     from sequencer.node import SequencerNode
@@ -55,10 +56,11 @@ class SequencerHttp:
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one. Raises OSError."""
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> None:
+        """Listen, with `tls` for HTTPS; port 0 takes a free one. Raises OSError."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        context = None if tls is None else tls.server_context
+        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
         self.port = self._runner.addresses[0][1]
         self._gauges = asyncio.create_task(self._keep_gauges(), name="http: gauges")
 

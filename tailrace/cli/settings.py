@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,27 @@ Url = Annotated[str | None, BeforeValidator(_none_if_empty)]
 RpcSecret = Annotated[SecretStr, AfterValidator(_long_enough)]
 Address = Annotated[str, AfterValidator(_checked)]
 Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_listed)]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """PEM files, taken up within 10 s when they are replaced. Keys are readable by their owner alone."""
+
+    rpc_cert_file: Path | None = None
+    """The certificate of this process towards the others of its cluster, as a server and as a client (both uses)."""
+    rpc_key_file: Path | None = None
+    """Its key, without a passphrase."""
+    rpc_ca_file: Path | None = None
+    """The authorities of the others' certificates. With these three, RPC and cache peers use mutual TLS."""
+    rpc_name: str = ""
+    """A DNS name that each of the others' certificates must have. Without it, a server's must have the host that is
+    connected to, and a client's any name."""
+    http_cert_file: Path | None = None
+    """The certificate of `http`. With it and its key, `http` is HTTPS."""
+    http_key_file: Path | None = None
+    """Its key, without a passphrase."""
+    http_client_ca_file: Path | None = None
+    """The authorities of clients' certificates; with it, `http` serves no client without one."""
 
 
 class Settings(LayeredSettings):
@@ -113,3 +135,4 @@ class Settings(LayeredSettings):
     agent: AgentSettings = Field(default_factory=lambda: AgentSettings.model_validate({}))
     sequencer: SequencerSettings = Field(default_factory=lambda: SequencerSettings())
     cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
+    tls: TlsSettings = Field(default_factory=lambda: TlsSettings())

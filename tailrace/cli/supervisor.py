@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from tailrace.cli.failures import CommandFailed
-from tailrace.cli.security import check_rpc_is_closed, rpc_secret
+from tailrace.cli.security import check_rpc_is_closed, open_security
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, SystemClock
 from tailrace.rpc.link import split_address
@@ -114,7 +114,7 @@ async def run_supervisor(settings: Settings, config: Path | None) -> None:
     if settings.database is not None:
         address, http = _free_addresses(2)
     check_rpc_is_closed(
-        listen=settings.rpc, sequencers=settings.sequencers, has_secret=bool(rpc_secret(settings))
+        listen=settings.rpc, sequencers=settings.sequencers, is_closed=open_security(settings).rpc.is_closed
     )
     plans = plan_children(settings, config=config, sequencer_address=address, sequencer_http=http)
     supervisor = Supervisor(SystemClock(), plans)

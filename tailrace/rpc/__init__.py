@@ -14,6 +14,7 @@ from tailrace.rpc.errors import (
 from tailrace.rpc.frames import Buffer, decode_body, encode_body
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, Receiver, TcpLink, Wire, split_address
+from tailrace.rpc.security import RpcSecurity
 from tailrace.rpc.server import Handler, RpcServer, TailHandler
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Receiver",
     "RpcClient",
     "RpcError",
+    "RpcSecurity",
     "RpcServer",
     "TailHandler",
     "TcpLink",

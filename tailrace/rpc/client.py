@@ -23,10 +23,10 @@ from tailrace.rpc.errors import (
 )
 from tailrace.rpc.frames import (
     ERROR,
+    FIRST_VERSION,
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     RESPONSE,
-    VERSION,
     Buffer,
     Failure,
     Frame,
@@ -39,6 +39,7 @@ from tailrace.rpc.frames import (
 )
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, Wire
+from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 
 T = TypeVar("T")
 _HEADER_ROOM = 1024
@@ -52,7 +53,7 @@ class RpcClient:
     grows to `max_backoff_s`, with jitter.
 
     `known`: the cluster this process belongs to; shared by its clients, filled in by the first hello.
-    `secret`: the shared secret, empty for none.
+    `security`: the secrets that it knows, and TLS; looked at for each connection.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class RpcClient:
         clock: Clock,
         entropy: Entropy,
         known: KnownCluster | None = None,
-        secret: bytes = b"",
+        security: RpcSecurity | None = None,
         max_in_flight: int = 1024,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         connect_timeout_s: float = 5.0,
@@ -73,7 +74,7 @@ class RpcClient:
         self._link = link
         self._clock = clock
         self._entropy = entropy
-        self._secret = secret
+        self._security = security if security is not None else RpcSecurity()
         self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
         self._connect_timeout_s = connect_timeout_s
@@ -245,16 +246,25 @@ class RpcClient:
         return connection
 
     async def _greet(self, connection: _Connection, deadline: float) -> None:
-        hello = hello_messages.make_hello(self.known.identity, self._entropy.uuid().bytes)
+        secrets = self._security.secrets
+        hello = hello_messages.make_hello(
+            self.known.identity,
+            self._entropy.uuid().bytes,
+            secrets,
+            is_encrypted=connection.wire.is_encrypted,
+        )
         frame = await self._until(
             connection.ask(hello_messages.HELLO, encode_body(hello)), "hello", deadline, connection
         )
         welcome = self._accepted(connection, frame, hello_messages.Welcome)
-        proof = hello_messages.check_welcome(hello, welcome, self._secret)
+        proof, secret = hello_messages.check_welcome(hello, welcome, secrets)
         self.known.check(ClusterIdentity(welcome.cluster_id, welcome.incarnation))
-        frame = await self._until(
-            connection.ask(hello_messages.PROOF, encode_body(proof)), "hello", deadline, connection
-        )
+        accepted = connection.ask(hello_messages.PROOF, encode_body(proof))
+        keys = hello_messages.frame_keys(hello, welcome, secret)
+        if keys is not None:
+            connection.signer = FrameSigner(keys.of_client)
+            connection.verifier = FrameVerifier(keys.of_server)
+        frame = await self._until(accepted, "hello", deadline, connection)
         self._accepted(connection, frame, hello_messages.Accepted)
         self.known.learn(ClusterIdentity(welcome.cluster_id, welcome.incarnation))
         connection.version = welcome.version
@@ -276,8 +286,10 @@ class _Connection:
 
     def __init__(self, client: RpcClient) -> None:
         self.wire: Wire
-        self.version = VERSION
+        self.version = FIRST_VERSION
         self.limit = MAX_HELLO_BYTES
+        self.signer: FrameSigner | None = None
+        self.verifier: FrameVerifier | None = None
         self._client = client
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._numbers: dict[asyncio.Future[Any], int] = {}
@@ -295,7 +307,11 @@ class _Connection:
         self._next = number + 1
         self._waiting[number] = answer
         self._numbers[answer] = number
-        self.wire.send(encode_frame(Header(self.version, number, method, 0, request_id), body, tail))
+        header = Header(self.version, number, method, 0, request_id)
+        if self.signer is None:
+            self.wire.send(encode_frame(header, body, tail))
+        else:
+            self.wire.send(self.signer.sign(encode_frame(header, body, tail, mac_bytes=MAC_BYTES)))
         return answer
 
     def forget(self, answer: asyncio.Future[Any]) -> None:
@@ -334,7 +350,7 @@ class _Connection:
         if self._ended is not None:
             return
         try:
-            taken = decode_frame(frame)
+            taken = decode_frame(frame if self.verifier is None else self.verifier.verify(frame))
             if not taken.header.flags & RESPONSE:
                 raise ProtocolViolation("a request came to the calling side")
         except ProtocolViolation as error:

@@ -1,10 +1,10 @@
 """Frames: how a call and its answer look in bytes.
 
-    u32 length of what follows | u16 header length | u32 body length | header | body | raw tail
+    u32 length of what follows | u16 header length | u32 body length | header | body | raw tail | MAC
 
 Header and body are MessagePack arrays (UUIDs as 16 bytes), the tail is raw bytes that nobody decodes: chunks
-travel there without a copy. Every declared length is checked against what is there before anything is
-allocated.
+travel there without a copy. The MAC is there where the hello agreed on it (`tailrace.rpc.security`). Every
+declared length is checked against what is there before anything is allocated.
 
 Pure: no sockets here.
 """
@@ -23,8 +23,10 @@ from tailrace.rpc.errors import ProtocolViolation
 
 Buffer = bytes | bytearray | memoryview
 
-VERSION = 1
-"""The frame version this code writes; `hello` agrees on one that both sides read."""
+VERSION = 2
+"""The newest that this code speaks; `hello` agrees on one that both sides do."""
+FIRST_VERSION = 1
+"""Of the frames before they have agreed."""
 
 LENGTH = struct.Struct(">I")
 _LENGTHS = struct.Struct(">HI")
@@ -90,10 +92,15 @@ def frame_bytes(tail: Sequence[Buffer]) -> int:
     return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in tail)
 
 
-def encode_frame(header: Header, body: bytes, tail: Sequence[Buffer] = ()) -> list[Buffer]:
-    """The frame as a gather list, its length first; the tail's buffers are passed on as they are."""
+def encode_frame(
+    header: Header, body: bytes, tail: Sequence[Buffer] = (), *, mac_bytes: int = 0
+) -> list[Buffer]:
+    """The frame as a gather list, its length first; the tail's buffers are passed on as they are.
+
+    `mac_bytes`: what will be appended, counted in the length.
+    """
     head = _encoder.encode(header)
-    length = _LENGTHS.size + len(head) + len(body) + frame_bytes(tail)
+    length = _LENGTHS.size + len(head) + len(body) + frame_bytes(tail) + mac_bytes
     start = b"".join((_HEAD.pack(length, len(head), len(body)), head, body))
     return [start, *tail]
 

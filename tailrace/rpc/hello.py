@@ -1,14 +1,21 @@
 """The first frames of a connection: one version, one cluster, one incarnation, one shared secret.
 
-    client                                     server
-    hello(versions, cluster, nonce)      ->
-                                         <-    welcome(version, cluster, nonce, proof)
-    proof                                ->
-                                         <-    accepted
+    client                                             server
+    hello(versions, cluster, nonce, tags)        ->
+                                                 <-    welcome(version, cluster, nonce, proof, frame MACs?)
+    proof                                        ->
+                                                 <-    accepted
 
 Each side proves that it knows the secret by an HMAC over both nonces and what was agreed, labelled by its
-role; the secret itself never travels. Without a secret the proofs are over an empty key. What a listener
-between the two may do is TLS's business. Pure: nonces are passed in.
+role; the secret itself never travels. Without a secret the proofs are over an empty key. A process may know several
+secrets (while they are exchanged): the tags say which the client knows, and the server takes one that it knows too.
+
+Versions:
+    1   frames are not authenticated
+    2   with a secret and without TLS, each frame from `accepted` on carries a MAC (see `tailrace.rpc.security`)
+
+A proof covers the versions that were offered, so that nobody between the two can talk them down. It covers the fields
+that the agreed version knew, as a peer of that version leaves out the others. Pure: nonces are passed in.
 """
 
 from __future__ import annotations
@@ -22,12 +29,16 @@ import msgspec
 
 from tailrace.rpc.errors import HelloRefused
 from tailrace.rpc.frames import VERSION, encode_body
+from tailrace.rpc.security import FrameKeys, derive_keys, secret_tag
 
 HELLO = "hello"
 PROOF = "proof"
-VERSIONS = (VERSION,)
+VERSIONS = (1, VERSION)
 NONCE_BYTES = 16
 _MAGIC = "tailrace"
+_FIELDS = {1: (5, 5), 2: (7, 6)}
+"""Of hello and welcome, by version."""
+_CHECK = "check that both processes have the same one (rpc_secret_file)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +76,15 @@ class KnownCluster:
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """`tags`: one for each secret that the client knows. `is_encrypted`: whether it sees TLS below."""
+
     magic: str
     versions: list[int]
     cluster_id: str
     incarnation: int
     nonce: bytes
+    tags: tuple[bytes, ...] = ()
+    is_encrypted: bool = False
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True):
@@ -78,6 +93,7 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     incarnation: int
     nonce: bytes
     proof: bytes
+    has_macs: bool = False
 
 
 class Proof(msgspec.Struct, array_like=True, frozen=True):
@@ -88,14 +104,23 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True):
     pass
 
 
-def make_hello(known: ClusterIdentity, nonce: bytes) -> Hello:
-    return Hello(_MAGIC, list(VERSIONS), known.cluster_id, known.incarnation, nonce)
+def make_hello(
+    known: ClusterIdentity, nonce: bytes, secrets: Sequence[bytes] = (), *, is_encrypted: bool = False
+) -> Hello:
+    tags = tuple(secret_tag(secret, nonce) for secret in secrets)
+    return Hello(_MAGIC, list(VERSIONS), known.cluster_id, known.incarnation, nonce, tags, is_encrypted)
 
 
 def answer_hello(
-    hello: Hello, known: KnownCluster, secret: bytes, nonce: bytes, versions: Sequence[int] = VERSIONS
-) -> Welcome:
-    """The server's side. Raises HelloRefused."""
+    hello: Hello,
+    known: KnownCluster,
+    secrets: Sequence[bytes],
+    nonce: bytes,
+    versions: Sequence[int] = VERSIONS,
+    *,
+    is_encrypted: bool = False,
+) -> tuple[Welcome, bytes]:
+    """The server's side: the answer, and the secret that it is about. Raises HelloRefused."""
     if hello.magic != _MAGIC or len(hello.nonce) != NONCE_BYTES:
         raise HelloRefused("version", "this is not Tailrace's RPC")
     shared = set(hello.versions) & set(versions)
@@ -104,33 +129,66 @@ def answer_hello(
             "version", f"the client speaks versions {hello.versions}, the server {list(versions)}"
         )
     known.check(ClusterIdentity(hello.cluster_id, hello.incarnation))
+    version = max(shared)
+    secret = _shared_secret(hello, secrets) if version > 1 else next(iter(secrets), b"")
+    has_macs = version > 1 and bool(secret) and not (is_encrypted and hello.is_encrypted)
     mine = known.identity
-    bare = Welcome(max(shared), mine.cluster_id, mine.incarnation, nonce, b"")
-    return msgspec.structs.replace(bare, proof=_proof("server", secret, hello, bare))
+    bare = Welcome(version, mine.cluster_id, mine.incarnation, nonce, b"", has_macs)
+    return msgspec.structs.replace(bare, proof=_proof("server", secret, hello, bare)), secret
 
 
-def check_welcome(hello: Hello, welcome: Welcome, secret: bytes, versions: Sequence[int] = VERSIONS) -> Proof:
-    """The client's side: is the server what it says, and our own proof. Raises HelloRefused."""
+def check_welcome(
+    hello: Hello, welcome: Welcome, secrets: Sequence[bytes], versions: Sequence[int] = VERSIONS
+) -> tuple[Proof, bytes]:
+    """The client's side: is the server what it says? Our own proof, and the secret. Raises HelloRefused."""
     if welcome.version not in versions or len(welcome.nonce) != NONCE_BYTES:
         raise HelloRefused(
             "version", f"the server chose version {welcome.version}, offered were {list(versions)}"
         )
-    bare = msgspec.structs.replace(welcome, proof=b"")
-    if not hmac.compare_digest(welcome.proof, _proof("server", secret, hello, bare)):
-        raise HelloRefused(
-            "secret", "the server does not know the shared secret: check that both have the same one"
-        )
-    return Proof(_proof("client", secret, hello, bare))
+    for secret in secrets or (b"",):
+        if hmac.compare_digest(welcome.proof, _proof("server", secret, hello, welcome)):
+            break
+    else:
+        raise HelloRefused("secret", f"the server does not know the shared secret: {_CHECK}")
+    wants_macs = welcome.version > 1 and bool(secret)
+    if (welcome.has_macs and not wants_macs) or (wants_macs and not (welcome.has_macs or hello.is_encrypted)):
+        raise HelloRefused("secret", "the server does not agree on whether frames are authenticated")
+    return Proof(_proof("client", secret, hello, welcome)), secret
 
 
 def check_proof(hello: Hello, welcome: Welcome, proof: Proof, secret: bytes) -> None:
     """The server's side again. Raises HelloRefused."""
-    bare = msgspec.structs.replace(welcome, proof=b"")
-    if not hmac.compare_digest(proof.proof, _proof("client", secret, hello, bare)):
-        raise HelloRefused(
-            "secret", "the client does not know the shared secret: check that both have the same one"
-        )
+    if not hmac.compare_digest(proof.proof, _proof("client", secret, hello, welcome)):
+        raise HelloRefused("secret", f"the client does not know the shared secret: {_CHECK}")
+
+
+def frame_keys(hello: Hello, welcome: Welcome, secret: bytes) -> FrameKeys | None:
+    """The keys of this connection's frames; None where they carry no MAC."""
+    if not welcome.has_macs:
+        return None
+    return derive_keys(secret, hello.nonce + welcome.nonce, _transcript("frames", hello, welcome))
+
+
+def _shared_secret(hello: Hello, secrets: Sequence[bytes]) -> bytes:
+    for secret in secrets:
+        if secret_tag(secret, hello.nonce) in hello.tags:
+            return secret
+    if secrets:
+        seen = "shows another one" if hello.tags else "shows none"
+        raise HelloRefused("secret", f"the server wants the shared secret, the client {seen}: {_CHECK}")
+    if hello.tags:
+        raise HelloRefused("secret", f"the client has a shared secret, the server has none: {_CHECK}")
+    return b""
 
 
 def _proof(role: str, secret: bytes, hello: Hello, welcome: Welcome) -> bytes:
-    return hmac.digest(secret, encode_body((role, hello, welcome)), hashlib.sha256)
+    return hmac.digest(secret, _transcript(role, hello, welcome), hashlib.sha256)
+
+
+def _transcript(role: str, hello: Hello, welcome: Welcome) -> bytes:
+    """What both have said, but for the proof; as far as the agreed version knew it."""
+    of_hello, of_welcome = _FIELDS[welcome.version]
+    bare = msgspec.structs.replace(welcome, proof=b"")
+    return encode_body(
+        (role, msgspec.structs.astuple(hello)[:of_hello], msgspec.structs.astuple(bare)[:of_welcome])
+    )

@@ -7,12 +7,16 @@ every frame that arrives and, once, of the end.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+import structlog
+
 from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME, Buffer
+from tailrace.tls import PeerRefused, Tls
+
+_log = structlog.get_logger(__name__)
 
 STAGING_BYTES = 16 << 10
 """What is read at once while it is not known how long the next frame is. Longer frames get a buffer of their
@@ -23,6 +27,11 @@ WRITE_HIGH_BYTES = 4 << 20
 
 class Wire(Protocol):
     """One connection, as its sender sees it."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS carries it."""
+        ...
 
     def send(self, frame: Sequence[Buffer]) -> None:
         """Queue one frame (a gather list that starts with its length); dropped when the connection is
@@ -82,9 +91,9 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class TcpLink:
-    """Frames over TCP, with TLS where a context is given."""
+    """Frames over TCP, over TLS where an identity is given: its newest certificate for each connection."""
 
-    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
         self._address = address
         self._host, self._port = split_address(address)
         self._tls = tls
@@ -95,9 +104,14 @@ class TcpLink:
 
     async def connect(self, receiver: Receiver) -> Wire:
         loop = asyncio.get_running_loop()
+        tls = self._tls
         try:
             _, wire = await loop.create_connection(
-                lambda: FrameProtocol(lambda wire: receiver), self._host, self._port, ssl=self._tls
+                lambda: FrameProtocol(lambda wire: receiver),
+                self._host,
+                self._port,
+                ssl=None if tls is None else tls.client_context,
+                server_hostname=None if tls is None else tls.peer_name or self._host,
             )
         except OSError as error:  # ssl.SSLError is one
             raise NotConnected(f"{self._address}: {error}") from error
@@ -113,9 +127,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, accept: Callable[[FrameProtocol], Receiver], *, reads_wait_for_writes: bool = False
+        self,
+        accept: Callable[[FrameProtocol], Receiver],
+        *,
+        reads_wait_for_writes: bool = False,
+        tls: Tls | None = None,
     ) -> None:
         self._accept = accept
+        self._tls = tls
         self._reads_wait_for_writes = reads_wait_for_writes
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
@@ -127,6 +146,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._reason = "closed by the peer"
 
     # --- Wire
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def send(self, frame: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -150,6 +173,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's has a class of its own
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        if self._tls is not None:
+            try:
+                self._tls.check_peer(self._transport.get_extra_info("peercert"))
+            except PeerRefused as error:
+                peer = self._transport.get_extra_info("peername")
+                _log.warning("an RPC peer is refused", peer=str(peer), reason=str(error))
+                self._transport.abort()
+                return
         self._receiver = self._accept(self)
 
     def connection_lost(self, error: Exception | None) -> None:

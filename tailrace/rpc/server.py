@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -14,10 +13,10 @@ from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import CallFailed, HelloRefused, ProtocolViolation
 from tailrace.rpc.frames import (
     ERROR,
+    FIRST_VERSION,
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     RESPONSE,
-    VERSION,
     Buffer,
     Failure,
     Frame,
@@ -30,6 +29,7 @@ from tailrace.rpc.frames import (
 )
 from tailrace.rpc.hello import KnownCluster
 from tailrace.rpc.link import FrameProtocol, Receiver, Wire
+from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
 """Answers (method, body) with (body, tail). Raises CallFailed for what the caller should know by a code."""
@@ -55,7 +55,7 @@ class RpcServer:
         clock: Clock,
         entropy: Entropy,
         known: KnownCluster | None = None,
-        secret: bytes = b"",
+        security: RpcSecurity | None = None,
         tail_handler: TailHandler | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_concurrent: int = 1024,
@@ -67,7 +67,7 @@ class RpcServer:
         self._tail_handler = tail_handler
         self._clock = clock
         self._entropy = entropy
-        self._secret = secret
+        self._security = security if security is not None else RpcSecurity()
         self._max_frame_bytes = max_frame_bytes
         self._max_concurrent = max_concurrent
         self._max_connections = max_connections
@@ -89,11 +89,16 @@ class RpcServer:
     def connections(self) -> int:
         return len(self._connections)
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections at this address. Raises OSError."""
+    async def listen(self, host: str, port: int) -> None:
+        """Accept connections at this address, over TLS where `security` has an identity. Raises OSError."""
         loop = asyncio.get_running_loop()
+        tls = self._security.tls
         self._listener = await loop.create_server(
-            lambda: FrameProtocol(self.accept, reads_wait_for_writes=True), host, port, ssl=tls
+            lambda: FrameProtocol(self.accept, reads_wait_for_writes=True, tls=tls),
+            host,
+            port,
+            ssl=None if tls is None else tls.server_context,
+            ssl_handshake_timeout=None if tls is None else self._hello_timeout_s,
         )
 
     def accept(self, wire: Wire) -> Receiver:
@@ -193,13 +198,21 @@ class _Served:
         self.is_over = False
         self.doorman: asyncio.Task[None] | None = None
         self._server = server
-        self._version = VERSION
+        self._version = FIRST_VERSION
         self._hello: hello_messages.Hello | None = None
         self._welcome: hello_messages.Welcome | None = None
+        self._secret = b""
+        self._signer: FrameSigner | None = None
+        self._verifier: FrameVerifier | None = None
 
     def reply(self, asked: Header, flags: int, body: bytes, tail: Sequence[Buffer] = ()) -> None:
-        if not self.is_over:
-            self.wire.send(encode_frame(Header(self._version, asked.correlation, "", flags), body, tail))
+        if self.is_over:
+            return
+        header = Header(self._version, asked.correlation, "", flags)
+        if self._signer is None:
+            self.wire.send(encode_frame(header, body, tail))
+        else:
+            self.wire.send(self._signer.sign(encode_frame(header, body, tail, mac_bytes=MAC_BYTES)))
 
     def fail(self, asked: Header, code: str, message: str) -> None:
         self.reply(asked, RESPONSE | ERROR, encode_body(Failure(code, message)))
@@ -213,7 +226,7 @@ class _Served:
         if self.is_over:
             return
         try:
-            taken = decode_frame(frame)
+            taken = decode_frame(frame if self._verifier is None else self._verifier.verify(frame))
             if taken.header.flags:
                 raise ProtocolViolation("an answer came to the answering side")
             if self.is_greeted and taken.header.method not in (hello_messages.HELLO, hello_messages.PROOF):
@@ -231,6 +244,17 @@ class _Served:
         if self.doorman is not None:
             self.doorman.cancel()
 
+    def _agree(self, hello: hello_messages.Hello, welcome: hello_messages.Welcome) -> None:
+        """The client has shown that it belongs here: what the two agreed on holds from the next frame on."""
+        self.is_greeted = True
+        self._version = welcome.version
+        keys = hello_messages.frame_keys(hello, welcome, self._secret)
+        if keys is not None:
+            self._signer, self._verifier = FrameSigner(keys.of_server), FrameVerifier(keys.of_client)
+        elif self._secret and not self.wire.is_encrypted:
+            _log.warning("an RPC peer speaks an older version, without a MAC on each frame; upgrade it",
+                         version=welcome.version)  # fmt: skip
+
     def _greet(self, frame: Frame) -> None:
         server = self._server
         try:
@@ -239,7 +263,13 @@ class _Served:
                     raise ProtocolViolation(f"{frame.header.method!r} came before the hello")
                 hello = decode_body(frame.body, hello_messages.Hello)
                 nonce = server._entropy.uuid().bytes
-                self._welcome = hello_messages.answer_hello(hello, server.known, server._secret, nonce)
+                self._welcome, self._secret = hello_messages.answer_hello(
+                    hello,
+                    server.known,
+                    server._security.secrets,
+                    nonce,
+                    is_encrypted=self.wire.is_encrypted,
+                )
                 self._hello = hello
                 self.reply(frame.header, RESPONSE, encode_body(self._welcome))
             elif frame.header.method == hello_messages.HELLO:  # repeated by the link
@@ -248,9 +278,8 @@ class _Served:
                 if frame.header.method != hello_messages.PROOF:
                     raise ProtocolViolation(f"{frame.header.method!r} came before the proof")
                 proof = decode_body(frame.body, hello_messages.Proof)
-                hello_messages.check_proof(self._hello, self._welcome, proof, server._secret)
-                self.is_greeted = True
-                self._version = self._welcome.version
+                hello_messages.check_proof(self._hello, self._welcome, proof, self._secret)
+                self._agree(self._hello, self._welcome)
                 self.reply(frame.header, RESPONSE, encode_body(hello_messages.Accepted()))
                 if self.doorman is not None:
                     self.doorman.cancel()

@@ -89,7 +89,7 @@ from sequencer.server import SequencerService
 from sequencer.sql.store import SqlRowStore
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.rpc import Link, Receiver, RpcServer, Wire
+from tailrace.rpc import Link, Receiver, RpcSecurity, RpcServer, Wire
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = b"golden"
@@ -306,6 +306,7 @@ class Pipe(Link):
 class PipeEnd(Wire):
     """One end."""
 
+    is_encrypted = False
     other: PipeEnd
     receiver: Receiver
 
@@ -339,7 +340,9 @@ class PipeEnd(Wire):
 async def served(sequencer: Sequencer) -> RpcServer:
     """The server's side, its nonces as in every recording."""
     service = SequencerService(sequencer)
-    return RpcServer(service.handle, clock=ManualClock(), entropy=SeededEntropy(11), secret=SECRET)
+    return RpcServer(
+        service.handle, clock=ManualClock(), entropy=SeededEntropy(11), security=RpcSecurity((SECRET,))
+    )
 
 
 def client(pipe: Pipe) -> RemoteSequencer:
@@ -348,7 +351,7 @@ def client(pipe: Pipe) -> RemoteSequencer:
         ["pipe:1"],
         clock=ManualClock(),
         entropy=SeededEntropy(12),
-        secret=SECRET,
+        security=RpcSecurity((SECRET,)),
         patience_s=0,
         link=lambda _: pipe,
     )

@@ -6,6 +6,7 @@ What version 0.1.0 wrote is in `golden/` (see `conversation.py`). A version that
 from __future__ import annotations
 
 import asyncio
+import hmac
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -222,6 +223,7 @@ class _Before:
         self.frames = frames_of(golden("rpc"))
         self.wire: Any = None
         self.asked: list[str] = []
+        self.greeting: list[Any] = []
 
     def accept(self, wire: Any) -> _Before:
         self.wire = wire
@@ -236,9 +238,24 @@ class _Before:
         old, new = decode_frame(memoryview(expected)), decode_frame(frame)
         self.asked.append(new.header.method)
         assert new.header == old.header
-        assert_extends(msgspec.msgpack.decode(new.body), msgspec.msgpack.decode(old.body), old.header.method)
         recorded = decode_frame(memoryview(answer))
-        self.wire.send(encode_frame(recorded.header, bytes(recorded.body)))
+        answered = bytes(recorded.body)
+        if new.header.method == "proof":
+            assert msgspec.msgpack.decode(new.body) == [self._proof("client")]
+        else:
+            assert_extends(
+                msgspec.msgpack.decode(new.body), msgspec.msgpack.decode(old.body), old.header.method
+            )
+        if new.header.method == "hello":
+            welcome = msgspec.msgpack.decode(answered)
+            self.greeting = [msgspec.msgpack.decode(new.body)[:5], [*welcome[:4], b""]]
+            answered = msgspec.msgpack.encode([*welcome[:4], self._proof("server")])
+        self.wire.send(encode_frame(recorded.header, answered))
+
+    def _proof(self, role: str) -> bytes:
+        """As that version made it, over the hello as it reads it: not as recorded, as the hello offers more now."""
+        said = msgspec.msgpack.encode([role, *self.greeting])
+        return hmac.digest(SECRET, said, "sha256")
 
     def lost(self, reason: str) -> None:
         return
@@ -273,20 +290,24 @@ def test_our_agent_is_served_by_the_sequencer_of_the_version_before() -> None:
 def test_a_peer_that_speaks_only_other_versions_is_told_which_we_speak() -> None:
     nonce = bytes(16)
     theirs = Hello("tailrace", [9, 10], "", 0, nonce)
-    with pytest.raises(HelloRefused, match=r"client speaks versions \[9, 10\], the server \[1\]") as refused:
-        answer_hello(theirs, KnownCluster(), SECRET, nonce)
+    with pytest.raises(
+        HelloRefused, match=r"client speaks versions \[9, 10\], the server \[1, 2\]"
+    ) as refused:
+        answer_hello(theirs, KnownCluster(), (SECRET,), nonce)
     assert refused.value.code == "version"
 
-    ours = make_hello(KnownCluster().identity, nonce)
-    welcome = answer_hello(ours, KnownCluster(), SECRET, nonce)
-    with pytest.raises(HelloRefused, match=r"server chose version 9, offered were \[1\]"):
-        check_welcome(ours, msgspec.structs.replace(welcome, version=9), SECRET)
+    ours = make_hello(KnownCluster().identity, nonce, (SECRET,))
+    welcome, _ = answer_hello(ours, KnownCluster(), (SECRET,), nonce)
+    with pytest.raises(HelloRefused, match=r"server chose version 9, offered were \[1, 2\]"):
+        check_welcome(ours, msgspec.structs.replace(welcome, version=9), (SECRET,))
 
 
 def test_a_peer_that_speaks_our_version_and_newer_ones_is_answered_in_ours() -> None:
-    theirs = Hello("tailrace", [*VERSIONS, 99], "", 0, bytes(16))
+    theirs = msgspec.structs.replace(
+        make_hello(KnownCluster().identity, bytes(16), (SECRET,)), versions=[*VERSIONS, 99]
+    )
 
-    assert answer_hello(theirs, KnownCluster(), SECRET, bytes(16)).version == max(VERSIONS)
+    assert answer_hello(theirs, KnownCluster(), (SECRET,), bytes(16))[0].version == max(VERSIONS)
 
 
 def test_a_method_that_the_other_side_does_not_have_is_an_error_that_says_so() -> None:

@@ -18,7 +18,7 @@ import msgspec
 from cache.peer import ChunkAnswer, ChunkRequest
 from sequencer.methods import METHODS
 from tailrace.clock import ManualClock, SeededEntropy
-from tailrace.rpc import KnownCluster, ProtocolViolation, RpcServer
+from tailrace.rpc import KnownCluster, ProtocolViolation, RpcSecurity, RpcServer
 from tailrace.rpc.frames import Failure, Header, decode_body, decode_frame, encode_body, encode_frame
 from tailrace.rpc.hello import Accepted, ClusterIdentity, Hello, Proof, Welcome, check_welcome, make_hello
 from tailrace.rpc.link import FrameProtocol
@@ -156,19 +156,33 @@ class _Transport(asyncio.Transport):
     abort = close
 
 
+def _hello_frame(hello: Hello) -> bytes:
+    return b"".join(encode_frame(Header(1, 0, "hello", 0), encode_body(hello)))
+
+
 class Served:
-    """An RpcServer fed with what peers may send. The first byte of an input: 0, before the hello; else after it."""
+    """An RpcServer fed with what peers may send.
+
+    The first byte of an input: 0, before the hello; 2, after one that agreed on MACs; else after one that didn't.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.answered = 0
         known = KnownCluster(ClusterIdentity("c", 1))
         self.server = RpcServer(
-            self._answer, clock=ManualClock(), entropy=SeededEntropy(1), known=known, secret=SECRET
+            self._answer,
+            clock=ManualClock(),
+            entropy=SeededEntropy(1),
+            known=known,
+            security=RpcSecurity((SECRET,)),
         )
-        hello = make_hello(ClusterIdentity("c", 1), bytes(16))
-        self.hello = b"".join(encode_frame(Header(1, 0, "hello", 0), encode_body(hello)))
-        self._hello = hello
+        newest = make_hello(ClusterIdentity("c", 1), bytes(16), (SECRET,))
+        self._hellos = {
+            True: newest,
+            False: msgspec.structs.replace(newest, versions=[1]),  # without MACs: requests are read
+        }
+        self.hello = _hello_frame(newest)
 
     async def _answer(self, method: str, body: memoryview) -> tuple[bytes, Sequence[bytes]]:
         self.answered += 1
@@ -184,9 +198,10 @@ class Served:
         transport = _Transport()
         protocol.connection_made(transport)
         if data[:1] != b"\x00":
-            self._pour(protocol, self.hello)
+            hello = self._hellos[data[:1] == b"\x02"]
+            self._pour(protocol, _hello_frame(hello))
             welcome = decode_body(decode_frame(memoryview(transport.sent)[4:]).body, Welcome)
-            proof = check_welcome(self._hello, welcome, SECRET)
+            proof, _ = check_welcome(hello, welcome, (SECRET,))
             self._pour(protocol, b"".join(encode_frame(Header(1, 1, "proof", 0), encode_body(proof))))
         before = len(transport.sent)
         if not transport.ended:
@@ -223,6 +238,7 @@ class Served:
             b"\x00" + self.hello + b"".join(encode_frame(Header(1, 1, "proof", 0), encode_body(Proof(b"x")))),
             *(b"\x01" + frame for frame in sized),
             b"\x01" + b"".join(sized[:5]),
+            *(b"\x02" + frame for frame in sized[:5]),
         ]
 
 

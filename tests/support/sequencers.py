@@ -16,7 +16,7 @@ from sequencer.server import SequencerService
 from sequencer.settings import SequencerSettings
 from sequencer.sql.store import SqlRowStore
 from tailrace.clock import ManualClock, SeededEntropy, SystemClock
-from tailrace.rpc import RpcServer
+from tailrace.rpc import RpcSecurity, RpcServer
 from tests.support.servers import PostgresServer
 
 
@@ -67,11 +67,13 @@ async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
     async with memory(settings) as opened:
         clock, entropy = SystemClock(), SeededEntropy(4)
         service = SequencerService(opened.sequencer)
-        server = RpcServer(service.handle, clock=clock, entropy=entropy, secret=b"shared")
+        server = RpcServer(service.handle, clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)))
         await server.listen("127.0.0.1", 0)
         address = f"127.0.0.1:{server.port}"
         # Without patience: the contract sees each refusal, and repeats what it wants repeated.
-        remote = _WithItsServer([address], clock=clock, entropy=entropy, secret=b"shared", patience_s=0)
+        remote = _WithItsServer(
+            [address], clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)), patience_s=0
+        )
         remote.served = opened.sequencer
         try:
             yield Opened(remote, opened.clock, opened.store)

@@ -96,6 +96,8 @@ class SimulatedLink:
 class _End:
     """One end of a connection. What it sends arrives at the other end's receiver."""
 
+    is_encrypted = False
+
     def __init__(self, link: SimulatedLink, context: Context) -> None:
         self.context = context
         self.other: _End

@@ -24,6 +24,7 @@ from tailrace.rpc import (
     LinkDown,
     ProtocolViolation,
     RpcClient,
+    RpcSecurity,
     RpcServer,
     TcpLink,
     decode_body,
@@ -60,6 +61,10 @@ class Desk:
             [b"x" * number.value, memoryview(b"y" * number.value)] if method == "chunk" else []
         )
         return encode_body(Number(number.value + 1)), tail
+
+
+def security_of(secret: bytes) -> RpcSecurity:
+    return RpcSecurity((secret,) if secret else ())
 
 
 def tcp_client(server: RpcServer, **options: object) -> RpcClient:
@@ -314,8 +319,8 @@ def test_those_that_do_not_belong_together_are_told_why(
 
     with_server(
         use,
-        {"known": KnownCluster(ours[0]), "secret": ours[1]},
-        {"known": KnownCluster(theirs[0]), "secret": theirs[1]},
+        {"known": KnownCluster(ours[0]), "security": security_of(ours[1])},
+        {"known": KnownCluster(theirs[0]), "security": security_of(theirs[1])},
     )
 
 
@@ -324,7 +329,11 @@ def test_a_client_that_knows_nothing_learns_its_cluster_from_the_hello() -> None
         await client.call("add", Number(1), Number, 5)
         assert client.known.identity == ClusterIdentity("a", 3)
 
-    with_server(use, {"known": KnownCluster(ClusterIdentity("a", 3)), "secret": b"s"}, {"secret": b"s"})
+    with_server(
+        use,
+        {"known": KnownCluster(ClusterIdentity("a", 3)), "security": security_of(b"s")},
+        {"security": security_of(b"s")},
+    )
 
 
 def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
@@ -337,7 +346,7 @@ def test_a_server_does_not_accept_a_client_that_skips_the_proof() -> None:
         assert desk.asked == []
         writer.close()
 
-    with_server(use, {"secret": b"s"})
+    with_server(use, {"security": security_of(b"s")})
 
 
 def test_who_does_not_finish_the_hello_is_let_go() -> None:

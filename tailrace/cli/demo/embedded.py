@@ -23,9 +23,10 @@ from tailrace.cli.data_folder import SECRET
 from tailrace.cli.demo import job
 from tailrace.cli.demo.ports import free_port
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.credentials import read_secrets
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
+from tailrace.rpc import RpcSecurity
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 
 READY_SECONDS = 120.0
 """On a machine with nothing else to do it takes three."""
@@ -55,8 +56,8 @@ class EmbeddedCluster:
         return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
 
     async def compact(self) -> None:
-        secret = read_secrets(self.data / SECRET)[0].encode()
-        await compact_all(str(self.objects), [self.rpc], secret)
+        security = OpenedSecurity(SecurityFiles(secret_file=self.data / SECRET)).rpc
+        await compact_all(str(self.objects), [self.rpc], security)
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
         return [str(self.objects / key) for key in keys]
@@ -65,13 +66,13 @@ class EmbeddedCluster:
         """Nothing happens to the one process."""
 
 
-async def compact_all(store_url: str, sequencers: list[str], secret: bytes = b"") -> None:
+async def compact_all(store_url: str, sequencers: list[str], security: RpcSecurity | None = None) -> None:
     """Run the Spark compactor until there is nothing left that it may compact, however young."""
     from compactor.cycle import CompactionSettings
     from compactor.job import run_compaction
     from sequencer.client import RemoteSequencer
 
-    sequencer = RemoteSequencer(sequencers, clock=SystemClock(), entropy=SystemEntropy(), secret=secret)
+    sequencer = RemoteSequencer(sequencers, clock=SystemClock(), entropy=SystemEntropy(), security=security)
     try:
         await run_compaction(store_url, sequencer, settings=CompactionSettings(min_bytes=1, min_age_ms=0))
     finally:

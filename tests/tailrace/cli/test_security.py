@@ -12,7 +12,7 @@ import pytest
 from tailrace.cli.app import main
 from tailrace.cli.data_folder import SECRET, open_data_folder
 from tailrace.cli.failures import CommandFailed
-from tailrace.cli.security import DatabasePassword, is_loopback, rpc_secret
+from tailrace.cli.security import DatabasePassword, is_loopback, open_security
 from tailrace.cli.settings import Settings
 from tailrace.clock import SeededEntropy
 from tailrace.settings import load_settings
@@ -122,15 +122,18 @@ def test_a_secret_comes_from_the_settings_or_a_file_or_serves_folder(tmp_path: P
     file.touch(0o600)
     file.write_text(LONG * 2)
 
-    assert rpc_secret(settings_of()) == b""
-    assert rpc_secret(settings_of(rpc_secret=LONG), data=tmp_path) == LONG.encode()
-    assert rpc_secret(settings_of(rpc_secret_file=str(file))) == LONG.encode() * 2
-    assert rpc_secret(settings_of(), data=tmp_path) == LONG.encode() * 2
-    with pytest.raises(CommandFailed, match="both rpc_secret and rpc_secret_file"):
-        rpc_secret(settings_of(rpc_secret=LONG, rpc_secret_file=str(file)))
+    def secrets(data: Path | None = None, **flags: object) -> tuple[bytes, ...]:
+        return open_security(settings_of(**flags), data=data).rpc.secrets
+
+    assert secrets() == ()
+    assert secrets(tmp_path, rpc_secret=LONG) == (LONG.encode(),)
+    assert secrets(rpc_secret_file=str(file)) == (LONG.encode() * 2,)
+    assert secrets(tmp_path) == (LONG.encode() * 2,)
+    with pytest.raises(CommandFailed, match="rpc_secret and rpc_secret_file were both given"):
+        secrets(rpc_secret=LONG, rpc_secret_file=str(file))
     file.write_text("hushhush")
     with pytest.raises(CommandFailed, match="has 8 characters, at least 16") as refused:
-        rpc_secret(settings_of(rpc_secret_file=str(file)))
+        secrets(rpc_secret_file=str(file))
     assert "hush" not in str(refused.value)
 
 

@@ -1,0 +1,211 @@
+"""TLS from files: a certificate, its key, the authorities that peers are checked against; replaced files are taken up.
+
+A listener keeps one context for its life, which hands each handshake on to the newest; a client asks for the newest
+at each connection. So replaced files, authorities among them, count for the next connection, without a restart.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tailrace.credentials import BadCredential, check_private
+
+_log = structlog.get_logger(__name__)
+
+
+class BadCertificate(ValueError):
+    """A file of a TLS identity can't be used; the message says which, what was seen, and what to do."""
+
+
+class PeerRefused(Exception):
+    """A peer's certificate is of the right authority and does not have the right name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: the certificate (with the chain below the authority), its key, and the authorities of peers."""
+
+    certificate: Path
+    key: Path
+    authorities: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.certificate, self.key, self.authorities) if path is not None)
+
+
+class Tls:
+    """One TLS identity, kept up to date by `refresh`.
+
+    With `authorities`, both sides show a certificate (mutual TLS). `peer_name`: what must stand in a peer's
+    certificate as a DNS name; '' for the host that a client connects to, and for any client of a server.
+
+    Raises BadCertificate when it is made; later, bad files are logged and counted, and the last good ones stay.
+    """
+
+    def __init__(
+        self,
+        purpose: str,
+        files: TlsFiles,
+        *,
+        peer_name: str = "",
+        minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    ) -> None:
+        self.purpose = purpose
+        self.peer_name = peer_name
+        self.failures = 0
+        self._files = files
+        self._minimum = minimum
+        self._seen = self._look()
+        self._current = self._load()
+        self.server_context = self._empty(ssl.PROTOCOL_TLS_SERVER, files.authorities is not None)
+        self.server_context.sni_callback = self._hand_on  # called for every handshake, with or without a name
+
+    @property
+    def client_context(self) -> ssl.SSLContext:
+        """For the next connection to a server: the newest."""
+        return self._current.client
+
+    @property
+    def expires_s(self) -> int:
+        """When the certificate in use ends, in seconds of Unix time."""
+        return self._current.expires_s
+
+    def refresh(self) -> None:
+        """Take up files that have changed."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._current = self._load()
+        except BadCertificate as error:
+            self.failures += 1
+            _log.error("TLS files have changed and can't be used; the last ones stay", purpose=self.purpose,
+                       reason=str(error))  # fmt: skip
+        else:
+            _log.info("TLS files have changed and are in use", purpose=self.purpose,
+                      expires=datetime.fromtimestamp(self.expires_s, UTC).isoformat())  # fmt: skip
+
+    def check_peer(self, certificate: Mapping[str, Any] | None) -> None:
+        """Does this client's certificate have the right name? Raises PeerRefused."""
+        if not self.peer_name:
+            return
+        names = [name for kind, name in (certificate or {}).get("subjectAltName", ()) if kind == "DNS"]
+        if self.peer_name not in names:
+            raise PeerRefused(
+                f"a certificate for {', '.join(names) or 'no DNS name'}; {self.peer_name!r} is wanted"
+            )
+
+    # --- details
+
+    def _hand_on(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current.server
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_fingerprint(path) for path in self._files.paths)
+
+    def _load(self) -> _Contexts:
+        files = self._files
+        server = self._empty(ssl.PROTOCOL_TLS_SERVER, files.authorities is not None)
+        client = self._empty(ssl.PROTOCOL_TLS_CLIENT, True)
+        try:
+            check_private(files.key)
+        except BadCredential as error:
+            raise BadCertificate(f"the key {error}") from error
+        for context in (server, client):
+            try:
+                context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
+            except OSError as error:  # ssl.SSLError is one
+                raise BadCertificate(
+                    f"certificate {str(files.certificate)!r} with key {str(files.key)!r}: {_reason(error)}"
+                ) from error
+            if files.authorities is None:
+                continue
+            try:
+                context.load_verify_locations(files.authorities)
+            except OSError as error:
+                raise BadCertificate(f"authorities {str(files.authorities)!r}: {_reason(error)}") from error
+        return _Contexts(server, client, expiry_s(files.certificate))
+
+    def _empty(self, protocol: int, is_verified: bool) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = self._minimum
+        context.options |= ssl.OP_NO_TICKET  # a resumed session would not meet the newest authorities
+        context.num_tickets = 0
+        if protocol == ssl.PROTOCOL_TLS_SERVER:
+            context.verify_mode = ssl.CERT_REQUIRED if is_verified else ssl.CERT_NONE
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class _Contexts:
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    expires_s: int
+
+
+def expiry_s(certificate: Path) -> int:
+    """When the first certificate of a PEM file ends, in seconds of Unix time. Raises BadCertificate."""
+    try:
+        text = certificate.read_text("ascii")
+        begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+        first = text[text.index(begin) : text.index(end) + len(end)]
+        return _not_after(memoryview(ssl.PEM_cert_to_DER_cert(first)))
+    except (OSError, ValueError, IndexError) as error:
+        raise BadCertificate(f"certificate {str(certificate)!r} can't be read: {error}") from error
+
+
+def _not_after(der: memoryview) -> int:
+    """RFC 5280: Certificate { TBSCertificate { [0] version?, serial, signature, issuer, Validity { from, to } ..."""
+    _, certificate, _ = _element(der)
+    _, fields, _ = _element(certificate)
+    tag, _, rest = _element(fields)
+    if tag == 0xA0:  # the version, which may be left out
+        _, _, rest = _element(rest)
+    for _ in range(2):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest)
+    _, _, rest = _element(validity)
+    tag, value, _ = _element(rest)
+    text = bytes(value).decode("ascii")
+    if tag == 0x17:  # UTCTime: two digits of the year, below 50 of this century
+        text = ("20" if text < "50" else "19") + text
+    return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp())
+
+
+def _element(der: memoryview) -> tuple[int, memoryview, memoryview]:
+    """Tag, value, and what follows, of the first element. Raises IndexError where it ends early."""
+    length, start = der[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[2:start], "big")
+    if start + length > len(der):
+        raise IndexError("it ends early")
+    return der[0], der[start : start + length], der[start + length :]
+
+
+def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _refuse_password() -> str:
+    raise ssl.SSLError("the key is encrypted; store it without a passphrase, readable by its owner alone")
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason.lower().replace("_", " ") if error.reason else str(error)
+    return error.strerror or str(error)
