@@ -151,6 +151,8 @@ class World:
         self._clients: dict[Client, asyncio.Task[None]] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._inputs: list[asyncio.Task[None]] = []
+        self._sound: dict[str, tuple[bytes, int]] = {}
+        """What rotten objects were."""
         self._followers: list[asyncio.Task[None]] = []
 
     # --- the Stage
@@ -481,21 +483,23 @@ class World:
 
     async def _let_rot(self, seconds: float) -> None:
         """A bit of some objects is another one for a while; then they are as they were (from a second region, say)."""
-        objects = self.objects._objects
+        objects, sound = self.objects._objects, self._sound
         keys = [key for key in objects if not any(part in key for part in NAMED_BY_NO_ROW)]
-        rotten: dict[str, tuple[bytes, int]] = {}
+        mine: list[str] = []
         for _ in range(min(len(keys), 1 + self.luck.below(8))):
             key = self._some(keys)
-            rotten[key] = rotten.get(key, objects[key])
-            data, modified_ms = objects[key]
-            at = self.luck.below(len(data))
-            objects[key] = (
-                data[:at] + bytes([data[at] ^ (1 << self.luck.below(8))]) + data[at + 1 :],
-                modified_ms,
-            )
+            if key in sound:
+                continue
+            data, modified_ms = sound[key] = objects[key]
+            mine.append(key)
+            at, bit = self.luck.below(len(data)), 1 << self.luck.below(8)
+            objects[key] = (data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], modified_ms)
             self.note(f"{key} rots at {at}")
         await self.clock.sleep(seconds)
-        objects.update((key, was) for key, was in rotten.items() if key in objects)
+        for key in mine:
+            was = sound.pop(key)
+            if key in objects:
+                objects[key] = was
 
     async def _stop_for_a_while(self, process: SimulatedProcess, most_s: float, least_s: float = 0.2) -> None:
         self.note(f"{process.name} stops")
