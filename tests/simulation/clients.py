@@ -72,6 +72,8 @@ class Stage(Protocol):
     is_calm: bool
     is_input_over: bool
     """No client writes any more to what others read to process it."""
+    may_refuse: bool
+    """Something goes wrong that may have producers refused; they try again."""
     names: LogNames
 
     def entropy(self, name: str) -> Entropy: ...
@@ -284,6 +286,8 @@ class Producer(Client):
             row = rows.get((batch.log.topic_id, batch.partition)) or rows[batch.log.topic, batch.partition]
             code = ErrorCode(row.error_code)
             batch.refusal = None
+            if code not in (ErrorCode.NONE, *REFUSED, *GONE) and not self.stage.may_refuse:
+                self.stage.violated(f"{batch.records[0]} refused, {code.name}, for another's poison")
             if code is ErrorCode.NONE:
                 self._acked(batch, row.base_offset)
             elif code in REFUSED or (code in GONE and not batch.is_doubtful):

@@ -33,6 +33,9 @@ from tests.support.simulated_link import Weather
 
 T = TypeVar("T")
 
+UNFORESEEN = "unforeseen (simulated)"
+SLOWEST_WRITE_S = 4.0
+"""Longer than the committer's lease."""
 KAFKA_PORT, PEER_PORT, SEQUENCER_PORT = 9092, 9093, 9094
 
 
@@ -49,7 +52,10 @@ class SimulatedRows:
         self._luck = entropy
         self._identity: Identity | None = None
         self.failing = 0.0
+        self.unforeseen = 0.0
+        """The chance that a call raises what no interface promises: a bug in a driver, memory that is out."""
         self.slow_reads = 0.0
+        self.slow_writes = 0.0
         self.max_write_s = 0.02
         self.max_load_s = 0.01
         self.watch: Callable[[Changes], None] = lambda changes: None
@@ -64,18 +70,49 @@ class SimulatedRows:
         await self._outside(self._write(changes, committer_epoch))
 
     async def _write(self, changes: Changes, committer_epoch: int) -> None:
-        await self._clock.sleep(0.001 + self.max_write_s * self._luck.fraction())
+        is_slow = self.slow_writes and self._luck.fraction() < self.slow_writes
+        most = SLOWEST_WRITE_S if is_slow else self.max_write_s
+        await self._clock.sleep(0.001 + most * self._luck.fraction())
         luck = self._luck.fraction()
         if luck < self.failing / 2:
             raise SequencerUnavailable("the write failed before it took effect (simulated)")
+        self._be_surprising()
         await self.inner.write(changes, committer_epoch)
         self.watch(changes)
+        self._be_surprising()
         if luck < self.failing:
             raise SequencerUnavailable("the write failed after it took effect (simulated)")
 
+    def _be_surprising(self) -> None:
+        if self.unforeseen and self._luck.fraction() < self.unforeseen:
+            raise RuntimeError(UNFORESEEN)
+
     async def load(self) -> dict[type[Row], list[Row]]:
-        await self._clock.sleep(self.max_load_s * self._luck.fraction())
+        await self._clock.sleep(self.max_load_s * (0.7 + 0.3 * self._luck.fraction()))
+        self._be_surprising()
         return await self.inner.load()
+
+    async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
+        await self._ask_for_lease()
+        epoch = await self.inner.take_committer_lease(holder, address, lease_ms)
+        await self._ask_for_lease()
+        return epoch
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        await self._ask_for_lease()
+        is_held = await self.inner.renew_committer_lease(epoch, lease_ms)
+        await self._ask_for_lease()
+        return is_held
+
+    async def _ask_for_lease(self) -> None:
+        await self._clock.sleep(0.005 * self._luck.fraction())
+        self._be_surprising()
+        if self.failing and self._luck.fraction() < self.failing / 2:
+            raise SequencerUnavailable("the database did not answer (simulated)")
+
+    async def now_ms(self) -> int:
+        self._be_surprising()
+        return await self.inner.now_ms()
 
     async def runs_from(self, *query: Any) -> list[Run]:
         await self._read()
@@ -96,6 +133,7 @@ class SimulatedRows:
         return getattr(self.inner, name)
 
     async def _read(self) -> None:
+        self._be_surprising()
         if self.slow_reads and self._luck.fraction() < self.slow_reads:
             await self._clock.sleep(0.02 * self._luck.fraction())
 
@@ -395,8 +433,7 @@ class Cluster:
         """No more faults."""
         self.plan = plan
         self.begin_stutter(0.0)
-        self.rows.failing = 0.0
-        self.rows.max_load_s = 0.01
+        self.rows.failing = self.rows.unforeseen = self.rows.slow_writes = 0.0
         for store in self.stores:
             store.plan = plan
             store.outage.end()

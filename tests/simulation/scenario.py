@@ -7,6 +7,7 @@ faster.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
@@ -80,6 +81,26 @@ MISFORTUNES = (
     "a topic is made again",
 )
 
+ONLY_POISON: dict[str, Any] = {
+    "poisoners": 1,
+    "is_only_poisoned": True,
+    "is_on_sqlite": False,
+    "makes_again": False,
+    "misfortunes": (),
+    "plan": CALM,
+    "loss": 0.0,
+    "repetition": 0.0,
+    "cut": 0.0,
+    "max_delay_s": 0.003,
+    "peer_delay_s": 0.003,
+    "failing_writes": 0.0,
+    "slow_loads_s": 0.0,
+    "slow_writes": 0.0,
+    "unforeseen": 0.0,
+    "stutter": 0.0,
+}
+"""Nothing that could have anybody but the poisoners refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -113,12 +134,20 @@ class Scenario:
     slow_reads: float = 0.0
     failing_writes: float = 0.02
     slow_loads_s: float = 0.0
-    """A new committer reads the state for up to so long; its lease is 1.5 s."""
+    """A new committer reads the state for up to so long, to the end of the run; its lease is 1.5 s."""
+    slow_writes: float = 0.0
+    """The chance that a transaction of the database takes up to 4 s."""
+    unforeseen: float = 0.0
+    """The chance that a call of the database raises what nobody foresaw."""
+    poisoners: int = 0
+    """Clients whose every change is one that the database refuses."""
     stutter: float = 0.0
     """The chance that a process of the product's pauses before a step: between a look and what is done upon it."""
     has_low_bounds: bool = False
     """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages."""
     wall_errors_ms: int = 0
+    is_only_poisoned: bool = False
+    """Nothing else goes wrong, so that no producer is refused anything."""
     trouble_s: float = 6.0
     misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
 
@@ -170,6 +199,9 @@ def draw(luck: Entropy) -> Scenario:
         slow_reads=0.3 if maybe(0.3) else 0.0,
         failing_writes=0.04 * luck.fraction() if is_bad else 0.0,
         slow_loads_s=3.0 if is_bad and maybe(0.15) else 0.0,
+        slow_writes=0.05 if is_bad and maybe(0.15) else 0.0,
+        unforeseen=0.02 * luck.fraction() if is_bad and maybe(0.15) else 0.0,
+        poisoners=maybe(0.1) + 0,
         stutter=0.002 * luck.fraction() ** 2 if is_bad and maybe(0.2) else 0.0,
         has_low_bounds=maybe(0.15),
         wall_errors_ms=3_000 if maybe(0.3) else 0,
@@ -178,4 +210,4 @@ def draw(luck: Entropy) -> Scenario:
     )
     if not drawn.plain_producers and not drawn.idempotent_producers and not drawn.transactional_producers:
         drawn = replace(drawn, idempotent_producers=1)  # somebody has to write
-    return drawn
+    return replace(drawn, **ONLY_POISON) if drawn.poisoners and not is_bad else drawn
