@@ -5,6 +5,10 @@ upload); the heads go through one small staging buffer, which all connections of
 buffer, fills it and tells so in one go. Requests of a connection are taken one after another, as Kafka does; a
 produce request is *admitted* in order and its answer comes later, so that several can be in flight.
 
+Every frame is charged to the memory budget before it gets its buffer, whatever its size, and is charged nothing before
+its first bytes are there. While the budget has no room, the connection is not read. Whoever slows the others down then
+is let go (`staleness`): a request that does not come in, answers that are not taken, a request that waits for too long.
+
 What a client does not read costs little: its next request waits until most of what was answered has left.
 """
 
@@ -20,17 +24,28 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.memory_budget import MemoryBudget
+from agent.memory_budget import Claim, MemoryBudget
 from tailrace.object_store.api import Buffer
 
 STAGING_BYTES = 16 * 1024
-UNBUDGETED_BYTES = 64 * 1024
-"""Frames up to this size are allocated without asking the budget; they are accounted all the same."""
+FIRST_BYTES = 4 * 1024
+"""What must have come of a frame (all of a shorter one) before it is charged and gets its buffer."""
+REQUEST_BYTES = 6 * 1024
+"""What a request costs beside its frame: tasks, futures and rows, as measured for a produce request of one batch."""
+DECODED_FACTOR = 16
+"""What a byte of a request other than Produce costs: such requests are decoded into objects. Records are not."""
+CONTENDED_READ_BYTES = 1024
+"""What is read at once while somebody waits for memory: it may have to be kept."""
 MAX_QUEUED_FRAMES = 16
 WRITE_BUFFER_BYTES = 256 * 1024
 """Above this, what was written and is not yet taken by the socket counts as unsent."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
-"""Above this, no further request of the connection is handled."""
+"""Above this, no further request of the connection is handled; above nothing while the memory budget is exceeded."""
+PRESSED_SECONDS = 5.0
+PRESSED_BYTES_PER_SECOND = 1024 * 1024
+"""While others wait for memory, a request must come in and answers must be taken at this pace, after these seconds."""
+ADMISSION_SECONDS = 30.0
+"""A request that has waited so long for memory is given up: its client has given it up, too."""
 
 log = structlog.get_logger("agent.connection")
 
@@ -50,6 +65,21 @@ class Dispatch(Protocol):
     """Decodes and handles one frame. Must not raise for anything a client can send."""
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """Who waits for memory now: requests that can't be read, answers that can't be made."""
+
+    requests: bool = False
+    answers: bool = False
+
+
+NOT_PRESSED = Pressed()
+
+
+def _patience(size: int) -> float:
+    return PRESSED_SECONDS + size / PRESSED_BYTES_PER_SECOND
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -75,7 +105,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     ) -> None:
         self._dispatch = dispatch
         self._budget = budget
-        self._max_frame_bytes = max_frame_bytes
+        self._max_frame_bytes = min(max_frame_bytes, budget.largest - REQUEST_BYTES)
+        self._max_decoded_bytes = min(max_frame_bytes, (budget.largest - REQUEST_BYTES) // DECODED_FACTOR)
         self._max_inflight = max_inflight
         self._on_close = on_close
         self._monotonic = monotonic
@@ -83,22 +114,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._rest = b""
         self._frame: bytearray | None = None
         self._filled = 0
-        self._frames: deque[bytearray] = deque()
+        self._charge = 0
+        self._frames: deque[tuple[bytearray, int]] = deque()
         self._wake = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._replies: asyncio.Queue[Reply | None] = asyncio.Queue(max_inflight)
         self._unsent_bytes = 0
+        self._counted_bytes = 0
         self._has_sent = asyncio.Event()
         self._held: deque[Callable[[], None]] = deque()
         self._is_handling = False
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self._waits_for_budget: asyncio.Task[None] | None = None
+        self._claim: Claim | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
         self._draining = False
         self.last_active = monotonic()
+        self._frame_began = self._claimed_at = self._unsent_since = self.last_active
         self._write_progress = (0, self.last_active)
         self.peer_host = "?"
         self.client_software = ""
@@ -123,6 +157,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return memoryview(self._frame)[self._filled :]
         rest = len(self._rest)
         self._staging[:rest] = self._rest
+        if self._budget.is_contended:
+            return memoryview(self._staging)[rest : rest + CONTENDED_READ_BYTES]
         return memoryview(self._staging)[rest:]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -143,15 +179,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable.set()
         for task in self._tasks:
             task.cancel()
-        if self._waits_for_budget is not None:
-            self._waits_for_budget.cancel()
+        if self._claim is not None:
+            self._budget.withdraw(self._claim)
+            self._claim = None
         if self._frame is not None:
-            self._budget.give(len(self._frame))
+            self._budget.give(self._charge)
             self._frame = None
         while self._frames:
-            self._budget.give(len(self._frames.popleft()))
+            self._budget.give(self._frames.popleft()[1])
         while self._held:
             self._held.popleft()()
+        self._keep_rest(b"")
+        self._budget.count(-self._counted_bytes)
         self._on_close(self)
 
     def pause_writing(self) -> None:
@@ -162,62 +201,74 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # --- bytes to frames ------------------------------------------------------------------------------
 
-    def _take_frames(self, data: memoryview) -> None:
-        """Take the frames out of received bytes; what can't be taken yet is kept in `_rest`."""
+    def _take_frames(self, data: memoryview, granted: int = 0) -> None:
+        """Take the frames out of received bytes; what can't be taken yet is kept in `_rest`.
+
+        Args:
+            granted: what is charged already, for the first of them.
+        """
         position = 0
-        while len(data) - position >= 4:
+        while (there := len(data) - position - 4) >= 0:
             size = int.from_bytes(data[position : position + 4], "big", signed=True)
             if not 0 < size <= self._max_frame_bytes:
-                self._refuse_size(size)
-                return
-            if not self._allocate(size):
+                self._refuse_size(size, self._max_frame_bytes)
                 break
-            position += 4
-            assert self._frame is not None
-            taken = min(size, len(data) - position)
-            self._frame[:taken] = data[position : position + taken]
-            self._filled = taken
-            position += taken
+            if there < size and there < FIRST_BYTES:
+                break
+            start = position + 4
+            charge = size + REQUEST_BYTES
+            if there < 2 or data[start] or data[start + 1]:  # not API 0: Produce
+                if size > self._max_decoded_bytes:
+                    self._refuse_size(size, self._max_decoded_bytes)
+                    break
+                charge = size * DECODED_FACTOR + REQUEST_BYTES
+            if granted:
+                assert granted == charge, "what was granted is for this frame"
+                granted = 0
+            elif not self._budget.try_take(charge):
+                self._pause()
+                self._claimed_at = self.last_active
+                self._claim = self._budget.claim(charge, self._admitted)
+                break
+            self._charge = charge
+            self._frame = frame = bytearray(size)
+            self._filled = taken = min(size, there)
+            frame[:taken] = data[start : start + taken]
+            position = start + taken
             if taken < size:
+                self._frame_began = self.last_active
                 break
             self._frame_is_whole()
-        self._rest = bytes(data[position:])
+        self._keep_rest(bytes(data[position:]))
 
-    def _allocate(self, size: int) -> bool:
-        """Give the next frame its buffer; False if that must wait (then reading is paused)."""
-        if size > UNBUDGETED_BYTES and not self._budget.try_take(size):
-            self._pause()
-            if self._waits_for_budget is None:
-                self._waits_for_budget = asyncio.get_running_loop().create_task(self._wait_for_budget(size))
-            return False
-        if size <= UNBUDGETED_BYTES:
-            self._budget.used += size
-        self._frame = bytearray(size)
-        self._filled = 0
-        return True
+    def _keep_rest(self, rest: bytes) -> None:
+        if rest or self._rest:
+            if not self._rest:
+                self._frame_began = self.last_active
+            self._budget.count(len(rest) - len(self._rest))
+            self._rest = rest
 
-    async def _wait_for_budget(self, size: int) -> None:
-        await self._budget.take(size)
-        self._budget.give(size)
-        self._waits_for_budget = None
-        if not self._closing:
-            self._take_frames(memoryview(self._rest))
-            self._maybe_resume()
+    def _admitted(self) -> None:
+        """The frame that waited for memory has it."""
+        assert self._claim is not None
+        granted, self._claim = self._claim.size, None
+        self.last_active = self._frame_began = self._monotonic()
+        self._take_frames(memoryview(self._rest), granted)
+        self._maybe_resume()
 
     def _frame_is_whole(self) -> None:
         assert self._frame is not None
-        self._frames.append(self._frame)
+        self._frames.append((self._frame, self._charge))
         self._frame = None
         self._filled = 0
         self._wake.set()
         if len(self._frames) >= MAX_QUEUED_FRAMES:
             self._pause()
 
-    def _refuse_size(self, size: int) -> None:
+    def _refuse_size(self, size: int, most: int) -> None:
         log.warning(
-            "closed a connection: frame size out of bounds",
-            peer=self.peer_host, size=size, max_request_bytes=self._max_frame_bytes,
-        )  # fmt: skip
+            "closed a connection: frame size out of bounds", peer=self.peer_host, size=size, allowed=most
+        )
         self.close()
 
     def _pause(self) -> None:
@@ -229,7 +280,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if (
             self._paused
             and not self._closing
-            and self._waits_for_budget is None
+            and self._claim is None
             and len(self._frames) < MAX_QUEUED_FRAMES
             and not self._draining
         ):
@@ -247,27 +298,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            if self._unsent_bytes > MAX_UNSENT_BYTES:
+            if self._unsent_bytes > (0 if self._budget.is_over else MAX_UNSENT_BYTES):
                 self._has_sent.clear()
                 await self._has_sent.wait()
                 continue
-            frame = self._frames.popleft()
-            size = len(frame)
+            frame, charge = self._frames.popleft()
             self._is_handling = True
             try:
                 reply = await self._dispatch(memoryview(frame), self)
             except BaseException:
-                self._budget.give(size)
+                self._budget.give(charge)
                 raise
             self._is_handling = False
             if reply.on_sent is not None:
                 self._held.append(reply.on_sent)
-            if reply.parts:
-                self._unsent_bytes += sum(map(len, reply.parts))
+            self._count_unsent(reply)
             if reply.later is None:
-                self._budget.give(size)
+                self._budget.give(charge)
             else:  # its bytes stay in the active buffer, whatever becomes of the connection
-                reply.later.add_done_callback(partial(self._give_back, size))
+                reply.later.add_done_callback(partial(self._give_back, charge))
             del frame
             await self._replies.put(reply)
             self._maybe_resume()
@@ -290,16 +339,36 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     await self._writable.wait()
             self.last_active = self._monotonic()
             if reply.parts:
-                self._unsent_bytes -= sum(map(len, reply.parts))
-                self._has_sent.set()
+                self._count_sent(reply.parts, is_counted=reply.on_sent is None)
             if reply.on_sent is not None:
                 self._held.popleft()()
             if reply.close:
                 break
         self.close()
 
-    def _give_back(self, size: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
-        self._budget.give(size)
+    def _count_unsent(self, reply: Reply) -> None:
+        """What is answered stays in memory until it is taken. Records of a fetch are counted by their own budget."""
+        if not reply.parts:
+            return
+        size = sum(map(len, reply.parts))
+        if not self._unsent_bytes:
+            self._unsent_since = self._monotonic()
+        self._unsent_bytes += size
+        if reply.on_sent is None:
+            self._counted_bytes += size
+            self._budget.count(size)
+
+    def _count_sent(self, parts: Sequence[Buffer], *, is_counted: bool) -> None:
+        size = sum(map(len, parts))
+        self._unsent_since = self.last_active
+        self._unsent_bytes -= size
+        if is_counted:
+            self._counted_bytes -= size
+            self._budget.count(-size)
+        self._has_sent.set()
+
+    def _give_back(self, charge: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
+        self._budget.give(charge)
         if not answered.cancelled():
             answered.exception()
 
@@ -329,18 +398,30 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether no request is being read or answered."""
         return not self._frames and self._frame is None and self._replies.empty() and not self._is_handling
 
-    def staleness(self, idle_seconds: float, stalled_seconds: float) -> str | None:
-        """Why this connection should be closed now, if it should: it is idle for too long, or its client neither
-        ends the frame that it began nor takes what it was answered. Asked every few seconds."""
+    def staleness(
+        self, idle_seconds: float, stalled_seconds: float, pressed: Pressed = NOT_PRESSED
+    ) -> str | None:
+        """Why this connection should be closed now, if it should: it is idle for too long, its client neither ends the
+        request that it began nor takes what it was answered, or does so too slowly while others wait for memory.
+        Asked every few seconds, and every second while somebody waits."""
         now = self._monotonic()
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if not unsent or unsent != self._write_progress[0]:
             self._write_progress = (unsent, now)
         elif now - self._write_progress[1] >= stalled_seconds:
             return "answers are not taken"
+        is_in_the_way = (pressed.answers and self._held) or (pressed.requests and self._counted_bytes)
+        if is_in_the_way and now - self._unsent_since >= _patience(self._unsent_bytes):
+            return "answers are taken too slowly"
+        if self._claim is not None and now - self._claimed_at >= ADMISSION_SECONDS:
+            return "no memory for its request"
         quiet = now - self.last_active
-        if self._frame is not None and not self._paused and quiet >= stalled_seconds:
-            return "a request does not end"
+        if not self._paused:
+            if quiet >= stalled_seconds and (self._frame is not None or self._rest):
+                return "a request does not end"
+            is_in_the_way = pressed.requests and self._frame is not None
+            if is_in_the_way and now - self._frame_began >= _patience(len(self._frame or b"")):
+                return "a request comes too slowly"
         if quiet >= idle_seconds and self.is_idle:
             return "idle"
         return None

@@ -1,62 +1,136 @@
-"""The bound of all bytes that were received and are not flushed yet.
+"""The bound of all bytes that were read from clients' sockets and are not answered yet, with what they cost as objects.
 
-Small frames are let through unasked (they are bounded by the connections' staging buffers); a large one waits for
-its share before a byte of it is allocated, so a declared size costs its sender, not us.
+A frame is charged before it gets a buffer of its own, and a frame whose first bytes have not come is charged nothing: a
+declared size costs its sender, not us. What is there already when it is counted (the first bytes of a frame, answers
+that are not taken) is counted without asking: a sixteenth of the limit is kept free for it, and more of it leaves less
+for frames.
+
+Small and large charges wait in queues of their own, each served in order of arrival. An eighth of the limit is for
+small ones alone, so that one large request that waits, or many that are on their way, don't stop heartbeats; and while
+a large one waits small ones get no more than that eighth, so that what is given back adds up for the large one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Callable
+
+SMALL_BYTES = 72 * 1024
+"""The largest small charge: a produce request of 64 KiB with its objects."""
+SMALL_PART = 8
+"""One part in so many is for small charges alone."""
+COUNTED_PART = 16
+"""One part in so many is for what is counted unasked."""
+
+
+class Claim:
+    """A charge that waits for its turn, until `granted` is called or it is withdrawn."""
+
+    __slots__ = ("granted", "is_granted", "size")
+
+    def __init__(self, size: int, granted: Callable[[], None]) -> None:
+        self.size = size
+        self.granted = granted
+        self.is_granted = False
 
 
 class MemoryBudget:
-    """Bytes to share. Waiters are served in order of arrival.
+    """Bytes to share. Owned by one event loop and never used from elsewhere.
 
-    Owned by one event loop; `take` and `give` are never called from elsewhere.
+    `used` is what is charged and counted now; `is_contended` whether somebody waits.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.is_contended = False
+        self._for_charges = limit - limit // COUNTED_PART
+        self._for_small = limit // SMALL_PART
+        self._small_used = 0
+        self._small: OrderedDict[Claim, None] = OrderedDict()
+        self._large: OrderedDict[Claim, None] = OrderedDict()
 
     @property
-    def is_tight(self) -> bool:
-        """Whether somebody waits, or less than an eighth is left."""
-        return bool(self._waiting) or self.used > self.limit - self.limit // 8
+    def largest(self) -> int:
+        """The largest charge there may be: so much less than large ones may have that what is counted fits beside."""
+        return self.limit - 2 * self._for_small
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more is used than there is: what was counted unasked came on top."""
+        return self.used > self.limit
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes if nobody waits and they are there. A size above the limit is granted alone."""
-        if self._waiting or (self.used and self.used + size > self.limit):
+        """Charge `size` bytes if nobody waits before it and they are there."""
+        if size <= SMALL_BYTES:
+            if self._small or not self._fits_small(size):
+                return False
+            self._small_used += size
+        elif self._large or not self._fits_large(size):
             return False
         self.used += size
         return True
 
-    async def take(self, size: int) -> None:
-        """Wait for `size` bytes."""
-        if self.try_take(size):
+    def claim(self, size: int, granted: Callable[[], None]) -> Claim:
+        """Wait for `size` bytes; `granted` is called by the loop once they are charged."""
+        assert size <= self.largest, f"a charge of {size} bytes; at most {self.largest} can be had"
+        claim = Claim(size, granted)
+        (self._small if size <= SMALL_BYTES else self._large)[claim] = None
+        self.is_contended = True
+        return claim
+
+    def withdraw(self, claim: Claim) -> None:
+        """Wait no more. What was charged and not yet told of is given back."""
+        if claim.is_granted:
+            claim.is_granted = False
+            self.give(claim.size)
             return
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, granted))
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self.give(size)
-            raise
+        del (self._small if claim.size <= SMALL_BYTES else self._large)[claim]
+        self._hand_over()
 
     def give(self, size: int) -> None:
-        """Give bytes back and wake whoever fits now."""
+        """Give a charge back, whole, and grant what fits now."""
         self.used -= size
-        assert self.used >= 0, "more given back than taken"
-        while self._waiting:
-            wanted, granted = self._waiting[0]
-            if granted.done():
-                self._waiting.popleft()
-                continue
-            if self.used and self.used + wanted > self.limit:
-                return
-            self._waiting.popleft()
-            self.used += wanted
-            granted.set_result(None)
+        if size <= SMALL_BYTES:
+            self._small_used -= size
+        assert self.used >= 0 and self._small_used >= 0, "more given back than taken"
+        if self.is_contended:
+            self._hand_over()
+
+    def count(self, more: int) -> None:
+        """Count bytes that are there whether they fit or not; `more` is negative when they are gone."""
+        self.used += more
+        assert self.used >= 0, "more given back than counted"
+        if more < 0 and self.is_contended:
+            self._hand_over()
+
+    def _fits_small(self, size: int) -> bool:
+        if self._large and self._small_used + size > self._for_small:
+            return False
+        return self.used + size <= self._for_charges
+
+    def _fits_large(self, size: int) -> bool:
+        large = self.used - self._small_used
+        return large + size <= self._for_charges - self._for_small and self.used + size <= self._for_charges
+
+    def _hand_over(self) -> None:
+        """Grant in order of arrival, charged here and now: nobody can come in between."""
+        while self._large and self._fits_large((claim := next(iter(self._large))).size):
+            del self._large[claim]
+            self._grant(claim)
+        while self._small and self._fits_small((claim := next(iter(self._small))).size):
+            del self._small[claim]
+            self._small_used += claim.size
+            self._grant(claim)
+        self.is_contended = bool(self._small or self._large)
+
+    def _grant(self, claim: Claim) -> None:
+        self.used += claim.size
+        claim.is_granted = True
+        asyncio.get_running_loop().call_soon(self._tell, claim)
+
+    def _tell(self, claim: Claim) -> None:
+        if claim.is_granted:
+            claim.is_granted = False
+            claim.granted()

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from agent.connection import STAGING_BYTES, KafkaConnection
+from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Pressed
 from agent.dispatch import Dispatcher
 from agent.fetch.memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
@@ -71,6 +71,7 @@ log = structlog.get_logger("agent.server")
 
 DECODING_THREADS = 2
 LISTEN_BACKLOG = 1024
+PRESSED_SWEEP_SECONDS = 1.0
 DRAIN_PART_SECONDS = 2.0
 """How long each part of a drain may take, beside the answering of what was read (`drain_ms`)."""
 DRAIN_CUT_SECONDS = 0.2
@@ -139,8 +140,8 @@ class Agent:
         self._executor = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._budget = MemoryBudget(settings.memory_budget_bytes)
         self._staging = bytearray(STAGING_BYTES)
-        self._fetch_memory = FetchMemory(settings.fetch_memory_bytes)
-        self._connections: set[KafkaConnection] = set()
+        self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
+        self._connections: dict[KafkaConnection, None] = {}
         self._listener: asyncio.Server | None = None
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -409,28 +410,41 @@ class Agent:
             self._budget,
             max_frame_bytes=self._settings.max_request_bytes,
             max_inflight=self._settings.max_inflight_requests,
-            on_close=self._connections.discard,
+            on_close=lambda closed: self._connections.pop(closed, None),
             monotonic=self._clock.monotonic,
             staging=self._staging,
         )
-        self._connections.add(connection)
+        self._connections[connection] = None
         if len(self._connections) > self._settings.max_connections:
+            self.telemetry.connections_closed.labels("max_connections").inc()
             log.warning("refused a connection", max_connections=self._settings.max_connections)
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection
 
     async def _sweep_connections(self) -> None:
-        """Close what is idle or stuck for too long."""
+        """Close what is idle or stuck for too long: seldom, and every second while somebody waits for memory."""
         idle = self._settings.idle_connection_ms / 1000
         stalled = self._settings.stalled_connection_ms / 1000
+        seldom = min(idle, stalled) / 4
+        due = self._clock.monotonic() + seldom
         while True:
-            await self._clock.sleep(min(idle, stalled) / 4)
+            await self._clock.sleep(min(seldom, PRESSED_SWEEP_SECONDS))
+            pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
+            now = self._clock.monotonic()
+            if now < due and pressed == NOT_PRESSED:
+                continue
+            due = now + seldom
+            closed: dict[str, list[KafkaConnection]] = {}
             for connection in list(self._connections):
-                reason = connection.staleness(idle, stalled)
+                reason = connection.staleness(idle, stalled, pressed)
                 if reason is not None:
-                    self.telemetry.connections_closed.labels(reason).inc()
-                    log.info("closed a connection", peer=connection.peer_host, reason=reason)
+                    closed.setdefault(reason, []).append(connection)
                     connection.abort()
+            for reason, connections in closed.items():
+                self.telemetry.connections_closed.labels(reason).inc(len(connections))
+                log.info(
+                    "closed connections", reason=reason, count=len(connections), peer=connections[0].peer_host
+                )
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class AgentSettings(BaseModel):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=16 * MIB,
-        description="Bound of all received and unflushed bytes; above it reading stops.",
+        description="Bound of all that was read from clients and is not answered; above it reading stops.",
     )
     max_request_bytes: int = Field(
         100 * MIB, ge=1024, le=1024 * MIB, description="Largest request frame (socket.request.max.bytes)."

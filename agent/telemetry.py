@@ -25,6 +25,10 @@ class AgentTelemetry:
         self.fetch_failures = self._counter(
             "fetch_failures", "Partitions that could not be read for a fetch, by Kafka error.", "error"
         )
+        self.deferred_fetches = self._counter(
+            "deferred_fetches",
+            "Fetches answered without records as others' answers take all memory for them.",
+        )
         self.bad_requests = self._counter("bad_requests", "Frames that could not be read, by kind.", "kind")
         self.connections_closed = self._counter(
             "connections_closed", "Connections closed by the agent, by reason.", "reason"

@@ -47,6 +47,9 @@ READ_COMMITTED = 1
 MAX_PLANS = 3
 """How often a fetch is planned anew when an object was gone (compacted, collected) between plan and read."""
 
+MEMORY_WAIT_SECONDS = 5.0
+"""How long a fetch waits at least for memory; then it is answered without records, and its client asks again."""
+
 
 @dataclass(slots=True)
 class _Wanted:
@@ -144,8 +147,20 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
         left = deadline - services.clock.monotonic()
         if there >= request.min_bytes or is_cut or failed or left <= 0:
             plans += 1
-            grant = services.fetch_memory.grant(min(max_bytes, _bytes_expected(live, there)))
+            bytes_wanted = min(max_bytes, _bytes_expected(live, there))
+            first_batch = _first_batch_bytes(live, read_committed)
+            grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
+            if grant is None:
+                for each in live:
+                    each.found = None  # rows are not kept while others' answers are taken
+                patience = max(left, MEMORY_WAIT_SECONDS)
+                grant = await services.fetch_memory.grant(bytes_wanted, patience, first_batch)
+                if grant is None:
+                    services.telemetry.deferred_fetches.inc()
+                    return None
             try:
+                if any(each.found is None for each in live):
+                    await _find(services, live, max_bytes)
                 if await _read(services, live, grant.bytes, read_committed, is_last_plan=plans >= MAX_PLANS):
                     grant.resize(sum(each.read_bytes for each in live))
                     return grant
@@ -198,6 +213,21 @@ def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
         return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
     ready = sum(_run_bytes(run, wanted.wish.fetch_offset, end) for run in found.runs)
     return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
+
+
+def _first_batch_bytes(live: list[_Wanted], read_committed: bool) -> int:
+    """The bytes of the batch that must be sent whole, however little is asked for; 0 where rows don't tell."""
+    for each in live:
+        if each.is_failed or not _bytes_ready(each, read_committed):
+            continue
+        assert each.found is not None, "what is ready was found"
+        for run in each.found.runs:
+            for batch in run.batches:
+                is_before = batch.base_offset + batch.record_count <= each.wish.fetch_offset
+                if batch.verdict is Verdict.STORED and not is_before:
+                    return batch.length
+        return 0
+    return 0
 
 
 def _is_cut(wanted: _Wanted, read_committed: bool) -> bool:

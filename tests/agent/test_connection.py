@@ -6,12 +6,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from agent.connection import MAX_QUEUED_FRAMES, UNBUDGETED_BYTES, KafkaConnection, Reply
+from agent.connection import (
+    ADMISSION_SECONDS,
+    DECODED_FACTOR,
+    FIRST_BYTES,
+    MAX_QUEUED_FRAMES,
+    PRESSED_SECONDS,
+    REQUEST_BYTES,
+    KafkaConnection,
+    Pressed,
+    Reply,
+)
 from agent.memory_budget import MemoryBudget
 from tailrace.object_store.api import Buffer
 from tests.support.agents import settle
 
-LARGE = UNBUDGETED_BYTES + 1
+LARGE = 65_537
+PRODUCE = b"\0\0"
+"""What a produce request begins with: its API key."""
 
 
 class Transport(asyncio.Transport):
@@ -59,8 +71,10 @@ class Transport(asyncio.Transport):
 class Line:
     """A connection with its transport, its budget, and a dispatcher that echoes, defers or fails by the frame."""
 
-    def __init__(self, budget: int = 1 << 20, max_frame: int = 200_000, max_inflight: int = 64) -> None:
-        self.budget = MemoryBudget(budget)
+    def __init__(
+        self, budget: int | MemoryBudget = 8 << 20, max_frame: int = 200_000, max_inflight: int = 64
+    ) -> None:
+        self.budget = MemoryBudget(budget) if isinstance(budget, int) else budget
         self.seen: list[bytes] = []
         self.later: dict[bytes, asyncio.Future[Sequence[Buffer] | None]] = {}
         self.hold = asyncio.Event()
@@ -84,7 +98,7 @@ class Line:
         said = bytes(frame)
         self.seen.append(said)
         await self.hold.wait()
-        if said.startswith(b"later"):
+        if said.startswith((b"later", PRODUCE)):
             self.later[said] = asyncio.get_running_loop().create_future()
             return Reply(later=self.later[said])
         if said.startswith(b"close"):
@@ -99,12 +113,16 @@ class Line:
         """What the loop does with received bytes."""
         view = memoryview(data)
         while view:
-            buffer = self.connection.get_buffer(-1)
-            taken = min(len(buffer), len(view), at_once)
-            assert taken, "the connection gave an empty buffer"
-            buffer[:taken] = view[:taken]
-            self.connection.buffer_updated(taken)
-            view = view[taken:]
+            view = view[self.read(view, at_once) :]
+
+    def read(self, view: memoryview, at_once: int = 1 << 30) -> int:
+        """One read of the loop: how many bytes it took."""
+        buffer = self.connection.get_buffer(-1)
+        taken = min(len(buffer), len(view), at_once)
+        assert taken, "the connection gave an empty buffer"
+        buffer[:taken] = view[:taken]
+        self.connection.buffer_updated(taken)
+        return taken
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -159,41 +177,133 @@ def test_sizes_out_of_bounds_close_before_a_byte_is_allocated() -> None:
     run(scenario)
 
 
-def test_a_large_frame_waits_for_the_budget_and_reading_stops_meanwhile() -> None:
+def test_a_declared_size_is_charged_nothing_before_the_first_bytes_are_there() -> None:
     async def scenario() -> None:
-        line = Line(budget=LARGE + 10)
-        assert line.budget.try_take(1000)
-        line.feed(LARGE.to_bytes(4, "big"))
+        budget = MemoryBudget(16 << 20)
+        lines = [Line(budget, max_frame=10 << 20) for _ in range(100)]
+        for line in lines:
+            line.feed((10 << 20).to_bytes(4, "big"))
+        assert budget.used == 400, "the bytes that came"
+        lines[0].feed(PRODUCE + bytes(FIRST_BYTES - 2))
+        assert budget.used == 396 + (10 << 20) + REQUEST_BYTES
+        for line in lines:
+            line.connection.abort()
         await settle()
-        assert line.transport.is_paused
-        line.budget.give(1000)
+        assert budget.used == 0
+
+    run(scenario)
+
+
+def test_a_frame_waits_for_the_budget_whatever_its_size_and_reading_stops_meanwhile() -> None:
+    async def scenario() -> None:
+        for size in (100, LARGE):
+            line = Line()
+            body = PRODUCE + b"x" * (size - 2)
+            assert line.budget.try_take(line.budget.largest)
+            line.budget.count(line.budget.limit - line.budget.used)
+            line.feed(framed(body)[: FIRST_BYTES + 4])
+            await settle()
+            assert line.transport.is_paused and line.budget.is_contended
+            line.budget.count(-line.budget.limit // 4)
+            await settle()
+            assert not line.transport.is_paused
+            assert line.budget.used == line.budget.largest + size + REQUEST_BYTES
+            line.feed(framed(body)[FIRST_BYTES + 4 :])
+            await settle()
+            assert line.seen == [body]
+            line.later[body].set_result([b"stored"])
+            await settle()
+            assert line.budget.used == line.budget.largest
+
+    run(scenario)
+
+
+def test_many_connections_with_many_requests_in_flight_stay_within_the_budget_and_all_are_served() -> None:
+    async def scenario() -> None:
+        budget = MemoryBudget(16 << 20)
+        lines = [Line(budget) for _ in range(40)]
+        sent = memoryview(framed(*[PRODUCE + b"%02d" % number + b"x" * 60_000 for number in range(64)]))
+        fed = [0] * len(lines)
+        answered = 0
+        while answered < 40 * 64:
+            for number, line in enumerate(lines):
+                while fed[number] < len(sent) and not line.transport.is_paused:
+                    fed[number] += line.read(sent[fed[number] :])
+                assert budget.used <= budget.limit
+            await settle(3)
+            for line in lines:
+                while line.later:
+                    line.later.popitem()[1].set_result([b"stored"])
+            await settle(3)
+            answered = sum(len(line.transport.sent) for line in lines)
+        assert budget.used == 0
+
+    run(scenario)
+
+
+def test_requests_that_are_decoded_into_objects_are_charged_for_them() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.hold.clear()
+        line.feed(framed(b"\0\3" + b"x" * 998))
+        assert line.budget.used == 1000 * DECODED_FACTOR + REQUEST_BYTES
+        line.feed(
+            (line.budget.largest // DECODED_FACTOR + 1).to_bytes(4, "big") + bytes(FIRST_BYTES - 1) + b"x"
+        )
+        line.connection.abort()
         await settle()
-        assert not line.transport.is_paused
-        assert line.budget.used == LARGE
-        line.feed(b"x" * LARGE)
+
+        refused = Line(max_frame=8 << 20)
+        refused.feed(
+            (refused.budget.largest // DECODED_FACTOR).to_bytes(4, "big") + b"\0\3" + bytes(FIRST_BYTES)
+        )
         await settle()
-        assert line.seen == [b"x" * LARGE]
-        assert line.budget.used == 0
+        assert refused.transport.closed and refused.budget.used == 0
 
     run(scenario)
 
 
 def test_a_connection_lost_gives_its_bytes_back() -> None:
     async def scenario() -> None:
-        line, waiting = Line(budget=LARGE + 10), Line()
-        line.feed(framed(b"later 1") + LARGE.to_bytes(4, "big") + b"part")
-        waiting.connection._budget = line.budget
-        waiting.feed(LARGE.to_bytes(4, "big"))
+        line = Line()
+        waiting = Line(line.budget)
+        line.feed(framed(b"later 1") + framed(PRODUCE + bytes(LARGE))[: FIRST_BYTES + 4])
+        left = line.budget.limit - line.budget.used
+        line.budget.count(left)
+        waiting.feed(framed(b"waits"))
         await settle()
-        assert line.budget.used == LARGE + 7
+        assert line.budget.is_contended
         waiting.connection.abort()
         line.connection.abort()
         await settle()
-        assert line.budget.used == 7  # the deferred one's bytes are still in the active buffer
+        line.budget.count(-left)
+        charge = 7 * DECODED_FACTOR + REQUEST_BYTES
+        assert line.budget.used == charge  # the deferred one's bytes are still in the active buffer
         line.later[b"later 1"].set_result([b"stored"])
         await settle()
         assert line.budget.used == 0
         assert line.transport.sent == []
+
+    run(scenario)
+
+
+def test_answers_that_are_not_taken_are_counted_and_no_more_are_made_while_the_budget_is_exceeded() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.connection.pause_writing()
+        line.feed(framed(b"one"))
+        await settle()
+        assert line.budget.used == 5
+        line.budget.count(line.budget.limit)
+        line.feed(framed(b"two"))
+        await settle()
+        assert line.seen == [b"one"] and line.budget.is_contended
+        line.budget.count(-line.budget.limit)
+        await settle()
+        assert line.seen == [b"one", b"two"]
+        line.connection.abort()
+        await settle()
+        assert line.budget.used == 0
 
     run(scenario)
 
@@ -339,9 +449,11 @@ def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
         await settle()
         assert staleness(waiting, 700) is None
 
-        half = Line()
-        half.feed(framed(b"x" * 1000)[:500])
-        assert [staleness(half, at) for at in (59, 60)] == [None, "a request does not end"]
+        for sent in (3, 500, 5_000):
+            half = Line()
+            half.feed(framed(b"x" * 10_000)[:sent])
+            assert [staleness(half, at) for at in (59, 60)] == [None, "a request does not end"]
+            half.connection.abort()
 
         deaf = Line()
         deaf.transport.unsent = 100
@@ -350,8 +462,46 @@ def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
         assert [staleness(deaf, at) for at in (60, 119, 120)] == [None, None, "answers are not taken"]
 
         waiting.hold.set()
-        for line in (idle, waiting, half, deaf):
+        for line in (idle, waiting, deaf):
             line.connection.abort()
+
+    run(scenario)
+
+
+def test_who_is_slow_is_let_go_while_others_wait_for_memory() -> None:
+    async def scenario() -> None:
+        def staleness(line: Line, seconds: float, **pressed: bool) -> str | None:
+            line.now = seconds
+            return line.connection.staleness(600, 60, Pressed(**pressed))
+
+        half = Line()
+        half.feed(framed(PRODUCE + bytes(100_000))[:50_000])
+        late = PRESSED_SECONDS + 1
+        assert staleness(half, late) is None
+        assert staleness(half, PRESSED_SECONDS, requests=True) is None
+        assert staleness(half, late, requests=True) == "a request comes too slowly"
+
+        for pressed, expected in (
+            ({"answers": True}, "answers are taken too slowly"),
+            ({"requests": True}, None),
+        ):
+            deaf = Line()
+            deaf.connection.pause_writing()
+            deaf.feed(framed(b"large"))
+            await settle()
+            assert staleness(deaf, PRESSED_SECONDS + 1, **pressed) is None, "3 MB at 1 MiB/s"
+            assert staleness(deaf, PRESSED_SECONDS + 4, **pressed) == expected
+            deaf.connection.abort()
+
+        waiting = Line()
+        waiting.budget.count(waiting.budget.limit)
+        waiting.feed(framed(b"x" * 1000))
+        await settle()
+        assert staleness(waiting, ADMISSION_SECONDS - 1, requests=True) is None
+        assert staleness(waiting, ADMISSION_SECONDS, requests=True) == "no memory for its request"
+        for line in (half, waiting):
+            line.connection.abort()
+        await settle()
 
     run(scenario)
 

@@ -28,7 +28,7 @@ from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.object_store.faulty import FaultPlan, FaultyStore, Operation
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
 from tests.simulation.loop import Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
-from tests.simulation.network import InOrder, Network
+from tests.simulation.network import Network
 from tests.support.simulated_link import Weather
 
 T = TypeVar("T")
@@ -215,7 +215,6 @@ class SimulatedAgent(Agent):
         self.remote = sequencer
         self.faults = store
         self._network = network
-        self._connections = cast("set[KafkaConnection]", InOrder[KafkaConnection]())
 
     async def start(self) -> None:
         self._peer_server = RpcServer(

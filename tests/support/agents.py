@@ -134,7 +134,7 @@ class AgentBench:
             stamps=Stamps(sequencer),
             reader=BatchReader(self.cache, clock, self._pool),
             tail=Tail(sequencer, clock),
-            fetch_memory=FetchMemory(256 << 20),
+            fetch_memory=FetchMemory(256 << 20, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             groups=GroupCoordinator(
                 sequencer,

@@ -2,29 +2,132 @@
 
 from __future__ import annotations
 
-from agent.fetch.memory import LEAST_BYTES, FetchMemory
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from agent.fetch.memory import LEAST_BYTES, FetchMemory, Grant
+from tailrace.clock import ManualClock
+from tests.support.agents import settle
 
 MIB = 1 << 20
 
 
-def test_many_that_take_all_they_can_leave_room_for_the_next() -> None:
-    memory = FetchMemory(256 * MIB)
-    grants = [memory.grant(64 * MIB) for _ in range(40)]
-    assert grants[0].bytes == 64 * MIB
-    assert all(grant.bytes >= LEAST_BYTES for grant in grants)
-    assert memory.used <= memory.limit + len(grants) * LEAST_BYTES
-    for grant in grants:
-        grant.release()
-        grant.release()
-    assert memory.used == 0
+def run(scenario: Callable[[FetchMemory, ManualClock], Awaitable[None]], limit: int = 256 * MIB) -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        async with asyncio.timeout(10):
+            await scenario(FetchMemory(limit, clock), clock)
+
+    asyncio.run(whole())
+
+
+def test_many_that_take_all_they_can_leave_room_for_the_tail_and_never_pass_the_limit() -> None:
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        granted: list[Grant] = []
+        while (grant := memory.try_grant(64 * MIB)) is not None:
+            granted.append(grant)
+            assert memory.used <= memory.limit
+        assert granted[0].bytes == 64 * MIB and granted[1].bytes == 48 * MIB
+        assert all(grant.bytes >= LEAST_BYTES for grant in granted)
+        waiting = asyncio.create_task(memory.grant(64 * MIB, 60))
+        await settle(5)
+        tail = [memory.try_grant(50_000) for _ in range(600)]
+        assert all(tail), "while a large one waits"
+        for grant in (*granted, *tail):
+            assert grant is not None
+            grant.release()
+            grant.release()
+        await settle()
+        last = waiting.result()
+        assert last is not None and memory.used == last.bytes
+        last.release()
+        assert memory.used == 0
+
+    run(scenario)
 
 
 def test_what_was_read_counts_not_what_was_granted() -> None:
-    memory = FetchMemory(256 * MIB)
-    grant = memory.grant(50 * MIB)
-    grant.resize(1000)
-    assert memory.used == 1000
-    grant.resize(2 * MIB)
-    assert memory.used == 2 * MIB
-    grant.release()
-    assert memory.used == 0
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        grant = memory.try_grant(50 * MIB)
+        assert grant is not None
+        grant.resize(1000)
+        assert memory.used == 1000
+        grant.resize(2 * MIB)
+        assert memory.used == 2 * MIB
+        grant.release()
+        assert memory.used == 0
+
+    run(scenario)
+
+
+def test_many_slow_consumers_stay_within_the_limit_and_are_served_in_order_of_arrival() -> None:
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        served: list[int] = []
+        released = asyncio.Event()
+
+        async def consume(number: int) -> None:
+            grant = await memory.grant(MIB, 1e9)
+            assert grant is not None and memory.used <= memory.limit
+            served.append(number)
+            await released.wait()
+            grant.release()
+
+        consumers = [asyncio.create_task(consume(number)) for number in range(1_000)]
+        await settle(5)
+        assert len(served) == 6 and memory.is_contended
+        released.set()
+        await asyncio.gather(*consumers)
+        assert served == list(range(1_000))
+        assert memory.used == 0 and not memory.is_contended
+
+    run(scenario, limit=8 * MIB)
+
+
+def test_who_waits_too_long_gets_nothing_and_stands_in_nobodys_way() -> None:
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        first = memory.try_grant(5 * MIB, 5 * MIB)
+        assert first is not None
+        large = asyncio.create_task(memory.grant(6 * MIB, 5, 6 * MIB))
+        small = asyncio.create_task(memory.grant(MIB, 60))
+        await settle(5)
+        assert not small.done(), "in order of arrival"
+        clock.advance(5)
+        await settle()
+        assert large.done() and large.result() is None
+        assert small.done() and small.result() is not None
+        small.result().release()  # type: ignore[union-attr]
+        first.release()
+        assert memory.used == 0
+
+    run(scenario, limit=8 * MIB)
+
+
+def test_a_first_batch_is_granted_whole_and_one_above_the_limit_alone() -> None:
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        grant = memory.try_grant(1, 3 * MIB)
+        assert grant is not None and grant.bytes == 3 * MIB
+        grant.release()
+        other = memory.try_grant(2 * MIB)
+        assert other is not None and memory.try_grant(1, 20 * MIB) is None
+        other.release()
+        grant = memory.try_grant(1, 20 * MIB)
+        assert grant is not None and grant.bytes == 6 * MIB
+        grant.resize(20 * MIB)
+        grant.release()
+        assert memory.used == 0
+
+    run(scenario, limit=8 * MIB)
+
+
+def test_a_cancelled_wait_keeps_nothing() -> None:
+    async def scenario(memory: FetchMemory, clock: ManualClock) -> None:
+        first = memory.try_grant(6 * MIB, 6 * MIB)
+        assert first is not None
+        waiting = asyncio.create_task(memory.grant(MIB, 60))
+        await settle(5)
+        first.release()  # hands over ...
+        waiting.cancel()  # ... to one that is gone
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert memory.used == 0 and not memory.is_contended
+
+    run(scenario, limit=8 * MIB)
