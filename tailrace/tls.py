@@ -140,8 +140,8 @@ class Tls:
         context = ssl.SSLContext(protocol)
         context.minimum_version = self._minimum
         context.options |= ssl.OP_NO_TICKET  # a resumed session would not meet the newest authorities
-        context.num_tickets = 0
         if protocol == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0
             context.verify_mode = ssl.CERT_REQUIRED if is_verified else ssl.CERT_NONE
         return context
 

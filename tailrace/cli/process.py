@@ -35,6 +35,7 @@ from tailrace.cli.data_folder import (
 )
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.loop import collect_rarely
+from tailrace.cli.loop_watch import watched_loop
 from tailrace.cli.security import (
     check_rpc_is_closed,
     database_password,
@@ -228,6 +229,7 @@ async def _run_agent(
     telemetry = AgentTelemetry()
     http_tls = open_http_tls(settings)
     async with AsyncExitStack() as stack:
+        stack.enter_context(watched_loop(machine.clock, telemetry.registry))
         await stack.enter_async_context(kept_current(machine.clock, telemetry.registry, security, http_tls))
         store = await stack.enter_async_context(
             opened_store(store_url, machine, StoreMetrics(telemetry.registry))
@@ -359,6 +361,7 @@ async def run_sequencer(settings: Settings) -> None:
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         http = SequencerHttp(machine.clock)
+        stack.enter_context(watched_loop(machine.clock, http.registry))
         stack.push_async_callback(http.close)
         await stack.enter_async_context(kept_current(machine.clock, http.registry, security, http_tls))
         await http.start(*split_address(settings.http), http_tls)

@@ -1,0 +1,102 @@
+"""Who holds the event loop, and for how long: a metric, and a line in the log.
+
+A heartbeat on the loop measures how late it comes: by as much every lease, time-out and answer of this process is late.
+What held the loop is over when the heartbeat comes, so a thread looks at the loop's stack meanwhile. It is the one
+thread of ours that is no executor's: it must run when the loop does not. It reads a number forty times a second, and
+never touches what the loop owns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from types import FrameType
+
+import structlog
+from prometheus_client import CollectorRegistry, Histogram
+
+from tailrace.clock import Clock
+
+log = structlog.get_logger("tailrace.loop")
+
+BEAT_SECONDS = 0.025
+HELD_SECONDS = 0.05
+"""No turn of the loop should take as long; one that does is logged."""
+_FRAMES = 8
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class LoopWatch:
+    """Watches the loop it is started on, from `start` to `stop`."""
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
+        self._clock = clock
+        self._blocked = Histogram(
+            "tailrace_loop_blocked_seconds",
+            "How late the event loop's heartbeat came, forty times a second.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._due = 0.0
+        self._seen = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = threading.Event()
+        self._watched = threading.get_ident()
+        self._thread = threading.Thread(target=self._look, name="loop watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin, on the running loop and its thread."""
+        self._due = self._clock.monotonic()
+        self._watched = threading.get_ident()
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the heartbeat and the thread."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stopping.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        now = self._clock.monotonic()
+        late = max(0.0, now - self._due)
+        self._blocked.observe(late)
+        if late >= HELD_SECONDS:
+            where = self._seen or "not seen: it was over too soon"
+            log.warning("the event loop was held", seconds=round(late, 3), where=where)
+        self._seen = ""
+        self._due = now + BEAT_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+
+    # --- on the thread
+
+    def _look(self) -> None:
+        while not self._stopping.wait(BEAT_SECONDS):
+            if not self._seen and self._clock.monotonic() - self._due >= HELD_SECONDS:
+                self._seen = where_is(sys._current_frames().get(self._watched))
+
+
+def where_is(frame: FrameType | None) -> str:
+    """A stack in one line, innermost first."""
+    places: list[str] = []
+    while frame is not None and len(places) < _FRAMES:
+        path = PurePath(frame.f_code.co_filename)
+        places.append(f"{path.parent.name}/{path.name}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return " < ".join(places)
+
+
+@contextmanager
+def watched_loop(clock: Clock, registry: CollectorRegistry) -> Iterator[None]:
+    """Watch the running loop inside the block."""
+    watch = LoopWatch(clock, registry)
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()

@@ -1,0 +1,65 @@
+"""Turns of the event loop, measured: how long the longest callback or step of a task took, and which it was.
+
+In CPU time of the loop's thread, so that a busy machine doesn't make a turn longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import events
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class MeasuredTurns:
+    """The longest turns so far, longest first, as (seconds, what)."""
+
+    longest: list[tuple[float, str]] = field(default_factory=list)
+    keep: int = 5
+
+    def add(self, seconds: float, handle: Any) -> None:
+        if len(self.longest) < self.keep or seconds > self.longest[-1][0]:
+            self.longest.append((seconds, _what(handle)))
+            self.longest.sort(key=lambda each: -each[0])
+            del self.longest[self.keep :]
+
+    @property
+    def seconds(self) -> float:
+        """Of the longest turn."""
+        return self.longest[0][0] if self.longest else 0.0
+
+    def __str__(self) -> str:
+        return "; ".join(f"{seconds * 1000:.1f} ms {what}" for seconds, what in self.longest)
+
+
+@contextmanager
+def measured_turns() -> Iterator[MeasuredTurns]:
+    """Measure every turn of asyncio's own loop inside the block (not uvloop's)."""
+    turns = MeasuredTurns()
+    run = events.Handle._run
+
+    def timed(self: events.Handle) -> None:
+        what = _what(self)
+        began = time.thread_time()
+        run(self)
+        turns.add(time.thread_time() - began, what)
+
+    events.Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield turns
+    finally:
+        events.Handle._run = run  # type: ignore[method-assign]
+
+
+def _what(handle: Any) -> str:
+    if isinstance(handle, str):
+        return handle
+    callback = getattr(handle, "_callback", None)
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"{owner.get_name()}: {owner.get_coro()!r}"
+    return repr(callback)
