@@ -47,7 +47,7 @@ from sequencer.rows import (
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, replace_row
-from sequencer.transactions import admit, note_stored
+from sequencer.transactions import Joined, admit, join_partitions, note_stored
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.mixed_object import BatchCoordinates
 
@@ -241,11 +241,13 @@ def _commit_object(
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
     added: list[RunRow] = []
+    joined: Joined = {}
     for proposal in proposals:
-        outcome, row = _commit_run(draft, stored.object_id, proposal, settings)
+        outcome, row = _commit_run(draft, stored.object_id, proposal, joined, settings)
         outcomes.append(outcome)
         if row is not None:
             added.append(row)
+    join_partitions(draft, joined, settings)
     live = stored.live_runs + len(added)
     stored = replace_row(
         stored, live_runs=live, retired_ms=None if live else (stored.retired_ms or draft.now_ms)
@@ -279,7 +281,7 @@ def _log_start(draft: Draft, proposal: RunProposal) -> int:
 
 
 def _commit_run(
-    draft: Draft, object_id: UUID, proposal: RunProposal, settings: SequencerSettings
+    draft: Draft, object_id: UUID, proposal: RunProposal, joined: Joined, settings: SequencerSettings
 ) -> tuple[RunOutcome, RunRow | None]:
     topic_id, number = proposal.topic_id, proposal.partition
     partition = draft.live_partition(topic_id, number)
@@ -316,7 +318,7 @@ def _commit_run(
                 updated_ms=draft.now_ms,
             )
         )
-    note_stored(draft, topic_id, number, assigned.transactional, settings)
+    note_stored(draft, topic_id, number, assigned.transactional, joined, settings)
     running_max = max(partition.running_max_timestamp, assigned.max_timestamp)
     draft.put(replace_row(partition, end_offset=assigned.end_offset, running_max_timestamp=running_max))
     row = RunRow(

@@ -227,7 +227,7 @@ class Draft:
     up from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
     """
 
-    __slots__ = ("changes", "durable", "news", "now_ms", "objects", "_parent")
+    __slots__ = ("changes", "durable", "news", "now_ms", "objects", "places", "_aborted", "_parent")
 
     def __init__(self, durable: HotState, now_ms: int, parent: Draft | None = None) -> None:
         self.durable = durable
@@ -235,6 +235,12 @@ class Draft:
         self.changes = Changes()
         self.news: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
+        self.places: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
+            {} if parent is None else parent.places
+        )
+        """By producer id, what `sequencer.transactions` keeps to look partitions of a transaction up."""
+        self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
+        """The keys of aborted rows changed here, by partition."""
         self._parent = parent
 
     def savepoint(self) -> Draft:
@@ -247,6 +253,8 @@ class Draft:
         assert parent is not None, "only a savepoint is kept; the whole draft is written"
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
+        for partition, keys in self._aborted.items():
+            parent._aborted.setdefault(partition, {}).update(keys)
         for place, runs in self.news.items():
             parent.tell(*place)
             for run in runs:
@@ -293,9 +301,13 @@ class Draft:
 
     def put(self, row: Row) -> None:
         self.changes.put(row)
+        if isinstance(row, AbortedRow):
+            self._aborted.setdefault((row.topic_id, row.partition), {})[key_of(row)] = None
 
     def delete(self, kind: type[Row], *key: object) -> None:
         self.changes.delete(kind, key)
+        if kind is AbortedRow:
+            self._aborted.setdefault((key[0], key[1]), {})[key] = None
 
     def counter(self, name: str) -> int:
         row = self.get(CounterRow, name)
@@ -353,8 +365,13 @@ class Draft:
 
     def aborted_on(self, topic_id: UUID, partition: int) -> list[AbortedRow]:
         """A partition's aborted transactions."""
-        durable = map(key_of, self.durable.aborted_from(topic_id, partition, 0))
-        return self.among(AbortedRow, durable, lambda key: key[:2] == (topic_id, partition))
+        keys = dict.fromkeys(map(key_of, self.durable.aborted_from(topic_id, partition, 0)))
+        layer: Draft | None = self
+        while layer is not None:
+            keys.update(layer._aborted.get((topic_id, partition), {}))
+            layer = layer._parent
+        found = (self.get(AbortedRow, *key) for key in keys)
+        return [row for row in found if row is not None]
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """A group's positions that a producer's open transaction will change."""

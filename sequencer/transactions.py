@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 from sequencer.api import (
@@ -74,6 +74,13 @@ MARKER_LENGTH = 78
 
 
 # --- producers ------------------------------------------------------------------------------------------
+
+
+FEW_PLACES = 16
+PlaceSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
+"""By producer id: a transaction's partitions, and the set of them."""
+Joined = dict[int, list[tuple[UUID, int]]]
+"""By producer id: partitions in which a commit stored batches of its open transaction."""
 
 
 def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> ProducerGrant:
@@ -277,22 +284,33 @@ def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow 
 
 def stamp_batches(state: HotState, request: StampRequest) -> StampAnswer:
     """The number of the transaction that each batch belongs to."""
-    return StampAnswer([_stamp(state, query) for query in request.batches])
+    known: PlaceSets = {}
+    return StampAnswer([_stamp(state, query, known) for query in request.batches])
 
 
-def _stamp(state: HotState, query: StampQuery) -> Stamp:
+def _stamp(state: HotState, query: StampQuery, known: PlaceSets) -> Stamp:
     row = transaction_of(state, query.producer_id)
     if row is None:
         return Stamp(BatchError.TRANSACTION_CLOSED, -1)
     if query.producer_epoch != row.producer_epoch:
         return Stamp(BatchError.INVALID_PRODUCER_EPOCH, -1)
-    if not _is_open_on(row, (query.topic_id, query.partition)):
+    if not _is_open_on(row, (query.topic_id, query.partition), known):
         return Stamp(BatchError.TRANSACTION_CLOSED, -1)
     return Stamp(BatchError.NONE, row.number)
 
 
-def _is_open_on(row: TransactionRow, place: tuple[UUID, int]) -> bool:
-    return row.state is TransactionState.ONGOING and place in row.partitions
+def _is_open_on(row: TransactionRow, place: tuple[UUID, int], known: PlaceSets | None = None) -> bool:
+    return row.state is TransactionState.ONGOING and place in _places_of(row, {} if known is None else known)
+
+
+def _places_of(row: TransactionRow, known: PlaceSets) -> Collection[tuple[UUID, int]]:
+    """The partitions of the transaction; many of them as a set, which `known` keeps beside the list it was made of."""
+    if len(row.partitions) <= FEW_PLACES:
+        return row.partitions
+    kept = known.get(row.producer_id)
+    if kept is None or kept[0] is not row.partitions:
+        kept = known[row.producer_id] = (row.partitions, frozenset(row.partitions))
+    return kept[1]
 
 
 def admit(
@@ -316,7 +334,7 @@ def admit(
     if number == ANY_TRANSACTION:
         is_open = row.state is TransactionState.ONGOING or may_begin(draft, settings)
     else:
-        is_open = row.number == number and _is_open_on(row, (topic_id, partition))
+        is_open = row.number == number and _is_open_on(row, (topic_id, partition), draft.places)
     return BatchError.NONE if is_open else BatchError.TRANSACTION_CLOSED
 
 
@@ -325,19 +343,36 @@ def note_stored(
     topic_id: UUID,
     partition: int,
     first_offsets: Mapping[int, int],
+    joined: Joined,
     settings: SequencerSettings,
 ) -> None:
-    """Note, per producer id, the first offset that a run stored of its transaction."""
+    """Note, per producer id, the first offset that a run stored of its transaction.
+
+    The transaction begins here if it has not; that the partition is in it is left to `join_partitions`.
+    """
     for producer_id, first_offset in first_offsets.items():
         row = transaction_of(draft, producer_id)
         assert row is not None, f"a batch of producer {producer_id} was admitted without a transactional id"
-        _add(draft, row, [(topic_id, partition)], [], settings)
+        if row.state is TransactionState.ONGOING:
+            joined.setdefault(producer_id, []).append((topic_id, partition))
+        else:
+            _add(draft, row, [(topic_id, partition)], [], settings)
         if draft.get(OpenRangeRow, topic_id, partition, producer_id) is None:
             draft.put(
                 OpenRangeRow(
                     topic_id=topic_id, partition=partition, producer_id=producer_id, first_offset=first_offset
                 )
             )
+
+
+def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -> None:
+    """Add what runs of one commit stored to their transactions: once, however many partitions they are."""
+    for producer_id, places in joined.items():
+        row = transaction_of(draft, producer_id)
+        assert row is not None and row.state is TransactionState.ONGOING, (
+            "it was open when the run was stored"
+        )
+        _add(draft, row, places, [], settings)
 
 
 def transaction_for_offsets(

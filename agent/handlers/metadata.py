@@ -6,6 +6,7 @@ epoch shown is the ring's generation, which never falls.
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from agent import authorized_operations
@@ -32,6 +33,8 @@ from tailrace.ids import NIL_TOPIC_ID
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDPOINT_BROKERS = 1
+CREATED_AT_ONCE = 256
+"""Topics that one request has under way at the sequencer."""
 FIRST_NULL_NAME_VERSION = 12
 KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Where Kafka keeps what is the sequencer's here. A client that reads them is told that they are not there: an empty
@@ -69,9 +72,11 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
         refused: dict[str, ErrorCode] = {}
         may_create = request.allow_auto_topic_creation or context.api_version < 4
         if missing and may_create and services.settings.auto_create_topics:
-            for name in missing:
-                if name not in KAFKAS_OWN_TOPICS:
-                    refused[name] = await _create(services, name)
+            created = [name for name in dict.fromkeys(missing) if name not in KAFKAS_OWN_TOPICS]
+            for first in range(0, len(created), CREATED_AT_ONCE):
+                some = created[first : first + CREATED_AT_ONCE]
+                codes = await asyncio.gather(*(_create(services, name) for name in some))
+                refused.update(zip(some, codes, strict=True))
             snapshot = await services.catalog.refresh()
         rows = [_wanted(topic, snapshot, context.zone, refused) for topic in request.topics or []]
         if context.api_version < FIRST_NULL_NAME_VERSION:

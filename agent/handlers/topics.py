@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.handlers.configs import LOG_DIR
-from agent.handlers.metadata import is_legal_topic_name
+from agent.handlers.metadata import CREATED_AT_ONCE, is_legal_topic_name
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -69,22 +70,34 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create each topic on its own; one that fails does not hinder the others."""
     asked = Counter(topic.name for topic in request.topics)
-    results = []
-    for topic in request.topics:
-        result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
-        results.append(result)
-        try:
-            if asked[topic.name] > 1:
-                raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
-            await _create(services, topic, request.validate_only, result)
-        except _Refused as error:
-            result.error_code, result.error_message = error.code, str(error)
-        except EXPECTED as error:
-            result.error_code, result.error_message = code_of(error), str(error)
-        if result.error_code:
-            result.num_partitions, result.replication_factor, result.configs = -1, -1, []
+    results: list[CreatableTopicResult] = []
+    for first in range(0, len(request.topics), CREATED_AT_ONCE):
+        # Side by side: those that are created while metadata is exported share the next export.
+        results += await asyncio.gather(
+            *(
+                _create_or_say_why(services, topic, request.validate_only, asked[topic.name])
+                for topic in request.topics[first : first + CREATED_AT_ONCE]
+            )
+        )
     await services.catalog.refresh()
     return CreateTopicsResponse(topics=results)
+
+
+async def _create_or_say_why(
+    services: Services, topic: CreatableTopic, validate_only: bool, asked: int
+) -> CreatableTopicResult:
+    result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
+    try:
+        if asked > 1:
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
+        await _create(services, topic, validate_only, result)
+    except _Refused as error:
+        result.error_code, result.error_message = error.code, str(error)
+    except EXPECTED as error:
+        result.error_code, result.error_message = code_of(error), str(error)
+    if result.error_code:
+        result.num_partitions, result.replication_factor, result.configs = -1, -1, []
+    return result
 
 
 async def _create(

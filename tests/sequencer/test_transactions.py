@@ -48,12 +48,14 @@ from sequencer.topics import delete_records, delete_topic
 from sequencer.transactions import (
     LAST_EPOCH,
     MARKER_LENGTH,
+    Joined,
     abort_producer,
     abort_timed_out,
     add_to_transaction,
     admit,
     end_transaction,
     init_producer,
+    join_partitions,
     note_stored,
     transaction_of,
 )
@@ -124,7 +126,9 @@ def store(
         )
         error = admit(draft, topic_id, partition, batch, number, SETTINGS)
         if error is BatchError.NONE:
-            note_stored(draft, topic_id, partition, {producer.producer_id: row.end_offset}, SETTINGS)
+            joined: Joined = {}
+            note_stored(draft, topic_id, partition, {producer.producer_id: row.end_offset}, joined, SETTINGS)
+            join_partitions(draft, joined, SETTINGS)
             draft.put(replace_row(row, end_offset=row.end_offset + 1))
             draft.visible_change()
         return error
@@ -346,7 +350,7 @@ def test_the_epoch_of_an_open_transaction_is_that_of_its_batches() -> None:
         (refused,) = world.do(store(TOPICS[0], 0, ProducerGrant(granted.producer_id, late)))
         assert refused is BatchError.INVALID_PRODUCER_EPOCH
     with pytest.raises(AssertionError):
-        world.do(lambda draft: note_stored(draft, TOPICS[0], 0, {99: 0}, SETTINGS))
+        world.do(lambda draft: note_stored(draft, TOPICS[0], 0, {99: 0}, {}, SETTINGS))
 
 
 END_STEP = st.one_of(
