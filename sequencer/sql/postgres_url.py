@@ -47,12 +47,16 @@ def read_url(url: str) -> sa.URL:
         raise UnknownDatabase(
             "the database's URL can't be read: want sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME"
         ) from error
-    except ValueError as error:  # its port
-        raise UnknownDatabase(f"the database's URL has a port that is no number: {error}") from error
+    except ValueError:  # its port, which is not shown: without a host it is the password
+        raise UnknownDatabase(
+            "the database's URL has a port that is no number: want postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        ) from None
 
 
 def asyncpg_url(url: sa.URL) -> sa.URL:
     """The URL for asyncpg, with `ssl=` (SQLAlchemy's word) as `sslmode=` (PostgreSQL's). Raises UnknownDatabase."""
+    if "@" in (url.host or ""):
+        raise UnknownDatabase("the database's URL has more than one @: write that of a password as %40")
     if url.port is not None and not 0 < url.port < 65_536:
         raise UnknownDatabase(f"the database's URL has port {url.port}: allowed is 1 to 65535")
     query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}

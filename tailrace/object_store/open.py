@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from tailrace.object_store.s3_place import S3Credentials, S3Place
 FOLDER_THREADS = 8
 
 _ALLOWED = "`memory:`, a folder's path, `file:///path`, or `s3://bucket/prefix?endpoint=...&region=...`"
+_LOGIN = re.compile(r"(//|%2F%2F)[^/?@]*(:|%3A)[^?]*(@|%40)", re.IGNORECASE)
 _BACKENDS = ("obstore", "aioboto3")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _OPTIONS = ("endpoint", "region", "backend", "path_style")
@@ -48,19 +50,24 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
     if split.scheme == "file":
         if split.netloc not in ("", "localhost") or not split.path or split.query:
             raise BadStoreUrl(
-                f"store {url!r}: a file URL has three slashes and no options: file:///var/lib/tailrace"
+                f"store {shown(url)!r}: a file URL has three slashes and no options: file:///var/lib/tailrace"
             )
         return _open_folder(unquote(split.path), clock)
     if not url or "://" in url or url.startswith("memory:"):
-        raise BadStoreUrl(f"store {url!r}: allowed are {_ALLOWED}")
+        raise BadStoreUrl(f"store {shown(url)!r}: allowed are {_ALLOWED}")
     return _open_folder(url, clock)
+
+
+def shown(url: str) -> str:
+    """The URL for a message or a log: without a login, which has no place in it."""
+    return _LOGIN.sub("//", url)
 
 
 def s3_place(url: str, environ: Mapping[str, str] = os.environ) -> S3Place:
     """The bucket, prefix and settings that an `s3://` URL names; for tools that bring their own client."""
     split = urlsplit(url)
     if split.scheme != "s3":
-        raise BadStoreUrl(f"store {url!r}: not an s3:// URL")
+        raise BadStoreUrl(f"store {shown(url)!r}: not an s3:// URL")
     return _place(url, split, _options(url, split), environ)
 
 
@@ -82,16 +89,16 @@ def _open_s3(url: str, split: SplitResult, environ: Mapping[str, str]) -> Object
         from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 
         return Aioboto3Store(place)
-    raise BadStoreUrl(f"store {url!r}: backend {backend!r}: allowed are {', '.join(_BACKENDS)}")
+    raise BadStoreUrl(f"store {shown(url)!r}: backend {backend!r}: allowed are {', '.join(_BACKENDS)}")
 
 
 def _options(url: str, split: SplitResult) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in parse_qsl(split.query, keep_blank_values=True):
         if name not in _OPTIONS:
-            raise BadStoreUrl(f"store {url!r}: option {name!r}: allowed are {', '.join(_OPTIONS)}")
+            raise BadStoreUrl(f"store {shown(url)!r}: option {name!r}: allowed are {', '.join(_OPTIONS)}")
         if name in options or not value:
-            raise BadStoreUrl(f"store {url!r}: option {name!r}: give it once, with a value")
+            raise BadStoreUrl(f"store {shown(url)!r}: option {name!r}: give it once, with a value")
         options[name] = value
     return options
 
@@ -99,16 +106,22 @@ def _options(url: str, split: SplitResult) -> dict[str, str]:
 def _place(url: str, split: SplitResult, options: Mapping[str, str], environ: Mapping[str, str]) -> S3Place:
     if not split.netloc or "@" in split.netloc or ":" in split.netloc:
         raise BadStoreUrl(
-            f"store {url!r}: s3:// is followed by a bucket's name; credentials come from AWS_* variables"
+            f"store {shown(url)!r}: s3:// is followed by a bucket's name; credentials come from AWS_* variables"
         )
     endpoint = (
         options.get("endpoint") or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     )
     if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise BadStoreUrl(f"store {url!r}: endpoint {endpoint!r}: must begin with http:// or https://")
+        raise BadStoreUrl(
+            f"store {shown(url)!r}: endpoint {shown(endpoint)!r}: must begin with http:// or https://"
+        )
+    if endpoint and urlsplit(endpoint).username is not None:
+        raise BadStoreUrl(
+            f"store {shown(url)!r}: the endpoint has a login; credentials come from AWS_* variables"
+        )
     path_style = options.get("path_style")
     if path_style is not None and path_style not in _BOOLEANS:
-        raise BadStoreUrl(f"store {url!r}: path_style {path_style!r}: allowed are true and false")
+        raise BadStoreUrl(f"store {shown(url)!r}: path_style {path_style!r}: allowed are true and false")
     prefix = unquote(split.path).strip("/")
     return S3Place(
         bucket=split.netloc,

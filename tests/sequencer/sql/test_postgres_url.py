@@ -20,7 +20,9 @@ def test_tls_is_asked_for_in_either_spelling(scheme: str, name: str) -> None:
     ("url", "said"),
     [
         ("nonsense", "can't be read: want sqlite:///PATH or postgresql://"),
-        ("postgresql://u:hush@h:abc/n", "a port that is no number: .*'abc'"),
+        ("postgresql://u:hush@h:abc/n", "a port that is no number: want postgresql://"),
+        ("postgresql://u:hush", "a port that is no number: want postgresql://"),
+        ("postgresql://u:x@hush@h/n", "more than one @: write that of a password as %40"),
         ("postgresql://u:hush@h:0/n", "has port 0: allowed is 1 to 65535"),
         ("postgresql://u:hush@h/n?ssl=yes", "sslmode=yes: allowed are disable, allow, "),
         ("postgresql://u:hush@h/n?ssl=disable&sslmode=require", "give sslmode alone"),

@@ -56,6 +56,22 @@ def test_what_names_no_store_is_refused_with_what_was_given(url: str) -> None:
         open_store(url, clock=CLOCK, environ={})
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:hush/hu+sh@bucket/x",
+        "s3://bucket?endpoint=https://KEY:hush@store.example",
+        "s3://bucket?endpoint=https%3A%2F%2FKEY%3Ahush%40store.example",
+        "gs://KEY:hush@bucket",
+        "s3://KEY:hush@bucket?endpiont=x",
+    ],
+)
+def test_a_login_in_a_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(BadStoreUrl) as refused:
+        open_store(url, clock=CLOCK, environ={})
+    assert "hush" not in str(refused.value)
+
+
 def test_the_url_wins_over_the_environment() -> None:
     environ = {"AWS_ENDPOINT_URL_S3": "http://elsewhere", "AWS_REGION": "eu-west-1"}
     given = s3_place("s3://b/p/q?endpoint=http://here:9000/&region=eu-north-1", environ)
