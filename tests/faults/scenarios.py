@@ -37,7 +37,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fault. `target_seconds`: the longest gap between acknowledgements it may make; None: only told."""
+    """A fault. `target_seconds`: the longest that any partition may be without an acknowledgement, beyond the time for
+    which nothing can be written whatever Tailrace does; None: only told."""
 
     name: str
     about: str
@@ -176,6 +177,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "agent-pause",
         f"SIGSTOP of an agent for {PAUSE_SECONDS:.0f} s, past its leases; SIGCONT",
         pause_an_agent,
+        5.0,
     ),
     Scenario("sequencer-kill", "kill -9 of the committer, twice", kill_the_committer, 5.0),
     Scenario(
@@ -196,7 +198,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "store-hang",
         "the store answers nothing for 6 s, then to a fifth nothing for 5 s",
         store_hangs,
-        5.0,
+        2.0,
         kind="s3",
     ),
     Scenario(
@@ -206,7 +208,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         2.0,
         kind="s3",
     ),
-    Scenario("store-slow", "a third of the store's answers come 2 s late, for 10 s", store_slow, kind="s3"),
+    Scenario(
+        "store-slow", "a third of the store's answers come 2 s late, for 10 s", store_slow, 2.0, kind="s3"
+    ),
     Scenario("disk-full", "the folder's disk is full for 6 s", fill_the_disk, 2.0, kind="small-disk"),
     Scenario(
         "clock-skew",
@@ -215,7 +219,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         5.0,
     ),
 )
-"""`target_seconds` is beyond `down_seconds`, the time for which nothing could be written whatever Tailrace does."""
 
 
 def _proxy(trial: Trial) -> StoreProxy:

@@ -87,11 +87,6 @@ class Recorder:
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": client,
-            "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 500,
-            "retry.backoff.ms": 50,
-            "socket.timeout.ms": 10_000,
-            "topic.metadata.refresh.interval.ms": 3_000,
             "log_level": 2,
             **self.settings,
             **{name.replace("_", "."): value for name, value in settings.items()},
@@ -360,7 +355,6 @@ class TransactionLoop(Client):
                 isolation_level="read_committed",
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
-                session_timeout_ms=6_000,
                 fetch_wait_max_ms=100,
             )
         )
