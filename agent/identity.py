@@ -21,6 +21,8 @@ class Identity:
     info: AgentInfo
     valid_until: float
     coordinates_until: float
+    is_leaving: bool = False
+    """Whether clients are sent to other agents, as this one is about to close their connections."""
     _renewal: asyncio.Future[None] | None = field(default=None, repr=False)
 
     @classmethod

@@ -74,10 +74,14 @@ LISTEN_BACKLOG = 1024
 PRESSED_SWEEP_SECONDS = 1.0
 DRAIN_PART_SECONDS = 2.0
 """How long each part of a drain may take, beside the answering of what was read (`drain_ms`)."""
+NOTICE_SECONDS = 1.5
+QUIET_SECONDS = 0.6
+"""How long a drain lets clients find another agent at most, and how long all must have been silent to end that sooner:
+more than a consumer usually waits for records."""
 DRAIN_CUT_SECONDS = 0.2
 """How long a part that is cut may take to notice."""
-DRAIN_MARGIN_SECONDS = 12.0
-"""A drain ends within `drain_ms` and this: five parts beside the answering, each cut if need be."""
+DRAIN_MARGIN_SECONDS = 15.0
+"""A drain ends within `drain_ms` and this: six parts beside the answering, each cut if need be."""
 PEER_GRACE_SECONDS = 1.0
 
 
@@ -459,12 +463,13 @@ class Agent:
         self._draining = True
         services = self._services
         identity = services.identity
-        if self._listener is not None:
-            self._listener.close()
         # First, while the groups are this agent's: once it drains, others may take them over.
         await self._part("let groups go", services.groups.close())
         leaving = RenewAgent(identity.broker_id, identity.lease_epoch, True)
         await self._part("leave leadership", self._sequencer.renew_agent(leaving))
+        await self._part("send clients elsewhere", self._send_clients_elsewhere(identity))
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self._connections):
             connection.drain()
         drain_seconds = self._settings.drain_ms / 1000
@@ -474,6 +479,23 @@ class Agent:
         release = AgentRef(identity.broker_id, identity.lease_epoch)
         await self._part("give the lease back", self._sequencer.release_agent(release))
         log.info("drained", broker_id=identity.broker_id)
+
+    async def _send_clients_elsewhere(self, identity: Identity) -> None:
+        """Refuse produce and fetch for a moment, while clients can still ask here who leads now (decision 16).
+
+        A client that is cut off from the only agent it is connected to has to find the others first, and some hang.
+        """
+        ring = (await self.catalog.refresh()).ring
+        if all(member.draining for member in ring.members):
+            return  # there is nowhere else
+        identity.is_leaving = True
+        now = self._clock.monotonic()
+        until = now + NOTICE_SECONDS
+        while now < until and any(
+            connection.last_active > now - QUIET_SECONDS for connection in self._connections
+        ):
+            await self._clock.sleep(0.02)
+            now = self._clock.monotonic()
 
     async def _answer_what_was_read(self, seconds: float) -> None:
         assert self._services is not None

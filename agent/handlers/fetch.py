@@ -73,6 +73,8 @@ async def handle(
     fetch = services.sessions.begin(request, context.client_id)
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
+    if services.identity.is_leaving:
+        return _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     grant: Grant | None = None
     try:
         before = services.catalog.snapshot
@@ -88,14 +90,16 @@ async def handle(
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.wishes))
-        wanted = [
-            _Wanted(
-                wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1)
-            )
-            for wish in fetch.wishes
-        ]
+        wanted = _failed(fetch, code)
     response = _response(fetch, wanted)
     return response if grant is None else Holding(response, grant.release)
+
+
+def _failed(fetch: FetchContext, code: ErrorCode) -> list[_Wanted]:
+    return [
+        _Wanted(wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1))
+        for wish in fetch.wishes
+    ]
 
 
 async def _wanted(services: Services, context: RequestContext, fetch: FetchContext) -> list[_Wanted]:

@@ -65,7 +65,7 @@ async def handle(
     version = context.api_version
     response = ProduceResponse()
     accepted: list[_Accepted] = []
-    refusal = _refusal_of(request, version)
+    refusal = _refusal_of(services, request, version)
     for topic_data in request.topic_data:
         rows: list[PartitionProduceResponse] = []
         response.responses.append(
@@ -99,11 +99,13 @@ async def handle(
     return Deferred(_answer(services, request, version, response, accepted, submission))
 
 
-def _refusal_of(request: ProduceRequest, version: int) -> ErrorCode | None:
+def _refusal_of(services: Services, request: ProduceRequest, version: int) -> ErrorCode | None:
     if request.acks not in (-1, 0, 1):
         return ErrorCode.INVALID_REQUIRED_ACKS
     if version < 3:
         return ErrorCode.UNSUPPORTED_VERSION
+    if services.identity.is_leaving and request.acks != 0:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # who wants no answer could not be told: that is stored
     return None
 
 

@@ -7,12 +7,16 @@ import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from agent.protocol import ApiKey
 from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.metadata import MetadataRequest as MetadataRequestOfKafka
+from agent.protocol.messages.metadata import MetadataRequestTopic
 from cache.chunk import ChunkId
-from sequencer.api import Empty, MetadataRequest
+from sequencer.api import AgentInfo, Empty, MetadataRequest
 from tailrace.clock import SystemClock
 from tailrace.object_store.faulty import FaultPlan, Faults, Latency
 from tailrace.object_store.folder import FolderStore
@@ -226,5 +230,29 @@ def test_draining_answers_what_was_sent_and_gives_the_lease_back(tmp_path: Path)
         assert ring is not None and not ring.members
         statistics = await wired.sequencer.statistics(Empty())
         assert statistics.open_sessions == 0
+
+    run_wired(scenario, tmp_path)
+
+
+def test_a_drain_sends_clients_to_another_agent_while_they_can_still_ask_where_it_is(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent) -> None:
+        await wired.topic()
+        producer, consumer = await wired.client(), await wired.client()
+        await producer.produce(batch(b"stored here"))
+        info = AgentInfo("other", 9092, "", 0, 0, "", "0", UUID(int=9))
+        other = await wired.sequencer.register_agent(info)
+
+        draining = asyncio.create_task(wired.agent.drain())
+        while (sent := await producer.produce(batch(b"sent"))).error_code == 0:
+            pass
+        assert sent.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await consumer.fetch()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = await producer.ask(
+            ApiKey.METADATA, 12, MetadataRequestOfKafka(topics=[MetadataRequestTopic(name="t")])
+        )
+        assert [row.leader_id for row in answer.topics[0].partitions] == [other.broker_id]
+        newcomer = await wired.client()
+        assert (await newcomer.fetch()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await draining
 
     run_wired(scenario, tmp_path)

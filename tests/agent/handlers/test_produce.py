@@ -285,3 +285,19 @@ def test_records_of_a_compacted_topic_that_can_not_be_read_are_refused() -> None
         assert row.error_code == ErrorCode.INVALID_RECORD
 
     run(scenario)
+
+
+def test_an_agent_that_leaves_sends_producers_elsewhere_but_for_those_who_want_no_answer() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.identity.is_leaving = True
+        (row,) = await produce(bench, (0, batch(b"elsewhere")))
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await bench.ask(ApiKey.PRODUCE, 9, request_of((0, batch(b"kept")), acks=0))
+        await bench.lane.flush(5)
+        found = await bench.sequencer.find_batches(
+            FindRequest([FindPartition(topic.topic_id, 0, 0, 1 << 20)])
+        )
+        assert found.partitions[0].high_watermark == 1
+
+    run(scenario)
