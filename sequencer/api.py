@@ -843,9 +843,13 @@ class GroupState(Value, frozen=True):
 
 
 class SaveGroup(Value, frozen=True):
+    """`may_create`: the group had no state when this agent took it up, and was not saved since. Without a row it gets
+    one."""
+
     broker_id: Int64
     lease_epoch: Int64
     group: GroupState
+    may_create: bool = True
 
 
 class OffsetPosition(Value, frozen=True):

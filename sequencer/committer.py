@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -145,6 +146,8 @@ T = TypeVar("T")
 Decide = Callable[[Draft], Any]
 DecideWithStore = Callable[[Draft], Awaitable[Any]]
 
+GROUPS_PER_STEP = 500
+"""Groups that one transaction of expiry looks at."""
 MAX_FORGOTTEN = 100_000
 """Objects remembered as collected: far more than go within the time in which a batch is asked again."""
 
@@ -872,13 +875,14 @@ class LocalSequencer:
     # --- groups
 
     async def locate_group(self, request: LocateGroup) -> GroupOwner:
-        return await self._change(lambda draft: leases.locate_group(draft, request, self._settings))
+        await self._be_ready()
+        return leases.locate_group(self._state, request)
 
     async def load_group(self, request: LoadGroup) -> GroupState:
-        return await self._change(lambda draft: groups.load_group(draft, request, self._settings))
+        return await self._change(lambda draft: groups.load_group(draft, request))
 
     async def save_group(self, request: SaveGroup) -> Empty:
-        return await self._change(lambda draft: groups.save_group(draft, request))
+        return await self._change(lambda draft: groups.save_group(draft, request, self._settings))
 
     async def delete_group(self, request: GroupRef) -> Empty:
         return await self._change(lambda draft: groups.delete_group(draft, request))
@@ -917,7 +921,6 @@ class LocalSequencer:
             total.agents += agents
             total.sessions += sessions
             total.producers += retention.expire_producers(draft, settings.producer_expiry_ms)
-            total.offsets += groups.expire_offsets(draft, settings.offsets_retention_ms)
             transactions.expire_transactional_ids(draft, settings.transactional_id_expiration_ms)
             retention.expire_swaps(draft, settings.swap_answers_ms)
 
@@ -931,6 +934,7 @@ class LocalSequencer:
             await retention.forget_emptied_partitions(draft, self._store)
 
         await self._change(expire)
+        total.offsets = await self._expire_groups()
         while True:
             # Removed first: what is left then is what is counted against retention.bytes.
             while True:
@@ -953,6 +957,23 @@ class LocalSequencer:
             total.sessions,
             total.agents,
         )
+
+    async def _expire_groups(self) -> int:
+        """Look at every group that there is now, some at a time; how many positions went."""
+        left = [row.group_id for row in self._state.all(GroupRow)]
+        offsets = 0
+        while left:
+            expired = await self._change(
+                partial(
+                    groups.expire_groups,
+                    group_ids=left[:GROUPS_PER_STEP],
+                    settings=self._settings,
+                    max_offsets=self._settings.removal_step,
+                )
+            )
+            offsets += expired.offsets
+            left = left[expired.groups :]
+        return offsets
 
     async def garbage(self, request: GarbageRequest) -> Garbage:
         await self._be_ready()

@@ -2,6 +2,7 @@
 
 Invariants:
 - only the group's owner, under its live lease, changes the group's state; its generation never falls;
+- a group has a row once it has had a member or an offset; looking it up makes none;
 - offsets are taken from members of the current generation, or from outside while the group is empty;
 - offsets of a transaction are pending, invisible, until it ends.
 """
@@ -9,7 +10,8 @@ Invariants:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
@@ -38,7 +40,7 @@ from sequencer.api import (
     UnknownGroup,
 )
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
-from sequencer.leases import live_agent, new_group
+from sequencer.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
 from sequencer.rows import (
     AgentRow,
     GroupOffsetRow,
@@ -55,16 +57,17 @@ from sequencer.transactions import transaction_for_offsets
 from tailrace.limits import INT32, later
 
 
-def load_group(draft: Draft, request: LoadGroup, settings: SequencerSettings) -> GroupState:
-    """Make this agent, under this lease, the group's owner, and give it the state to go on from."""
+def load_group(draft: Draft, request: LoadGroup) -> GroupState:
+    """Make this agent, under this lease, the group's owner, and give it the state to go on from.
+
+    A group that is not there stays so until `save_group`: several agents may hold it empty, the first to save has it.
+    """
     agent = live_agent(draft, request.broker_id, request.lease_epoch)
     row = draft.get(GroupRow, request.group_id)
     if row is None:
-        row = new_group(draft, request.group_id, settings)
-    elif row.owner != agent.broker_id:
-        owner = draft.get(AgentRow, row.owner)
-        if owner is not None and owner.expires_ms > 0:
-            raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
+        return GroupState(request.group_id, 0, EMPTY_GROUP, "", [], b"")
+    if row.owner != agent.broker_id and placeable_agent(draft, row.owner) is not None:
+        raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
     draft.put(replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch))
     return GroupState(row.group_id, row.generation, row.state, row.protocol_type, row.members, row.blob)
 
@@ -82,9 +85,14 @@ def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) 
     return row
 
 
-def save_group(draft: Draft, request: SaveGroup) -> Empty:
-    """Keep the owner's state of a group."""
+def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) -> Empty:
+    """Keep the owner's state of a group. One that was never saved becomes this agent's with its first state."""
     state = request.group
+    known = draft.get(GroupRow, state.group_id)
+    is_untaken = known is None or (known.owner < 0 and known.generation == 0)
+    if request.may_create and is_untaken:
+        row = known or new_group(draft, state.group_id, settings)
+        draft.put(replace_row(row, owner=request.broker_id, owner_epoch=request.lease_epoch))
     row = _owned_group(draft, state.group_id, request.broker_id, request.lease_epoch)
     if state.generation < row.generation:
         raise StaleGroup(f"group {row.group_id!r} is at generation {row.generation}, not {state.generation}")
@@ -110,9 +118,8 @@ def delete_group(draft: Draft, request: GroupRef) -> Empty:
     if row.members:
         raise GroupNotEmpty(f"group {row.group_id!r} has {len(row.members)} members; stop them first")
     draft.delete(GroupRow, row.group_id)
-    for offset in draft.all(GroupOffsetRow):
-        if offset.group_id == row.group_id:
-            draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
+    for offset in draft.offsets_of(row.group_id):
+        draft.delete(GroupOffsetRow, *key_of(offset))
     for pending in draft.all(PendingOffsetRow):
         if pending.group_id == row.group_id:
             draft.delete(PendingOffsetRow, *key_of(pending))
@@ -207,33 +214,70 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> OffsetErrors:
     return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
 
 
-def expire_offsets(draft: Draft, retention_ms: int) -> int:
-    """Forget positions of empty groups whose time is over, and groups left with nothing; how many
-    positions."""
-    emptied_before = draft.now_ms - retention_ms
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What one step of expiry did: with how many of the groups it is done, and how many positions went."""
+
+    groups: int
+    offsets: int
+
+
+def expire_groups(
+    draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
+) -> Expired:
+    """Let go what nobody comes back for: members without a coordinator, positions of groups without members whose time
+    is over, groups left with nothing. Stops after about `max_offsets` positions; a group may take several steps."""
     expired = 0
-    idle = {
-        row.group_id: row
-        for row in draft.all(GroupRow)
-        if not row.members and row.updated_ms <= emptied_before
-    }
-    members = {row.group_id for row in draft.all(GroupRow) if row.members}
-    still_used: set[str] = {pending.group_id for pending in draft.all(PendingOffsetRow)}
-    for offset in draft.all(GroupOffsetRow):
-        is_over = offset.group_id in idle and offset.commit_ms <= emptied_before
-        if offset.expires_ms is not None and offset.group_id not in members:
-            is_over = offset.expires_ms <= draft.now_ms
-        if is_over:
-            draft.delete(GroupOffsetRow, offset.group_id, offset.topic_id, offset.partition)
-            expired += 1
-        else:
-            still_used.add(offset.group_id)
-    for group_id in idle:
-        if group_id not in still_used:
-            draft.delete(GroupRow, group_id)
-    if expired:
-        draft.visible_change()
-    return expired
+    with_pending: set[str] | None = None
+    for done, group_id in enumerate(group_ids):
+        if expired >= max_offsets:
+            return Expired(done, expired)
+        row = draft.get(GroupRow, group_id)
+        if row is None:
+            continue
+        if row.members:
+            _expire_members(draft, row, settings)
+            continue
+        offsets = draft.offsets_of(group_id)
+        over = [offset for offset in offsets if _is_over(row, offset, draft.now_ms, settings)]
+        for offset in over[: max_offsets - expired]:
+            draft.delete(GroupOffsetRow, *key_of(offset))
+            draft.visible_change()
+        expired += min(len(over), max_offsets - expired)
+        if len(over) == len(offsets) and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
+            if with_pending is None:
+                with_pending = {pending.group_id for pending in draft.all(PendingOffsetRow)}
+            if group_id not in with_pending and not draft.offsets_of(group_id):
+                draft.delete(GroupRow, group_id)
+    return Expired(len(group_ids), expired)
+
+
+def _is_over(row: GroupRow, offset: GroupOffsetRow, now_ms: int, settings: SequencerSettings) -> bool:
+    """Whether the time of a position of a group without members is over: its own, or that since the last member."""
+    if offset.expires_ms is not None:
+        return offset.expires_ms <= now_ms
+    return max(row.updated_ms, offset.commit_ms) <= now_ms - settings.offsets_retention_ms
+
+
+def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:
+    """Members are watched by the group's coordinator. Where that is gone, and none of them has looked for another, they
+    are gone with it: the time since is counted from when the group was first seen without an owner."""
+    owner = draft.get(AgentRow, row.owner)
+    if owner is not None and owner.expires_ms > 0 and owner.epoch == row.owner_epoch:
+        return
+    if row.owner >= 0:
+        draft.put(replace_row(row, owner=-1, owner_epoch=-1, updated_ms=draft.now_ms))
+    elif row.updated_ms <= draft.now_ms - settings.orphaned_members_ms:
+        draft.put(
+            replace_row(
+                row,
+                generation=row.generation + 1,
+                state=EMPTY_GROUP,
+                members=[],
+                blob=b"",
+                updated_ms=draft.now_ms,
+            )
+        )
 
 
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:

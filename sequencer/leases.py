@@ -34,7 +34,7 @@ from sequencer.api import (
 )
 from sequencer.rows import AgentRow, GroupRow, Identity, LeaseRow, SessionRow
 from sequencer.settings import SequencerSettings
-from sequencer.state import BROKER_ID, RING_GENERATION, Draft, replace_row
+from sequencer.state import BROKER_ID, RING_GENERATION, Draft, HotState, replace_row
 from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -218,29 +218,24 @@ def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
     return NamedLease(request.name, request.holder, epoch, request.lease_ms)
 
 
-def locate_group(draft: Draft, request: LocateGroup, settings: SequencerSettings) -> GroupOwner:
-    """The group's coordinator: its owner while that lives and does not drain, else the first such
-    candidate."""
-    row = draft.get(GroupRow, request.group_id)
-    if row is not None:
-        owner = _placeable(draft, row.owner)
-        if owner is not None:
-            return _owner_of(owner)
-    agent = next(
-        (found for candidate in request.candidates if (found := _placeable(draft, candidate)) is not None),
-        None,
-    )
-    if agent is None:
-        living = sorted(row.broker_id for row in draft.all(AgentRow) if _placeable(draft, row.broker_id))
-        if not living:
-            raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")
-        agent = draft.get(AgentRow, living[0])
-        assert agent is not None, f"agent {living[0]} was just listed"
-    if row is None:
-        row = new_group(draft, request.group_id, settings)
-    # The epoch -1 fences the owner before; `load_group` sets that of the new one.
-    draft.put(replace_row(row, owner=agent.broker_id, owner_epoch=-1))
-    return _owner_of(agent)
+def locate_group(state: HotState, request: LocateGroup) -> GroupOwner:
+    """The group's coordinator: its owner while that lives and does not drain, else the first such candidate.
+
+    Changes nothing: whoever takes the group up becomes its owner (sequencer.groups). Agents whose candidates differ for
+    a moment may name two; the first to take it up has it, and the other's clients are sent on to that one.
+    """
+    row = state.get(GroupRow, request.group_id)
+    owner = None if row is None else placeable_agent(state, row.owner)
+    if owner is not None:
+        return _owner_of(owner)
+    for candidate in request.candidates:
+        agent = placeable_agent(state, candidate)
+        if agent is not None:
+            return _owner_of(agent)
+    living = [row for row in state.all(AgentRow) if placeable_agent(state, row.broker_id) is not None]
+    if not living:
+        raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")
+    return _owner_of(min(living, key=lambda row: row.broker_id))
 
 
 def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> GroupRow:
@@ -265,8 +260,9 @@ def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> Group
     )
 
 
-def _placeable(draft: Draft, broker_id: int) -> AgentRow | None:
-    row = draft.get(AgentRow, broker_id)
+def placeable_agent(state: Draft | HotState, broker_id: int) -> AgentRow | None:
+    """The agent's row, if it lives and does not drain: then it may have groups."""
+    row = state.get(AgentRow, broker_id)
     return row if row is not None and row.expires_ms > 0 and not row.draining else None
 
 

@@ -28,6 +28,11 @@ class SequencerSettings:
     """State of a producer that wrote nothing to a partition for so long is forgotten."""
     offsets_retention_ms: int = 7 * _DAY_MS
     """Positions of a group without members are forgotten after this time (offsets.retention.minutes)."""
+    empty_group_ms: int = 10 * 60 * 1000
+    """A group without members and positions is forgotten after this time."""
+    orphaned_members_ms: int = 60 * 60 * 1000
+    """Members that have no coordinator, and look for none, are forgotten after this time: more than the longest session
+    (agent.group_max_session_timeout_ms)."""
     transaction_max_timeout_ms: int = 15 * 60 * 1000
     """The longest time-out a transactional producer may ask for (Kafka's transaction.max.timeout.ms)."""
     transactional_id_expiration_ms: int = 7 * _DAY_MS

@@ -373,6 +373,11 @@ class Draft:
         found = (self.get(AbortedRow, *key) for key in keys)
         return [row for row in found if row is not None]
 
+    def offsets_of(self, group_id: str) -> list[GroupOffsetRow]:
+        """A group's positions."""
+        durable = self.durable.offsets_of.get(group_id, {})
+        return self.among(GroupOffsetRow, durable, lambda key: key[0] == group_id)
+
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """A group's positions that a producer's open transaction will change."""
         durable = self.durable.pending_of.get((group_id, producer_id), {})

@@ -1,9 +1,10 @@
 """The group coordinator: takes up groups, drives their state machines, stores what they say before they say it.
 
 A group is taken up when a request for it comes and the sequencer locates it here; it stays until it is empty or the
-lease it was taken under is over. One lock per group orders its requests, so answers leave in the order of the states
-that they tell of. Whoever is cancelled while waiting takes nothing with it: each step runs to its end in a task that
-the coordinator owns.
+lease it was taken under is over. One that nobody knows is taken up empty, and is made when it is first stored: looking
+something up, or being refused, makes none. One lock per group orders its requests, so answers leave in the order of the
+states that they tell of. Whoever is cancelled while waiting takes nothing with it: each step runs to its end in a task
+that the coordinator owns.
 
 Nothing is answered from memory when another agent may have the groups: once this one's lease was not renewed for as
 long as a suspected agent is given, minus a margin (checked when the answer leaves, not when the request comes).
@@ -78,10 +79,12 @@ class GroupRefusal(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes."""
+    """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes.
+    `is_stored`: it had a state when it was taken up, or was stored since; if it is gone, it is not to be made again."""
 
     group: Group
     lease_epoch: int
+    is_stored: bool
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
     armed_at: float | None = None
@@ -322,13 +325,16 @@ class GroupCoordinator:
         identity = self._identity()
         try:
             await self._sequencer.save_group(
-                SaveGroup(identity.broker_id, held.lease_epoch, stored(held.group))
+                SaveGroup(
+                    identity.broker_id, held.lease_epoch, stored(held.group), may_create=not held.is_stored
+                )
             )
         except SequencerError as error:
             log.warning(
                 "a group could not be stored and is let go", group=held.group.group_id, error=str(error)
             )
             return False
+        held.is_stored = True
         return True
 
     def _deliver(self, ticket: int, answer: Answer) -> None:
@@ -388,7 +394,7 @@ class GroupCoordinator:
             settings.group_max_size,
             settings.group_max_bytes,
         )
-        held = _Held(group, lease_epoch)
+        held = _Held(group, lease_epoch, is_stored=bool(state.blob))
         if self._is_closed:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         self._held[group_id] = held

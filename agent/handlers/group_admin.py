@@ -113,7 +113,7 @@ async def list_groups(
 
 
 async def _exists(services: Services, row: GroupListing, state: str) -> bool:
-    """A row without a protocol was made by FindCoordinator; it is a group once it has members or offsets."""
+    """A row without a protocol was made for offsets, which may be pending, or gone by now."""
     if row.protocol_type or state != GroupPhase.EMPTY:
         return True
     return await _has_offsets(services, row.group_id)

@@ -18,7 +18,7 @@ from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
-from sequencer.api import Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
+from sequencer.api import LimitReached, Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
 from tailrace.limits import MAX_NAME_BYTES, cut, is_name
 
 GROUP, TRANSACTION = 0, 1
@@ -38,11 +38,14 @@ REFUSALS = (GroupRefusal, *EXPECTED)
 
 def group_code(error: Exception) -> ErrorCode:
     """The code for a group's request. An absent sequencer is NOT_COORDINATOR: the one that every client's every
-    group request takes as "look for the coordinator and ask again"."""
+    group request takes as "look for the coordinator and ask again". So is a limit that is reached for the time being:
+    clients take POLICY_VIOLATION here as the end."""
     if isinstance(error, GroupRefusal):
         return error.code
     if isinstance(error, StaleGroup | SequencerUnavailable | SequencerOverloaded):
         return ErrorCode.NOT_COORDINATOR
+    if isinstance(error, LimitReached):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code_of(error)
 
 

@@ -222,7 +222,7 @@ async def _commit(
 def _commit_code(error: Exception, version: int) -> ErrorCode:
     """A fenced producer is INVALID_PRODUCER_EPOCH here, in every version: a group coordinator knows no more."""
     code = group_code(error)
-    if code is ErrorCode.NOT_COORDINATOR:
+    if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
         return code
     code = transaction_code(error, knows_fenced=False)
     if code is ErrorCode.INVALID_TXN_STATE and version >= FIRST_ABORTABLE_COMMIT_VERSION:

@@ -459,13 +459,17 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
         sequencer, mine = bench.sequencer, bench.agent
         other = await sequencer.register_agent(info("bb"))
         owner = await sequencer.locate_group(LocateGroup("g", [mine.broker_id, other.broker_id]))
-        stays = await sequencer.locate_group(LocateGroup("g", [other.broker_id]))
-        assert owner.broker_id == stays.broker_id == mine.broker_id
-        await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))
-        with pytest.raises(StaleGroup):
-            await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch))
+        assert owner.broker_id == mine.broker_id
+        for agent in (mine, other):
+            assert (await sequencer.load_group(LoadGroup("g", agent.broker_id, agent.epoch))).blob == b""
         state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
         await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        with pytest.raises(StaleGroup):
+            await sequencer.save_group(SaveGroup(other.broker_id, other.epoch, state))
+        with pytest.raises(StaleGroup):
+            await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch))
+        stays = await sequencer.locate_group(LocateGroup("g", [other.broker_id]))
+        assert stays.broker_id == mine.broker_id
         position = OffsetPosition(bench.topic.topic_id, 0, 5, 0, "note")
         good = CommitOffsets("g", mine.broker_id, mine.epoch, 3, "m", [position])
         assert (await sequencer.commit_offsets(good)).errors == [PartitionError.NONE]
@@ -486,9 +490,9 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
         await sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch, draining=True))
         moved = await sequencer.locate_group(LocateGroup("g", [mine.broker_id, other.broker_id]))
         assert moved.broker_id == other.broker_id
+        assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
         with pytest.raises(StaleGroup):
             await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
-        assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
         found = (await sequencer.fetch_offsets(FetchOffsets("g", [(bench.topic.topic_id, 0)]))).positions[0]
         assert (found.offset, found.metadata) == (5, "note")
         assert [(lag.committed, lag.topic) for lag in (await sequencer.lags(LagsRequest())).lags] == [
@@ -496,6 +500,101 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
         ]
 
     run(factory, scenario)
+
+
+def test_looking_for_a_group_makes_none(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        for number in range(SETTINGS.max_groups + 5):
+            name = f"made-up-{number}"
+            owner = await sequencer.locate_group(LocateGroup(name, [mine.broker_id]))
+            assert owner.broker_id == mine.broker_id
+            await sequencer.load_group(LoadGroup(name, mine.broker_id, mine.epoch))
+            assert (await sequencer.fetch_offsets(FetchOffsets(name, None))).positions == []
+        assert (await sequencer.list_groups(Empty())).groups == []
+        assert (await sequencer.statistics(Empty())).groups == 0
+
+    run(factory, scenario)
+
+
+def test_a_group_that_is_gone_is_not_made_again_by_whoever_still_holds_its_state(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        empty = GroupState("g", 4, "Empty", "consumer", [], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, empty))
+        await sequencer.delete_group(GroupRef("g"))
+        with pytest.raises(StaleGroup):
+            await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, empty, may_create=False))
+        with pytest.raises(StaleGroup):
+            await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch - 1, empty))
+        assert (await sequencer.list_groups(Empty())).groups == []
+
+    run(factory, scenario)
+
+
+def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordinators(
+    factory: Factory,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))
+        position = OffsetPosition(bench.topic.topic_id, 0, 5, 0, "")
+        await sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
+        state = GroupState("g", 1, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        assert [each.owner for each in (await sequencer.list_groups(Empty())).groups] == [mine.broker_id]
+
+    run(factory, scenario)
+
+
+def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) -> None:
+    settings = SequencerSettings(removal_step=2, offsets_retention_ms=50_000, orphaned_members_ms=20_000)
+
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine, topic_id = bench.sequencer, bench.agent, bench.topic.topic_id
+
+        async def passes(ms: int) -> tuple[int, list[str]]:
+            await bench.advance(ms)
+            expired = (await sequencer.apply_retention(Empty())).offsets_expired
+            return expired, [each.state for each in (await sequencer.list_groups(Empty())).groups]
+
+        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        places = [
+            OffsetPosition(topic_id, partition, 5, 0, "") for partition in range(bench.topic.partitions)
+        ]
+        await sequencer.commit_offsets(CommitOffsets("g", mine.broker_id, mine.epoch, 3, "m", places))
+
+        await sequencer.release_agent(AgentRef(mine.broker_id, mine.epoch))
+        assert await passes(1_000) == (0, ["Stable"]), "its members may look for another coordinator"
+        assert await passes(19_999) == (0, ["Stable"])
+        assert await passes(1) == (0, ["Empty"]), "they did not"
+        assert await passes(49_999) == (0, ["Empty"])
+        assert await passes(settings.empty_group_ms) == (len(places), [])
+
+    run(factory, scenario, settings)
+
+
+def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> None:
+    settings = SequencerSettings(orphaned_members_ms=20_000)
+
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        await sequencer.release_agent(AgentRef(mine.broker_id, mine.epoch))
+        await sequencer.apply_retention(Empty())
+        other = await sequencer.register_agent(info("bb"))
+        assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
+        await bench.advance(9_000)
+        await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
+        await bench.advance(9_000)
+        await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
+        await bench.advance(9_000)
+        await sequencer.apply_retention(Empty())
+        assert [each.state for each in (await sequencer.list_groups(Empty())).groups] == ["Stable"]
+
+    run(factory, scenario, settings)
 
 
 def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) -> None:

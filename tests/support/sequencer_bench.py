@@ -36,7 +36,9 @@ from sequencer.settings import SequencerSettings
 from tailrace.mixed_object import BatchCoordinates
 from tests.support.sequencers import Factory, Opened
 
-SETTINGS = SequencerSettings(sweep_interval_ms=1_000, max_topics=20, max_partitions_per_topic=100)
+SETTINGS = SequencerSettings(
+    sweep_interval_ms=1_000, max_topics=20, max_partitions_per_topic=100, max_groups=20
+)
 T0 = 1_700_000_000_000
 
 

@@ -1,0 +1,81 @@
+"""Asking about groups that are not there: whoever asks, and however often, none is made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.protocol import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.delete_groups import DeleteGroupsRequest
+from agent.protocol.messages.describe_groups import DescribeGroupsRequest
+from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
+from agent.protocol.messages.heartbeat import HeartbeatRequest
+from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from agent.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from agent.protocol.messages.list_groups import ListGroupsRequest
+from agent.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from agent.protocol.messages.offset_delete import OffsetDeleteRequest
+from agent.protocol.messages.offset_fetch import OffsetFetchRequest
+from agent.protocol.messages.sync_group import SyncGroupRequest
+from sequencer.api import Empty
+from sequencer.settings import SequencerSettings
+from tests.support.agents import AgentBench, run
+
+POSITIONS = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 1)])]
+
+
+def test_no_question_about_a_group_makes_one() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        asked: list[tuple[int, int, Any]] = [
+            (ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("g")),
+            (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(["g"])),
+            (ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest("g", None)),
+            (ApiKey.HEARTBEAT, 4, HeartbeatRequest("g", 3, "m")),
+            (ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 3, "m")),
+            (ApiKey.LEAVE_GROUP, 4, LeaveGroupRequest("g", members=[MemberIdentity("m")])),
+            (ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest("g", 3, "m", topics=POSITIONS)),
+            (ApiKey.OFFSET_DELETE, 0, OffsetDeleteRequest("g")),
+            (ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["g"])),
+            (ApiKey.LIST_GROUPS, 4, ListGroupsRequest()),
+            (ApiKey.JOIN_GROUP, 7, JoinGroupRequest("g", 10_000, protocol_type="consumer")),
+            (ApiKey.JOIN_GROUP, 7, joining("g", member_id="of another group")),
+            (ApiKey.JOIN_GROUP, 7, joining("g")),  # it is told its id, and may never come back
+        ]
+        for api, version, request in asked:
+            await bench.ask(api, version, request)
+            assert (await bench.sequencer.statistics(Empty())).groups == 0, ApiKey(api).name
+
+    run(scenario)
+
+
+def joining(group_id: str, member_id: str = "") -> JoinGroupRequest:
+    protocols = [JoinGroupRequestProtocol("range", b"")]
+    return JoinGroupRequest(
+        group_id, 10_000, member_id=member_id, protocol_type="consumer", protocols=protocols
+    )
+
+
+def test_where_no_more_groups_are_taken_clients_are_told_to_ask_again_and_known_groups_go_on() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+
+        async def commit(group_id: str) -> int:
+            asked = OffsetCommitRequest(group_id, topics=POSITIONS)
+            answer = await bench.ask(ApiKey.OFFSET_COMMIT, 8, asked)
+            code: int = answer.topics[0].partitions[0].error_code
+            return code
+
+        assert await commit("known") == ErrorCode.NONE
+        assert await commit("too-many") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        known = await bench.ask(ApiKey.JOIN_GROUP, 7, joining("too-many"))
+        assert known.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        refused = await bench.ask(ApiKey.JOIN_GROUP, 7, joining("too-many", known.member_id))
+        assert refused.error_code == ErrorCode.NOT_COORDINATOR
+        assert await commit("known") == ErrorCode.NONE
+
+    run(scenario, SequencerSettings(max_groups=1), group_initial_rebalance_delay_ms=0)
