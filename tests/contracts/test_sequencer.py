@@ -34,6 +34,7 @@ from sequencer.api import (
     LagsRequest,
     LeaseLost,
     LimitReached,
+    ListGroups,
     LoadGroup,
     LocateGroup,
     MetadataRequest,
@@ -511,7 +512,7 @@ def test_looking_for_a_group_makes_none(factory: Factory) -> None:
             assert owner.broker_id == mine.broker_id
             await sequencer.load_group(LoadGroup(name, mine.broker_id, mine.epoch))
             assert (await sequencer.fetch_offsets(FetchOffsets(name, None))).positions == []
-        assert (await sequencer.list_groups(Empty())).groups == []
+        assert (await sequencer.list_groups(ListGroups())).groups == []
         assert (await sequencer.statistics(Empty())).groups == 0
 
     run(factory, scenario)
@@ -527,7 +528,7 @@ def test_a_group_that_is_gone_is_not_made_again_by_whoever_still_holds_its_state
             await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, empty, may_create=False))
         with pytest.raises(StaleGroup):
             await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch - 1, empty))
-        assert (await sequencer.list_groups(Empty())).groups == []
+        assert (await sequencer.list_groups(ListGroups())).groups == []
 
     run(factory, scenario)
 
@@ -542,7 +543,7 @@ def test_a_group_that_got_its_first_offset_meanwhile_is_still_its_first_coordina
         await sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
         state = GroupState("g", 1, "Stable", "consumer", ["m"], b"x")
         await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
-        assert [each.owner for each in (await sequencer.list_groups(Empty())).groups] == [mine.broker_id]
+        assert [each.owner for each in (await sequencer.list_groups(ListGroups())).groups] == [mine.broker_id]
 
     run(factory, scenario)
 
@@ -556,7 +557,7 @@ def test_a_group_that_nobody_comes_back_for_goes_step_by_step(factory: Factory) 
         async def passes(ms: int) -> tuple[int, list[str]]:
             await bench.advance(ms)
             expired = (await sequencer.apply_retention(Empty())).offsets_expired
-            return expired, [each.state for each in (await sequencer.list_groups(Empty())).groups]
+            return expired, [each.state for each in (await sequencer.list_groups(ListGroups())).groups]
 
         state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
         await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
@@ -592,7 +593,7 @@ def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> Non
         await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
         await bench.advance(9_000)
         await sequencer.apply_retention(Empty())
-        assert [each.state for each in (await sequencer.list_groups(Empty())).groups] == ["Stable"]
+        assert [each.state for each in (await sequencer.list_groups(ListGroups())).groups] == ["Stable"]
 
     run(factory, scenario, settings)
 
