@@ -14,6 +14,9 @@ from typing import Any
 
 import hcl2
 
+COLLECTOR = ("modules/sequencer", "this")
+"""The policy document of whoever collects garbage: the committer does, in the sequencer's servers."""
+
 Body = dict[str, Any]
 Rule = Callable[["Module"], Iterator[str]]
 
@@ -143,9 +146,12 @@ def references_are_declared(module: Module) -> Iterator[str]:
     used = set(re.findall(r"(?<![\w.])var\.([a-z_][a-z0-9_]*)", outside))
     yield from (f"variable {name} is not used" for name in sorted(declared["var"] - used))
     data = {f"{kind}.{name}" for kind, name, _ in module.resources(of="data")}
+    ephemeral = {f"{kind}.{name}" for kind, name, _ in module.resources(of="ephemeral")}
     resources = {f"{kind}.{name}" for kind, name, _ in module.resources()}
-    for prefix, reference in re.findall(r"(?<![\w.])(data\.)?(aws_[a-z0-9_]+\.[a-z_][a-z0-9_]*)", code):
-        if reference not in (data if prefix else resources):
+    known = {"": resources, "data.": data, "ephemeral.": ephemeral}
+    pattern = r"(?<![\w.])(data\.|ephemeral\.)?(aws_[a-z0-9_]+\.[a-z_][a-z0-9_]*)"
+    for prefix, reference in re.findall(pattern, code):
+        if reference not in known[prefix]:
             yield f"{prefix}{reference} is not declared"
 
 
@@ -279,12 +285,25 @@ def only_the_collector_deletes(module: Module) -> Iterator[str]:
         for action in words(statement.get("actions")):
             deletes = action in ("s3:*", "*") or action.startswith("s3:Delete")
             # The endpoint's policy grants nothing: it narrows what the collector's own one allows.
-            allowed = (module.name, name) in {
-                ("modules/compactor", "collector"),
-                ("modules/network", "s3_endpoint"),
-            }
+            allowed = (module.name, name) in {COLLECTOR, ("modules/network", "s3_endpoint")}
             if deletes and not (allowed and action == "s3:DeleteObject"):
                 yield f"{name} may {action}"
+
+
+def the_collector_may_delete(module: Module) -> Iterator[str]:
+    """What needs rights on the bucket has them: the collector lists and deletes, and the endpoint lets it."""
+    if module.name not in (COLLECTOR[0], "modules/network"):
+        return
+    allowed = [
+        (action, resource)
+        for _, statement in module.statements()
+        if statement.get("effect", "Allow") != "Deny"
+        for action in words(statement.get("actions"))
+        for resource in words(statement.get("resources"))
+    ]
+    for action, end in (("s3:DeleteObject", "/*"), ("s3:ListBucket", "bucket_arn}")):
+        if not any(action == one and resource.endswith(end) for one, resource in allowed):
+            yield f"the collector may not {action}"
 
 
 # The parts
@@ -367,6 +386,27 @@ def heartbeat_margin(expression: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def only_dead_machines_are_replaced(module: Module) -> Iterator[str]:
+    """/readyz decides routing: what makes all servers unready at once, a database's fail-over, must replace none."""
+    for _, name, body in module.resources("aws_autoscaling_group"):
+        if body.get("health_check_type") != "EC2":
+            yield f"group {name} replaces machines that are only not ready"
+    for _, name, body in module.resources("aws_lb_target_group"):
+        checks = body.get("health_check", [])
+        if [check.get("path") for check in checks] != ["/readyz"]:
+            yield f"target group {name} does not send by readiness"
+
+
+def secrets_stay_out_of_the_state(module: Module) -> Iterator[str]:
+    for kind, name, body in module.resources():
+        if kind == "random_password" or (
+            kind == "aws_secretsmanager_secret_version" and "secret_string" in body
+        ):
+            yield f"{kind}.{name} is written into Terraform's state"
+        if kind == "aws_secretsmanager_secret" and "kms_key_id" not in body:
+            yield f"{kind}.{name} is not encrypted with a key of ours"
+
+
 def scale_in_drains(module: Module) -> Iterator[str]:
     """Where there is a drain_seconds, the group has a hook that waits longer than the drain may take."""
     variables = dict(module.labelled("variable"))
@@ -407,8 +447,11 @@ RULES: tuple[Rule, ...] = (
     policies_are_documents,
     wildcard_resources_say_why,
     only_the_collector_deletes,
+    the_collector_may_delete,
     the_bucket_is_guarded,
     the_database_is_durable,
+    only_dead_machines_are_replaced,
+    secrets_stay_out_of_the_state,
     scale_in_drains,
 )
 

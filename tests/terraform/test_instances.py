@@ -1,6 +1,6 @@
-"""What runs on the instances: settings as Tailrace reads them, and the drain before the end.
+"""What runs on the instances: settings as Tailrace reads them, units, and how large user data is.
 
-The scripts run here for real, against stand-ins for curl, aws, systemctl and chgrp on PATH.
+The scripts run here for real, against stand-ins for curl, aws and chown on PATH; test_as_shipped.py runs all of it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,29 @@ case "${@: -1}" in
   */api/token) echo token ;;
   */local-ipv4) echo 10.40.1.7 ;;
   */availability-zone-id) echo euc1-az2 ;;
-  */instance-id) echo i-0123 ;;
-  */target-lifecycle-state)
-    echo look >>"$LOG"
-    [[ $(grep -c look "$LOG") -ge 3 ]] && echo Terminated || echo InService ;;
   *) exit 22 ;;
+esac
+"""
+AWS = """#!/bin/bash
+case "$*" in
+  *arn:login*) echo '{"username": "tailrace", "password": "a/b@c:d?e%f\\"g"}' ;;
+  *arn:rpc*) echo 0123456789abcdef ;;
+  *) exit 1 ;;
 esac
 """
 
 
-def stand_ins(directory: Path, **scripts: str) -> dict[str, str]:
+def stand_ins(directory: Path) -> dict[str, str]:
     """An environment whose PATH finds these scripts first."""
-    for name, text in {"curl": CURL, "chgrp": "#!/bin/bash\n", **scripts}.items():
+    for name, text in {"curl": CURL, "aws": AWS, "chown": "#!/bin/bash\n"}.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
     return {
         "PATH": f"{directory}:{os.environ['PATH']}",
-        "LOG": str(directory / "log"),
         "TAILRACE_CONFIG": str(directory / "etc" / "tailrace.toml"),
         "AWS_REGION": "eu-central-1",
         "STORE_URL": "s3://records/tailrace",
+        "RPC_SECRET": "arn:rpc",
     }
 
 
@@ -79,36 +82,31 @@ def test_an_agent_is_told_its_address_zone_and_sequencer(tmp_path: Path) -> None
     load_settings(Settings, environ={}, file=Path(environment["TAILRACE_CONFIG"]))
 
 
-def test_a_sequencer_quotes_the_password_and_says_only_once_that_it_changed(tmp_path: Path) -> None:
-    secret = '{"username": "tailrace", "password": "a/b@c:d?e%f\\"g"}'
-    environment = stand_ins(tmp_path, aws=f"#!/bin/bash\ncat <<'J'\n{secret}\nJ\n") | {
+def test_a_sequencers_password_and_secret_are_files_of_their_own(tmp_path: Path) -> None:
+    environment = stand_ins(tmp_path) | {
         "DATABASE_HOST": "db.internal",
         "DATABASE_PORT": "5432",
         "DATABASE_NAME": "tailrace",
-        "DATABASE_SECRET": "arn:secret",
+        "DATABASE_SECRET": "arn:login",
     }
-    assert run("sequencer/files/write_config.sh", environment) == "changed\n"
+    run("sequencer/files/write_config.sh", environment)
     config = Path(environment["TAILRACE_CONFIG"])
-    expected = (
-        "postgresql+asyncpg://tailrace:a%2Fb%40c%3Ad%3Fe%25f%22g@db.internal:5432/tailrace?ssl=verify-full"
+    settings = load_settings(Settings, environ={}, file=config)
+    assert settings.database == (
+        "postgresql://tailrace@db.internal:5432/tailrace?sslmode=verify-full&sslrootcert=/etc/tailrace/rds-ca.pem"
     )
-    assert tomllib.loads(config.read_text())["database"] == expected
-    assert load_settings(Settings, environ={}, file=config).rpc_advertise == "10.40.1.7:9645"
+    assert settings.rpc_advertise == "10.40.1.7:9645"
+    files = {
+        settings.database_password_file: 'a/b@c:d?e%f"g\n',
+        settings.rpc_secret_file: "0123456789abcdef\n",
+    }
+    for file, text in files.items():
+        assert file is not None
+        assert (file.read_text(), file.stat().st_mode & 0o777) == (text, 0o600)
     assert config.stat().st_mode & 0o007 == 0
-    assert run("sequencer/files/write_config.sh", environment) == ""
-
-
-def test_the_agent_is_stopped_before_the_hook_is_completed(tmp_path: Path) -> None:
-    note = '#!/bin/bash\necho "{} $*" >>"$LOG"\n'
-    environment = stand_ins(
-        tmp_path, aws=note.format("aws"), systemctl=note.format("systemctl"), sleep="#!/bin/bash\n"
-    ) | {"AUTOSCALING_GROUP": "agents", "DRAIN_HOOK": "drain", "POLL_SECONDS": "0"}
-    run("agents/files/drain.sh", environment)
-    looks, (stop, complete) = (lines := Path(environment["LOG"]).read_text().splitlines())[:-2], lines[-2:]
-    assert looks == ["look"] * 3
-    assert stop == "systemctl stop tailrace-agent.service"
-    assert complete.startswith("aws autoscaling complete-lifecycle-action --region eu-central-1 ")
-    assert "--lifecycle-hook-name drain --instance-id i-0123 --lifecycle-action-result CONTINUE" in complete
+    before = config.read_bytes()
+    run("sequencer/files/write_config.sh", environment)
+    assert config.read_bytes() == before
 
 
 def test_the_agent_is_killed_no_earlier_than_the_drain_may_take() -> None:

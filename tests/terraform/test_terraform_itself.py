@@ -69,6 +69,8 @@ BAD: dict[str, list[object]] = {
     "sequencer_instance_type": ["t3.large"],
     "sequencer_servers": [1],
     "agent_instance_type": ["t4g.large", "m7g.medium"],
+    "agent_spot_percent": [101, 0.5],
+    "agent_spot_instance_types": [["t4g.large"]],
     "min_agents": [4, None, -3],
     "max_agents": [None, 2],
     "drain_seconds": [5, 7200],

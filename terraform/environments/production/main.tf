@@ -52,7 +52,6 @@ module "metadata" {
 
   client_security_group_ids = {
     sequencer = module.sequencer.security_group_id
-    compactor = module.compactor.security_group_id
   }
 }
 
@@ -91,6 +90,9 @@ module "agents" {
   drain_seconds                   = var.drain_seconds
   store                           = local.store
   sequencer                       = local.sequencer
+  rpc_secret                      = module.sequencer.rpc_secret
+  spot_percent                    = var.agent_spot_percent
+  spot_instance_types             = var.agent_spot_instance_types
   kafka_client_security_group_ids = var.kafka_client_security_group_ids
   kafka_client_cidrs              = var.kafka_client_cidrs
 }
@@ -107,6 +109,6 @@ module "compactor" {
   schedule                    = var.compactor_schedule
   size                        = var.compactor_size
   store                       = local.store
-  database                    = local.database
   sequencer                   = local.sequencer
+  rpc_secret                  = module.sequencer.rpc_secret
 }

@@ -155,6 +155,28 @@ variable "agent_instance_type" {
   }
 }
 
+variable "agent_spot_percent" {
+  description = "Share in percent of the agents above min_agents that are spot instances."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.agent_spot_percent >= 0 && var.agent_spot_percent <= 100 && floor(var.agent_spot_percent) == var.agent_spot_percent
+    error_message = "agent_spot_percent must be a whole number from 0 to 100."
+  }
+}
+
+variable "agent_spot_instance_types" {
+  description = "Further types that a spot instance may have; the more, the less often EC2 takes one back."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for type in var.agent_spot_instance_types : can(regex("^[cmr][0-9]+[a-z-]*\\.([0-9]*x?large|metal.*)$", type))])
+    error_message = "agent_spot_instance_types must be of the c, m or r families and at least large, such as c7g.large."
+  }
+}
+
 variable "min_agents" {
   description = "Fewest agents; a multiple of three, so that each zone has as many."
   type        = number

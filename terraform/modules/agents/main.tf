@@ -23,6 +23,7 @@ locals {
         AWS_REGION        = data.aws_region.current.region
         STORE_URL         = var.store.url
         SEQUENCER_ADDRESS = var.sequencer.address
+        RPC_SECRET        = var.rpc_secret.arn
         AUTOSCALING_GROUP = local.group_name
         DRAIN_HOOK        = local.drain_hook
         METRIC_NAMESPACE  = local.metric_namespace
@@ -225,6 +226,25 @@ data "aws_iam_policy_document" "this" {
   }
 
   statement {
+    sid       = "RpcSecret"
+    actions   = ["secretsmanager:GetSecretValue"]
+    resources = [var.rpc_secret.arn]
+  }
+
+  statement {
+    sid       = "RpcSecretKey"
+    actions   = ["kms:Decrypt"]
+    resources = [var.rpc_secret.kms_key_arn]
+
+    # The key is also that of the database's password, which agents must not read.
+    condition {
+      test     = "StringEquals"
+      variable = "kms:EncryptionContext:SecretARN"
+      values   = [var.rpc_secret.arn]
+    }
+  }
+
+  statement {
     sid     = "CompleteDrain"
     actions = ["autoscaling:CompleteLifecycleAction"]
     # The group's id stands in its ARN and is not known before the group, which needs this role.
@@ -345,10 +365,12 @@ resource "aws_lb_listener" "this" {
 }
 
 resource "aws_autoscaling_group" "this" {
-  name                      = local.group_name
-  vpc_zone_identifier       = values(var.subnet_ids)
-  target_group_arns         = [aws_lb_target_group.this.arn]
-  health_check_type         = "ELB"
+  name                = local.group_name
+  vpc_zone_identifier = values(var.subnet_ids)
+  target_group_arns   = [aws_lb_target_group.this.arn]
+  # The machine's own health. Not the load balancer's (/readyz): that says where to send requests, and a database
+  # that fails over makes all of them unready at once, which no new machine mends. systemd starts a dead process anew.
+  health_check_type         = "EC2"
   health_check_grace_period = 120
   default_instance_warmup   = 120
   min_size                  = var.min_agents
@@ -356,9 +378,30 @@ resource "aws_autoscaling_group" "this" {
   metrics_granularity       = "1Minute"
   enabled_metrics           = ["GroupDesiredCapacity", "GroupInServiceInstances", "GroupTerminatingInstances"]
 
-  launch_template {
-    id      = aws_launch_template.this.id
-    version = aws_launch_template.this.latest_version
+  # A spot instance that EC2 is likely to take back is replaced before it is.
+  capacity_rebalance = var.spot_percent > 0
+
+  mixed_instances_policy {
+    instances_distribution {
+      on_demand_base_capacity                  = var.min_agents
+      on_demand_percentage_above_base_capacity = 100 - var.spot_percent
+      spot_allocation_strategy                 = "price-capacity-optimized"
+    }
+
+    launch_template {
+      launch_template_specification {
+        launch_template_id = aws_launch_template.this.id
+        version            = aws_launch_template.this.latest_version
+      }
+
+      dynamic "override" {
+        for_each = concat([var.instance_type], var.spot_instance_types)
+
+        content {
+          instance_type = override.value
+        }
+      }
+    }
   }
 
   # files/drain.sh stops the agent and completes this; the margin is for noticing (its poll) and the calls.

@@ -97,6 +97,19 @@ variable "sequencer" {
   }
 }
 
+variable "rpc_secret" {
+  description = "The secret that all processes of the cluster share: its ARN in Secrets Manager and that of its key; the output of sequencer."
+  type = object({
+    arn         = string
+    kms_key_arn = string
+  })
+
+  validation {
+    condition     = can(regex("^arn:[a-z-]+:secretsmanager:", var.rpc_secret.arn))
+    error_message = "rpc_secret.arn must be the ARN of a secret in Secrets Manager."
+  }
+}
+
 variable "kafka_client_security_group_ids" {
   description = "Security groups of Kafka clients in this VPC or a peered one, by what they are."
   type        = map(string)
@@ -154,6 +167,28 @@ variable "max_agents" {
   validation {
     condition     = var.max_agents >= var.min_agents && var.max_agents <= 300
     error_message = "max_agents must be from min_agents to 300."
+  }
+}
+
+variable "spot_percent" {
+  description = "Share in percent of the agents above min_agents that are spot instances. They drain within the two minutes of notice."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.spot_percent >= 0 && var.spot_percent <= 100 && floor(var.spot_percent) == var.spot_percent
+    error_message = "spot_percent must be a whole number from 0 to 100."
+  }
+}
+
+variable "spot_instance_types" {
+  description = "Further types that a spot instance may have; the more, the less often EC2 takes one back."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for type in var.spot_instance_types : can(regex("^[cmr][0-9]+[a-z-]*\\.([0-9]*x?large|metal.*)$", type))])
+    error_message = "spot_instance_types must be of the c, m or r families and at least large, such as c7g.large."
   }
 }
 

@@ -1,6 +1,6 @@
 # The compactor: `tailrace compact`, PySpark on local[*] in a Fargate task, started by EventBridge Scheduler.
-# Compaction holds a lease in SQL, so a run that starts while another works ends at once. With the run goes
-# garbage collection, so this role, and no other, may delete objects.
+# Compaction holds a lease at the sequencer, so a run that starts while another works ends at once. It deletes
+# nothing: what it replaced is garbage, which the sequencer's servers collect.
 
 data "aws_caller_identity" "current" {}
 
@@ -31,7 +31,6 @@ resource "aws_security_group" "this" {
 resource "aws_vpc_security_group_egress_rule" "to_groups" {
   for_each = {
     sequencer = { group = var.sequencer.security_group_id, port = local.sequencer_port }
-    database  = { group = var.database.security_group_id, port = var.database.port }
     aws       = { group = var.endpoints_security_group_id, port = 443 }
   }
 
@@ -138,25 +137,23 @@ data "aws_iam_policy_document" "assume_task" {
   }
 }
 
-# What the job itself may do: it rewrites objects, and it is the collector.
-resource "aws_iam_role" "collector" {
-  name_prefix        = "${var.name}-collector-"
+# What the job itself may do: read objects and write others.
+resource "aws_iam_role" "job" {
+  name_prefix        = "${var.name}-compactor-"
   assume_role_policy = data.aws_iam_policy_document.assume_task.json
 }
 
-data "aws_iam_policy_document" "collector" {
+data "aws_iam_policy_document" "job" {
   statement {
     sid     = "Objects"
-    actions = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-    # Below our prefix: any object may become garbage. Not s3:DeleteObjectVersion: what is deleted can be
-    # brought back for some days.
+    actions = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
+    # Below our prefix: any object may be compacted.
     resources = ["${var.store.bucket_arn}/${var.store.prefix}/*"]
   }
 
-  # The collector lists the prefixes of dead sessions; and a missing key must read as 404, not 403, which a
-  # condition on the prefix would undo.
+  # A missing key must read as 404, not 403, which a condition on the prefix would undo.
   statement {
-    sid       = "List"
+    sid       = "TellMissingFromForbidden"
     actions   = ["s3:ListBucket"]
     resources = [var.store.bucket_arn]
   }
@@ -168,10 +165,10 @@ data "aws_iam_policy_document" "collector" {
   }
 }
 
-resource "aws_iam_role_policy" "collector" {
-  name_prefix = "${var.name}-collector-"
-  role        = aws_iam_role.collector.id
-  policy      = data.aws_iam_policy_document.collector.json
+resource "aws_iam_role_policy" "job" {
+  name_prefix = "${var.name}-compactor-"
+  role        = aws_iam_role.job.id
+  policy      = data.aws_iam_policy_document.job.json
 }
 
 # What ECS needs to start it: the image, the secret, the log.
@@ -202,20 +199,21 @@ data "aws_iam_policy_document" "execution" {
   }
 
   statement {
-    sid       = "DatabasePassword"
+    sid       = "RpcSecret"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [var.database.secret_arn]
+    resources = [var.rpc_secret.arn]
   }
 
   statement {
-    sid       = "DatabasePasswordKey"
+    sid       = "RpcSecretKey"
     actions   = ["kms:Decrypt"]
-    resources = [var.database.kms_key_arn]
+    resources = [var.rpc_secret.kms_key_arn]
 
+    # The key is also that of the database's password, which the compactor must not read.
     condition {
       test     = "StringEquals"
-      variable = "kms:ViaService"
-      values   = ["secretsmanager.${local.region}.${data.aws_partition.current.dns_suffix}"]
+      variable = "kms:EncryptionContext:SecretARN"
+      values   = [var.rpc_secret.arn]
     }
   }
 }
@@ -242,7 +240,7 @@ resource "aws_ecs_task_definition" "this" {
   network_mode             = "awsvpc"
   cpu                      = var.size.vcpu * 1024
   memory                   = var.size.memory_gib * 1024
-  task_role_arn            = aws_iam_role.collector.arn
+  task_role_arn            = aws_iam_role.job.arn
   execution_role_arn       = aws_iam_role.execution.arn
 
   ephemeral_storage {
@@ -259,21 +257,17 @@ resource "aws_ecs_task_definition" "this" {
     image      = var.image
     essential  = true
     user       = "tailrace"
-    entryPoint = ["sh", "-ec"]
-    command    = [file("${path.module}/files/compact.sh")]
+    entryPoint = ["tailrace"]
+    command    = ["compact"]
 
     environment = [
       { name = "AWS_REGION", value = local.region },
-      { name = "DATABASE_HOST", value = var.database.address },
-      { name = "DATABASE_NAME", value = var.database.name },
-      { name = "DATABASE_PORT", value = tostring(var.database.port) },
-      { name = "PGSSLROOTCERT", value = "/etc/tailrace/rds-ca.pem" },
-      { name = "TAILRACE_SEQUENCER__ADDRESS", value = var.sequencer.address },
+      { name = "TAILRACE_SEQUENCERS", value = var.sequencer.address },
       { name = "TAILRACE_STORE", value = var.store.url },
     ]
 
     # ECS puts the secret into the container's environment at start: not into Terraform, not into a log.
-    secrets = [{ name = "DATABASE_LOGIN", valueFrom = var.database.secret_arn }]
+    secrets = [{ name = "TAILRACE_RPC_SECRET", valueFrom = var.rpc_secret.arn }]
 
     linuxParameters = { initProcessEnabled = true }
     stopTimeout     = 120
@@ -334,7 +328,7 @@ data "aws_iam_policy_document" "scheduler" {
   statement {
     sid       = "HandRolesToTheTask"
     actions   = ["iam:PassRole"]
-    resources = [aws_iam_role.collector.arn, aws_iam_role.execution.arn]
+    resources = [aws_iam_role.job.arn, aws_iam_role.execution.arn]
 
     condition {
       test     = "StringEquals"
@@ -358,7 +352,7 @@ resource "aws_iam_role_policy" "scheduler" {
 
 resource "aws_scheduler_schedule" "this" {
   name                = "${var.name}-compactor"
-  description         = "Compaction and garbage collection of ${var.name}"
+  description         = "Compaction of ${var.name}"
   schedule_expression = var.schedule
 
   flexible_time_window {
@@ -392,5 +386,5 @@ resource "aws_scheduler_schedule" "this" {
     }
   }
 
-  depends_on = [aws_iam_role_policy.collector, aws_iam_role_policy.execution, aws_iam_role_policy.scheduler]
+  depends_on = [aws_iam_role_policy.job, aws_iam_role_policy.execution, aws_iam_role_policy.scheduler]
 }

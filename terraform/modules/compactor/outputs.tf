@@ -1,5 +1,5 @@
 output "security_group_id" {
-  description = "Security group of the compactor, which the sequencer and the database let in."
+  description = "Security group of the compactor, which the sequencer lets in."
   value       = aws_security_group.this.id
 }
 

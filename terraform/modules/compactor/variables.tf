@@ -43,20 +43,16 @@ variable "store" {
   }
 }
 
-variable "database" {
-  description = "The database: address, port, name, secret_arn (user name and password), kms_key_arn of the secret, security_group_id; the outputs of metadata."
+variable "rpc_secret" {
+  description = "The secret that all processes of the cluster share: its ARN in Secrets Manager and that of its key; the output of sequencer."
   type = object({
-    address           = string
-    port              = number
-    name              = string
-    secret_arn        = string
-    kms_key_arn       = string
-    security_group_id = string
+    arn         = string
+    kms_key_arn = string
   })
 
   validation {
-    condition     = var.database.port > 0 && var.database.port < 65536
-    error_message = "database.port must be a TCP port."
+    condition     = can(regex("^arn:[a-z-]+:secretsmanager:", var.rpc_secret.arn))
+    error_message = "rpc_secret.arn must be the ARN of a secret in Secrets Manager."
   }
 }
 

@@ -29,7 +29,7 @@ variable "subnet_ids" {
 }
 
 variable "client_security_group_ids" {
-  description = "Security groups that may reach PostgreSQL, by what they are (sequencer, compactor)."
+  description = "Security groups that may reach PostgreSQL, by what they are (sequencer)."
   type        = map(string)
 
   validation {

@@ -19,15 +19,12 @@ locals {
         DATABASE_PORT   = var.database.port
         DATABASE_NAME   = var.database.name
         DATABASE_SECRET = var.database.secret_arn
+        RPC_SECRET      = aws_secretsmanager_secret.rpc.arn
       } : "${key}=${value}\n"])
     }
     "/usr/local/lib/tailrace/write_config.sh" = {
       mode    = "0755"
       content = file("${path.module}/files/write_config.sh")
-    }
-    "/usr/local/lib/tailrace/refresh_config.sh" = {
-      mode    = "0755"
-      content = file("${path.module}/files/refresh_config.sh")
     }
     "/etc/systemd/system/tailrace-sequencer.service" = {
       mode = "0644"
@@ -151,6 +148,26 @@ resource "aws_vpc_security_group_egress_rule" "server_to_s3" {
   to_port           = 443
 }
 
+# What agents, servers and the compactor show each other: without it, whoever reaches RPC could read and delete
+# everything. It is made at the first apply and is neither in the plan nor in Terraform's state; a new one needs a
+# higher version below and a restart of all.
+ephemeral "aws_secretsmanager_random_password" "rpc" {
+  password_length     = 43
+  exclude_punctuation = true
+}
+
+resource "aws_secretsmanager_secret" "rpc" {
+  name_prefix = "${var.name}-rpc-"
+  description = "RPC secret of ${var.name}"
+  kms_key_id  = var.database.kms_key_arn
+}
+
+resource "aws_secretsmanager_secret_version" "rpc" {
+  secret_id                = aws_secretsmanager_secret.rpc.id
+  secret_string_wo         = ephemeral.aws_secretsmanager_random_password.rpc.random_password
+  secret_string_wo_version = 1
+}
+
 data "aws_iam_policy_document" "assume" {
   statement {
     actions = ["sts:AssumeRole"]
@@ -168,18 +185,19 @@ resource "aws_iam_role" "this" {
 }
 
 data "aws_iam_policy_document" "this" {
-  # Checkpoints are written and cluster.json is read here; records never. Nothing is deleted.
+  # The committer writes checkpoints, and is the garbage collector: it alone may delete.
   statement {
-    sid     = "Checkpoints"
-    actions = ["s3:GetObject", "s3:PutObject"]
-    # Below our prefix: keys carry the cluster's id and numbers that only the server knows.
+    sid     = "CheckpointsAndGarbage"
+    actions = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+    # Below our prefix: any object may become garbage. Not s3:DeleteObjectVersion: what is deleted can be
+    # brought back for some days.
     resources = ["${var.store.bucket_arn}/${var.store.prefix}/*"]
   }
 
-  # Without it S3 answers 403 instead of 404 for a key that doesn't exist. A condition on the prefix would
-  # not hold for that: a GET carries none.
+  # The collector lists the prefixes of dead sessions; and a missing key must read as 404, not 403, which a
+  # condition on the prefix would undo.
   statement {
-    sid       = "TellMissingFromForbidden"
+    sid       = "List"
     actions   = ["s3:ListBucket"]
     resources = [var.store.bucket_arn]
   }
@@ -191,13 +209,13 @@ data "aws_iam_policy_document" "this" {
   }
 
   statement {
-    sid       = "DatabasePassword"
+    sid       = "DatabasePasswordAndRpcSecret"
     actions   = ["secretsmanager:GetSecretValue"]
-    resources = [var.database.secret_arn]
+    resources = [var.database.secret_arn, aws_secretsmanager_secret.rpc.arn]
   }
 
   statement {
-    sid       = "DatabasePasswordKey"
+    sid       = "SecretsKey"
     actions   = ["kms:Decrypt"]
     resources = [var.database.kms_key_arn]
 
@@ -304,10 +322,12 @@ resource "aws_lb_listener" "this" {
 }
 
 resource "aws_autoscaling_group" "this" {
-  name                      = "${var.name}-sequencer"
-  vpc_zone_identifier       = values(var.subnet_ids)
-  target_group_arns         = [aws_lb_target_group.this.arn]
-  health_check_type         = "ELB"
+  name                = "${var.name}-sequencer"
+  vpc_zone_identifier = values(var.subnet_ids)
+  target_group_arns   = [aws_lb_target_group.this.arn]
+  # The machine's own health. Not the load balancer's (/readyz): that says where to send requests, and a database
+  # that fails over makes all of them unready at once, which no new machine mends. systemd starts a dead process anew.
+  health_check_type         = "EC2"
   health_check_grace_period = 120
   min_size                  = 2
   max_size                  = 3
@@ -334,5 +354,5 @@ resource "aws_autoscaling_group" "this" {
     propagate_at_launch = false
   }
 
-  depends_on = [aws_iam_role_policy.this]
+  depends_on = [aws_iam_role_policy.this, aws_secretsmanager_secret_version.rpc]
 }

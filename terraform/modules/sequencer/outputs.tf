@@ -12,3 +12,11 @@ output "security_group_id" {
   description = "Security group of the servers, which the database lets in."
   value       = aws_security_group.server.id
 }
+
+output "rpc_secret" {
+  description = "The secret that all processes of the cluster share: its ARN in Secrets Manager and that of its key."
+  value = {
+    arn         = aws_secretsmanager_secret.rpc.arn
+    kms_key_arn = var.database.kms_key_arn
+  }
+}

@@ -1,40 +1,46 @@
 #!/bin/bash
-# Writes the sequencer's settings from what the instance and Secrets Manager say.
-# Exits 0 whether or not anything changed; prints "changed" if it did. Run as root.
-# From the environment: TAILRACE_CONFIG, STORE_URL, DATABASE_HOST, DATABASE_PORT, DATABASE_NAME,
-# DATABASE_SECRET, AWS_REGION, IMDS (for tests).
+# Writes the sequencer's settings and secrets from what the instance and Secrets Manager say. Run as root: at the start,
+# and every few minutes to follow the rotation of the database's password, which the server reads again for each new
+# connection.
+# From the environment: TAILRACE_CONFIG, STORE_URL, DATABASE_HOST, DATABASE_PORT, DATABASE_NAME, DATABASE_SECRET,
+# RPC_SECRET, AWS_REGION, IMDS (for tests).
 set -euo pipefail
-umask 027
+umask 077
 
 config=${TAILRACE_CONFIG:-/etc/tailrace/tailrace.toml}
+folder=$(dirname "$config")
 imds=${IMDS:-http://169.254.169.254}/latest
 
 token=$(curl -sSf --retry 5 -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" "$imds/api/token")
 address=$(curl -sSf --retry 5 -H "X-aws-ec2-metadata-token: $token" "$imds/meta-data/local-ipv4")
 
-secret=$(aws secretsmanager get-secret-value --region "$AWS_REGION" --secret-id "$DATABASE_SECRET" \
-  --query SecretString --output text)
-# The password may hold any character; in a URL it must be quoted. It passes by standard input, so that
-# it stands in no process list.
-login=$(python3 -c '
-import json, sys, urllib.parse
-secret = json.load(sys.stdin)
-print(":".join(urllib.parse.quote(secret[key], safe="") for key in ("username", "password")))
-' <<<"$secret")
+secret() {
+  aws secretsmanager get-secret-value --region "$AWS_REGION" --secret-id "$1" --query SecretString --output text
+}
 
-mkdir -p "$(dirname "$config")"
-cat >"$config.new" <<TOML
+# Secrets pass by standard input and output, so that they stand in no process list.
+member() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+
+# put NAME OWNER MODE: put standard input into the file, whole or not at all.
+put() {
+  cat >"$folder/.$1.new"
+  chown "$2" "$folder/.$1.new"
+  chmod "$3" "$folder/.$1.new"
+  mv "$folder/.$1.new" "$folder/$1"
+}
+
+mkdir -p "$folder"
+login=$(secret "$DATABASE_SECRET")
+member password <<<"$login" | put database.password tailrace:tailrace 0600
+secret "$RPC_SECRET" | put rpc.secret tailrace:tailrace 0600
+user=$(member username <<<"$login")
+
+put "$(basename "$config")" root:tailrace 0640 <<TOML
 store = "$STORE_URL"
-database = "postgresql+asyncpg://$login@$DATABASE_HOST:$DATABASE_PORT/$DATABASE_NAME?ssl=verify-full"
+database = "postgresql://$user@$DATABASE_HOST:$DATABASE_PORT/$DATABASE_NAME?sslmode=verify-full&sslrootcert=/etc/tailrace/rds-ca.pem"
+database_password_file = "$folder/database.password"
 rpc = "0.0.0.0:9645"
 rpc_advertise = "$address:9645"
+rpc_secret_file = "$folder/rpc.secret"
 http = "0.0.0.0:9644"
 TOML
-
-if [[ -f $config ]] && cmp -s "$config" "$config.new"; then
-  rm "$config.new"
-else
-  chgrp tailrace "$config.new"
-  mv "$config.new" "$config"
-  echo changed
-fi

@@ -1,0 +1,71 @@
+"""docs/cluster.md starts a cluster by ten commands: they are run, as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import PostgresServer, S3Server, end_with_parent
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
+SECONDS = 300
+HOST = "127.0.74.1"
+"""In the place of 127.0.0.1: the page's ports are fixed, and 127.0.0.1's may be another test's."""
+
+pytestmark = pytest.mark.xdist_group("cluster page")
+
+
+def commands(section: str) -> list[str]:
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\$ (.+)$", text, flags=re.M)
+
+
+def test_there_are_ten_commands() -> None:
+    assert len(commands("Ten commands")) == 10
+    assert len(commands("Looking and stopping")) == 1
+
+
+def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
+    tmp_path: Path, postgres: PostgresServer, moto: S3Server
+) -> None:
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, command in (("tailrace", f"{sys.executable} -m tailrace.cli.app"), ("python", sys.executable)):
+        (bin_folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (bin_folder / name).chmod(0o755)
+    script = "\n".join(["set -e", *commands("Ten commands"), *commands("Looking and stopping")])
+    database = postgres.create_database()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")} | {
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "STORE": moto.url(moto.create_bucket(), "tailrace"),
+        "DATABASE": database,
+        "PGPASSWORD": "not asked for here",
+        **moto.environ,
+    }
+    with (tmp_path / "log").open("wb") as log:
+        shell = subprocess.Popen(
+            ["bash", "-c", script.replace("127.0.0.1", HOST)],
+            cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            start_new_session=True, preexec_fn=end_with_parent(signal.SIGTERM, os.getpid()),
+        )  # fmt: skip
+        try:
+            printed, _ = shell.communicate(timeout=SECONDS)
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
+    said = printed.decode() + (tmp_path / "log").read_text()
+    assert shell.returncode == 0, said
+    assert "not delivered: 0" in said
+    assert "b'hello'" in said
+    assert re.search(r"^records\s+1\s*$", said, flags=re.M), said
+    assert said.count('"event": "drained"') == 3, said
+    assert '"level": "warning"' not in said, said
