@@ -36,6 +36,10 @@ from tailrace.record_batch import (
     hole_batch,
 )
 from tailrace.records import Record, decode_records
+from tailrace.turns import Turns
+
+BATCHES_IN_A_TURN = 1_000
+"""Batches that are checked and framed in one turn of the loop."""
 
 
 @dataclass(slots=True)
@@ -178,7 +182,9 @@ class BatchReader:
             end_limit=end_limit,
         )
         chunks = await self._bring(selection.batches)
+        turns = Turns(BATCHES_IN_A_TURN)
         for placed in selection.batches:
+            await turns.did()
             try:
                 batch = await self._sound_batch(placed, chunks)
             except StoreError:

@@ -64,6 +64,8 @@ LOOK_UPS_AT_ONCE = 4
 MAX_LOOK_UPS = 200
 """Of one answer of `list_offsets`."""
 ANSWERED_IN_A_TURN = 2_000
+RANGES_AS_A_PARTITION = 20
+"""As many aborted ranges take as long to look through as a partition's bounds."""
 _ATTEMPTS = 10
 _NOBODY = FoundPartition(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, [], [])
 _UNKNOWN_OFFSET = OffsetResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, -1, None)
@@ -92,9 +94,17 @@ class Reader:
         for _ in range(_ATTEMPTS):
             state = self._current()
             number = state.counter(COMMIT_NUMBER)
-            places = [_Place.of(state, asked) for asked in request.partitions]
+            turns = Turns(ANSWERED_IN_A_TURN)
+            places: list[_Place] = []
+            for asked in request.partitions:
+                places.append(_Place.of(self._current(), asked))
+                await turns.did()
             if await self._look_up([place for place in places if place.has_runs], request.max_bytes):
-                return FindAnswer(number, [place.found() for place in places])
+                found: list[FoundPartition] = []
+                for place in places:
+                    found.append(place.found())
+                    await turns.did(1 + len(place.aborted) // RANGES_AS_A_PARTITION)
+                return FindAnswer(number, found)
         raise SequencerUnavailable("the log changed at each attempt to read; ask again")
 
     async def _look_up(self, places: Sequence[_Place], max_bytes: int) -> bool:

@@ -39,10 +39,13 @@ from sequencer.api import (
 )
 from tailrace.object_store.api import ObjectMissing
 from tailrace.record_batch import MARKER_BYTES
+from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.fetch")
 
 FIRST_TOPIC_ID_VERSION = 13
+BATCHES_IN_A_TURN = 10_000
+"""Rows of batch tables that are looked through in one turn of the loop."""
 READ_COMMITTED = 1
 MAX_PLANS = 3
 """How often a fetch is planned anew when an object was gone (compacted, collected) between plan and read."""
@@ -59,6 +62,7 @@ class _Wanted:
     topic: KnownTopic | None
     data: PartitionData
     found: FoundPartition | None = None
+    ready_bytes: int = 0
     read_bytes: int = 0
 
     @property
@@ -144,9 +148,9 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
         live = [each for each in wanted if not each.is_failed]
         if not live:
             return None
-        answer = await _find(services, live, max_bytes)
+        answer = await _find(services, live, max_bytes, read_committed)
         failed = any(each.is_failed for each in wanted)
-        there = sum(_bytes_ready(each, read_committed) for each in live if not each.is_failed)
+        there = sum(each.ready_bytes for each in live)
         is_cut = any(_is_cut(each, read_committed) for each in live)
         left = deadline - services.clock.monotonic()
         if there >= request.min_bytes or is_cut or failed or left <= 0:
@@ -164,7 +168,7 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
                     return None
             try:
                 if any(each.found is None for each in live):
-                    await _find(services, live, max_bytes)
+                    await _find(services, live, max_bytes, read_committed)
                 if await _read(services, live, grant.bytes, read_committed, is_last_plan=plans >= MAX_PLANS):
                     grant.resize(sum(each.read_bytes for each in live))
                     return grant
@@ -181,7 +185,7 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
         )
 
 
-async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> FindAnswer:
+async def _find(services: Services, live: list[_Wanted], max_bytes: int, read_committed: bool) -> FindAnswer:
     answer = await services.sequencer.find_batches(
         FindRequest(
             [
@@ -197,6 +201,7 @@ async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> Find
             max_bytes,
         )
     )
+    turns = Turns(BATCHES_IN_A_TURN)
     for each, found in zip(live, answer.partitions, strict=True):
         each.found = found
         each.data.error_code = PARTITION_CODES[found.error]
@@ -204,6 +209,8 @@ async def _find(services: Services, live: list[_Wanted], max_bytes: int) -> Find
             each.data.high_watermark = found.high_watermark
             each.data.last_stable_offset = found.last_stable_offset
             each.data.log_start_offset = found.log_start_offset
+        each.ready_bytes = 0 if each.is_failed else _bytes_ready(each, read_committed)
+        await turns.did(1 + sum(len(run.batches) for run in found.runs))
     return answer
 
 
@@ -276,7 +283,7 @@ async def _read(
     left, minimum_one = max_bytes, True
     plan: list[tuple[_Wanted, int, bool]] = []
     for each in live:
-        ready = 0 if each.is_failed else _bytes_ready(each, read_committed)
+        ready = 0 if each.is_failed else each.ready_bytes
         if not ready or (left <= 0 and not minimum_one):
             continue
         plan.append((each, min(each.wish.max_bytes, max(left, 0)), minimum_one))

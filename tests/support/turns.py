@@ -1,11 +1,13 @@
 """Turns of the event loop, measured: how long the longest callback or step of a task took, and which it was.
 
-In CPU time of the loop's thread, so that a busy machine doesn't make a turn longer.
+In CPU time of the loop's thread, so that a busy machine doesn't make a turn longer, and without the garbage collector,
+which comes when it likes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from asyncio import events
 from collections.abc import Iterator
@@ -40,6 +42,8 @@ class MeasuredTurns:
 def measured_turns() -> Iterator[MeasuredTurns]:
     """Measure every turn of asyncio's own loop inside the block (not uvloop's)."""
     turns = MeasuredTurns()
+    was_enabled = gc.isenabled()
+    gc.disable()
     run = events.Handle._run
 
     def timed(self: events.Handle) -> None:
@@ -53,6 +57,8 @@ def measured_turns() -> Iterator[MeasuredTurns]:
         yield turns
     finally:
         events.Handle._run = run  # type: ignore[method-assign]
+        if was_enabled:
+            gc.enable()
 
 
 def _what(handle: Any) -> str:

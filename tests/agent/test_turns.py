@@ -1,0 +1,54 @@
+"""No request holds an agent's loop for long, whatever it asks for."""
+
+from __future__ import annotations
+
+from agent.protocol import ApiKey
+from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from agent.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from agent.protocol.messages.metadata import MetadataRequest
+from tests.support.agents import AgentBench, batch, run
+from tests.support.compaction import Log
+from tests.support.turns import measured_turns
+
+HELD_SECONDS = 0.05
+PARTITIONS = 1_000
+
+
+def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=PARTITIONS)
+        log = Log(bench.sequencer.inner, bench.objects, bench.clock, topics={"t": topic})
+        small = batch(b"x" * 10)
+        await log.produce(*[("t", partition, small) for partition in range(PARTITIONS) for _ in range(20)])
+        fetch = FetchRequest(
+            topics=[
+                FetchTopic(
+                    topic.name,
+                    topic.topic_id,
+                    [FetchPartition(each, 0, partition_max_bytes=1 << 20) for each in range(PARTITIONS)],
+                )
+            ],
+            max_bytes=50 << 20,
+        )
+        by_time = ListOffsetsRequest(
+            topics=[
+                ListOffsetsTopic(
+                    topic.name,
+                    [ListOffsetsPartition(partition_index=each, timestamp=5) for each in range(PARTITIONS)],
+                )
+            ]
+        )
+        with measured_turns() as turns:
+            response = await bench.ask(ApiKey.FETCH, 12, fetch)
+            rows = [row for each in response.responses for row in each.partitions]
+            assert sum(len(row.records) for row in rows) > 500_000
+            offsets = await bench.ask(ApiKey.LIST_OFFSETS, 5, by_time)
+            assert [row.offset for row in offsets.topics[0].partitions] == [0] * PARTITIONS
+            await bench.ask(ApiKey.METADATA, 9, MetadataRequest(topics=None))
+        assert turns.seconds < HELD_SECONDS, str(turns)
+
+    run(scenario)
