@@ -3,6 +3,9 @@
 Every method takes one versionable struct and returns one, so that the RPC server and client need no
 code per method. Structs are `array_like`: fields are only ever appended, with defaults.
 
+`request_id` names one request that is meant, however often it is sent: the first answer is the answer
+(sequencer.repeats). RemoteSequencer gives one to each request that has none.
+
 Time stamps are milliseconds since the Unix epoch; `end_offset` is exclusive, `last_offset` inclusive.
 """
 
@@ -381,16 +384,19 @@ class CreateTopic(Value, frozen=True):
     configs: dict[str, str]
     validate_only: bool = False
     replication_factor: Int64 = 1
+    request_id: UUID | None = None
 
 
 class DeleteTopic(Value, frozen=True):
     topic_id: UUID
+    request_id: UUID | None = None
 
 
 class CreatePartitions(Value, frozen=True):
     topic_id: UUID
     partitions: Int64
     validate_only: bool = False
+    request_id: UUID | None = None
 
 
 class MetadataRequest(Value, frozen=True):
@@ -437,6 +443,7 @@ class AlterConfig(Value, frozen=True):
     changes: list[ConfigChange]
     replace: bool = False
     validate_only: bool = False
+    request_id: UUID | None = None
 
 
 class BrokerConfigsRequest(Value, frozen=True):
@@ -660,6 +667,7 @@ class InitProducer(Value, frozen=True):
     producer_epoch: Int64 = -1
     transactional_id: str | None = None
     timeout_ms: Int64 = 0
+    request_id: UUID | None = None
 
 
 class ProducerGrant(Value, frozen=True):
@@ -798,6 +806,7 @@ class AbortProducer(Value, frozen=True):
     producer_id: Int64
     producer_epoch: Int64
     partitions: list[tuple[UUID, Int64]]
+    request_id: UUID | None = None
 
 
 class AbortedProducer(Value, frozen=True):
@@ -832,7 +841,7 @@ class LoadGroup(Value, frozen=True):
 
 class GroupState(Value, frozen=True):
     """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its
-    keys."""
+    keys. `term`: how often the group was taken up by a coordinator, this time included."""
 
     group_id: str
     generation: Int64
@@ -840,16 +849,24 @@ class GroupState(Value, frozen=True):
     protocol_type: str
     members: list[str]
     blob: bytes
+    term: Int64 = 0
+
+
+def first_turn(term: int) -> int:
+    """The turn before the first of a coordinator that took a group up for the `term`-th time: past all turns of those
+    before it."""
+    return term << 40
 
 
 class SaveGroup(Value, frozen=True):
     """`may_create`: the group had no state when this agent took it up, and was not saved since. Without a row it gets
-    one."""
+    one. `turn`: as in CommitOffsets; a state of an earlier turn than the one kept changes nothing."""
 
     broker_id: Int64
     lease_epoch: Int64
     group: GroupState
     may_create: bool = True
+    turn: Int64 = 0
 
 
 class OffsetPosition(Value, frozen=True):
@@ -872,6 +889,9 @@ class CommitOffsets(Value, frozen=True):
     With a `transaction` the positions stay pending until it ends; generation -1 and member '' then mean a
     client that doesn't tell them (before KIP-447), whatever the group. `joins`: the group is added to the
     transaction by this (transaction version 2), else it must have been (`add_to_transaction`).
+
+    `turn`: a coordinator's commits for a group in the order in which it sends them, see `first_turn`; 0: in none. A
+    position is not replaced by one of an earlier turn, which is answered as if it had come in time.
     """
 
     group_id: str
@@ -883,6 +903,7 @@ class CommitOffsets(Value, frozen=True):
     retention_ms: Int64 = -1
     transaction: TransactionRef | None = None
     joins: bool = False
+    turn: Int64 = 0
 
 
 class OffsetErrors(Value, frozen=True):
@@ -914,10 +935,12 @@ class OffsetPositions(Value, frozen=True):
 class DeleteOffsets(Value, frozen=True):
     group_id: str
     partitions: list[tuple[UUID, Int64]]
+    request_id: UUID | None = None
 
 
 class GroupRef(Value, frozen=True):
     group_id: str
+    request_id: UUID | None = None
 
 
 class ListGroups(Value, frozen=True):
@@ -974,6 +997,7 @@ class DeleteRecordsPartition(Value, frozen=True):
 
 class DeleteRecords(Value, frozen=True):
     partitions: list[DeleteRecordsPartition]
+    request_id: UUID | None = None
 
 
 class DeletedRecords(Value, frozen=True):

@@ -29,7 +29,7 @@ import cramjam
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from sequencer.rows import HOT, KEYS, Changes, CommitRow, Row, key_of
+from sequencer.rows import HOT, KEYS, AnswerRow, Changes, CommitRow, Row, key_of
 from tailrace import messagepack
 from tailrace.object_store.api import Buffer
 
@@ -41,8 +41,8 @@ _ZSTD_LEVEL = 1
 _HEADER = Struct(">4sHH")
 _TRAILER = Struct(">QI4s")
 
-LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow})
-"""Answers to commits are for agents that ask again; a recovered database has closed all their sessions."""
+LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow})
+"""Answers are for those that ask again: not across a recovery, which closes all sessions and ends all agents."""
 KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind not in LEFT_OUT)
 COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in HOT)
 KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in KEYS}

@@ -1,11 +1,11 @@
 """The sequencer at a distance: the interface over RPC to any of several servers, asked again until one answers.
 
-What is safe to ask twice is asked twice: commits and swaps carry ids, and most other requests set something to a
-value. For those that would meet their own first success (a topic that exists because the lost answer was "made"),
-the outcome is compared with what was asked; see `_settle`. Where a refusal does not tell whether the first attempt
-was carried out (the end of a transaction that another producer has followed, positions of a generation that is over),
-the caller is told that it is unknown. A session, a broker id or a producer id that was granted in a lost answer is
-never used: it expires.
+What is safe to ask twice is asked twice. Commits and swaps carry ids. Changes that would not be the same twice (a topic
+is created, a producer fenced) carry one, too: all attempts of one call have the same `request_id`, and get the first
+answer, also one that arrives late. Most other requests set something to a value. Where a refusal does not tell whether
+the first attempt was carried out (the end of a transaction that another producer has followed, positions of a
+generation that is over), the caller is told that it is unknown. A session or a broker id that was granted in a lost
+answer is never used: it expires.
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
+import msgspec
+
 from sequencer.api import (
     ERRORS,
-    CreatePartitions,
-    CreateTopic,
     Empty,
     FeedRequest,
     IncarnationChanged,
     InvalidRequest,
     LeaseLost,
     LimitReached,
-    MetadataRequest,
     SequencerError,
     SequencerUnavailable,
-    Topic,
-    TopicExists,
-    UnknownGroup,
-    UnknownTopic,
     Value,
 )
 from sequencer.methods import FORWARD, AskedSequencer, NotCommitter
@@ -49,6 +44,7 @@ from tailrace.rpc import (
 )
 
 A = TypeVar("A", bound=Value)
+V = TypeVar("V", bound=Value)
 
 _SLOW_METHODS = frozenset(
     {
@@ -62,7 +58,7 @@ _SLOW_METHODS = frozenset(
         "objects",
     }
 )
-_REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets", "delete_group"})
+_REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets"})
 """Methods whose repeat may be refused for what happened since their first attempt was carried out."""
 _HINT_PENALTY_S = 5.0
 _MIN_PAUSE_S = 0.05
@@ -124,6 +120,7 @@ class RemoteSequencer(AskedSequencer):
             await client.close()
 
     async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
+        request = self._named(request)
         give_up = self._clock.monotonic() + self._patience_s
         may_have_happened = False
         attempts = 0
@@ -158,6 +155,13 @@ class RemoteSequencer(AskedSequencer):
             if self._clock.monotonic() + pause >= give_up:
                 raise failure
             await self._clock.sleep(pause)
+
+    def _named(self, request: V) -> V:
+        """The request with an id, where it takes one: all attempts are one request."""
+        if getattr(request, "request_id", request) is not None:
+            return request
+        named: V = msgspec.structs.replace(request, request_id=self._entropy.uuid())
+        return named
 
     async def _ask_once(self, address: str, method: str, request: Value, answer: type[A]) -> A:
         is_forwarded = self._follow_hints and self._clock.monotonic() < self._forward_until
@@ -234,31 +238,13 @@ class RemoteSequencer(AskedSequencer):
 
         Raises the error, or SequencerUnavailable where the first attempt may have succeeded none the less.
         """
-        if isinstance(request, CreateTopic) and isinstance(error, TopicExists) and not request.validate_only:
-            for topic in await self._topics():
-                if topic.name == request.name and topic.partitions == request.partitions:
-                    if topic.configs != request.configs:
-                        break
-                    return topic
-        if isinstance(request, CreatePartitions) and isinstance(error, InvalidRequest):
-            for topic in await self._topics():
-                if topic.topic_id == request.topic_id and topic.partitions == request.partitions:
-                    return topic
-        is_gone = (
-            (method == "delete_topic" and isinstance(error, UnknownTopic))
-            or (method == "delete_group" and isinstance(error, UnknownGroup))
-            or (method == "release_agent" and isinstance(error, LeaseLost))
-        )
-        if is_gone:
+        if method == "release_agent" and isinstance(error, LeaseLost):
             return Empty()
         if method in _REFUSED_WHEN_STALE and not isinstance(error, InvalidRequest | LimitReached):
             raise SequencerUnavailable(
                 f"{method}: it may have been carried out; its repeat: {error}"
             ) from error
         raise error
-
-    async def _topics(self) -> list[Topic]:
-        return (await self.metadata(MetadataRequest())).topics or []
 
 
 def _rebuild(method: str, failure: CallFailed) -> SequencerError:

@@ -26,7 +26,7 @@ from uuid import UUID
 
 import structlog
 
-from sequencer import compaction, garbage, groups, leases, retention, sessions, topics, transactions
+from sequencer import compaction, garbage, groups, leases, repeats, retention, sessions, topics, transactions
 from sequencer.api import (
     AbortedProducer,
     AbortProducer,
@@ -114,6 +114,7 @@ from sequencer.api import (
     TopicExists,
     TransactionDescriptions,
     TransactionsRequest,
+    Value,
 )
 from sequencer.bounded_wait import wait_for
 from sequencer.bounds import MAX_PAGE
@@ -143,6 +144,7 @@ from tailrace.object_store.api import StoreError
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 Decide = Callable[[Draft], Any]
 DecideWithStore = Callable[[Draft], Awaitable[Any]]
 
@@ -163,13 +165,18 @@ class _Change:
     commit: CommitRequest | None = None
     is_taken: bool = False
     is_given_up: bool = False
+    of: Decide | None = None
 
     @property
     def name(self) -> str:
         """The request's name, for the log."""
         if self.commit is not None:
             return "commit"
-        return getattr(self.decide, "__qualname__", "").removeprefix("LocalSequencer.").partition(".")[0]
+        return (
+            getattr(self.of or self.decide, "__qualname__", "")
+            .removeprefix("LocalSequencer.")
+            .partition(".")[0]
+        )
 
 
 @dataclass(slots=True)
@@ -441,6 +448,16 @@ class LocalSequencer:
         change = _Change(decide, asyncio.get_running_loop().create_future())
         self._enqueue(change)
         return cast("T", await change.answer)
+
+    async def _once(self, request_id: UUID | None, answer: type[V], decide: Callable[[Draft], V]) -> V:
+        """The same for a request that may be repeated: its first answer."""
+        change = _Change(
+            lambda draft: repeats.decide_once(draft, request_id, answer, decide),
+            asyncio.get_running_loop().create_future(),
+            of=decide,
+        )
+        self._enqueue(change)
+        return cast("V", await change.answer)
 
     async def _catch_up(self) -> None:
         """Wait until what is being written is shown."""
@@ -780,10 +797,12 @@ class LocalSequencer:
     async def create_topic(self, request: CreateTopic) -> Topic:
         topic_id = self._entropy.uuid()
         try:
-            topic = await self._change(
+            topic = await self._once(
+                request.request_id,
+                Topic,
                 lambda draft: topics.create_topic(
                     draft, request, topic_id, self._validate_config, self._settings
-                )
+                ),
             )
         except TopicExists:
             await self._be_checkpointed()  # this may be its own request, asked again
@@ -798,16 +817,22 @@ class LocalSequencer:
             await self._checkpointer.saved()
 
     async def delete_topic(self, request: DeleteTopic) -> Empty:
-        return await self._change(lambda draft: topics.delete_topic(draft, request))
+        return await self._once(request.request_id, Empty, lambda draft: topics.delete_topic(draft, request))
 
     async def create_partitions(self, request: CreatePartitions) -> Topic:
-        topic = await self._change(lambda draft: topics.create_partitions(draft, request, self._settings))
+        topic = await self._once(
+            request.request_id, Topic, lambda draft: topics.create_partitions(draft, request, self._settings)
+        )
         if not request.validate_only:
             await self._be_checkpointed()
         return topic
 
     async def alter_config(self, request: AlterConfig) -> Empty:
-        return await self._change(lambda draft: topics.alter_config(draft, request, self._validate_config))
+        return await self._once(
+            request.request_id,
+            Empty,
+            lambda draft: topics.alter_config(draft, request, self._validate_config),
+        )
 
     async def broker_configs(self, request: BrokerConfigsRequest) -> Configs:
         await self._be_ready()
@@ -842,8 +867,10 @@ class LocalSequencer:
         """A new id each time, as Kafka gives idempotent producers: a bumped epoch of theirs is judged by
         partition. A transactional id keeps its own."""
         if request.transactional_id is not None:
-            return await self._change(
-                lambda draft: transactions.init_producer(draft, request, self._settings)
+            return await self._once(
+                request.request_id,
+                ProducerGrant,
+                lambda draft: transactions.init_producer(draft, request, self._settings),
             )
         return await self._change(lambda draft: ProducerGrant(draft.count_up(PRODUCER_ID), 0))
 
@@ -870,7 +897,9 @@ class LocalSequencer:
         return transactions.describe(self._state, request)
 
     async def abort_producer(self, request: AbortProducer) -> AbortedProducer:
-        return await self._change(lambda draft: transactions.abort_producer(draft, request))
+        return await self._once(
+            request.request_id, AbortedProducer, lambda draft: transactions.abort_producer(draft, request)
+        )
 
     # --- groups
 
@@ -885,7 +914,7 @@ class LocalSequencer:
         return await self._change(lambda draft: groups.save_group(draft, request, self._settings))
 
     async def delete_group(self, request: GroupRef) -> Empty:
-        return await self._change(lambda draft: groups.delete_group(draft, request))
+        return await self._once(request.request_id, Empty, lambda draft: groups.delete_group(draft, request))
 
     async def list_groups(self, request: ListGroups) -> GroupListings:
         await self._be_ready()
@@ -899,7 +928,9 @@ class LocalSequencer:
         return groups.fetch_offsets(self._state, request)
 
     async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors:
-        return await self._change(lambda draft: groups.delete_offsets(draft, request))
+        return await self._once(
+            request.request_id, OffsetErrors, lambda draft: groups.delete_offsets(draft, request)
+        )
 
     async def lags(self, request: LagsRequest) -> Lags:
         await self._be_ready()
@@ -908,7 +939,9 @@ class LocalSequencer:
     # --- retention and garbage
 
     async def delete_records(self, request: DeleteRecords) -> DeletedRecords:
-        return await self._change(lambda draft: topics.delete_records(draft, request))
+        return await self._once(
+            request.request_id, DeletedRecords, lambda draft: topics.delete_records(draft, request)
+        )
 
     async def apply_retention(self, request: Empty) -> RetentionSummary:
         """End what ran out and remove what is too old or too much, in steps of one bounded transaction
@@ -923,6 +956,7 @@ class LocalSequencer:
             total.producers += retention.expire_producers(draft, settings.producer_expiry_ms)
             transactions.expire_transactional_ids(draft, settings.transactional_id_expiration_ms)
             retention.expire_swaps(draft, settings.swap_answers_ms)
+            repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 
         async def move(draft: Draft) -> int:
             return await retention.move_log_starts(draft, self._store, settings)

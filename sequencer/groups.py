@@ -4,7 +4,8 @@ Invariants:
 - only the group's owner, under its live lease, changes the group's state; its generation never falls;
 - a group has a row once it has had a member or an offset; looking it up makes none;
 - offsets are taken from members of the current generation, or from outside while the group is empty;
-- offsets of a transaction are pending, invisible, until it ends.
+- offsets of a transaction are pending, invisible, until it ends;
+- what a coordinator sent and what arrives late is in its order: an earlier turn replaces no later one.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from sequencer.api import (
     SaveGroup,
     StaleGroup,
     UnknownGroup,
+    first_turn,
 )
 from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
 from sequencer.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
@@ -68,8 +70,11 @@ def load_group(draft: Draft, request: LoadGroup) -> GroupState:
         return GroupState(request.group_id, 0, EMPTY_GROUP, "", [], b"")
     if row.owner != agent.broker_id and placeable_agent(draft, row.owner) is not None:
         raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
-    draft.put(replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch))
-    return GroupState(row.group_id, row.generation, row.state, row.protocol_type, row.members, row.blob)
+    row = replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch, term=row.term + 1)
+    draft.put(row)
+    return GroupState(
+        row.group_id, row.generation, row.state, row.protocol_type, row.members, row.blob, row.term
+    )
 
 
 def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) -> GroupRow:
@@ -96,9 +101,13 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
     row = _owned_group(draft, state.group_id, request.broker_id, request.lease_epoch)
     if state.generation < row.generation:
         raise StaleGroup(f"group {row.group_id!r} is at generation {row.generation}, not {state.generation}")
+    _check_turn(row, request.turn)
+    if 0 < request.turn <= row.turn:
+        return Empty()  # it was overtaken
     draft.put(
         replace_row(
             row,
+            turn=max(row.turn, request.turn),
             generation=state.generation,
             state=state.state,
             protocol_type=state.protocol_type,
@@ -108,6 +117,12 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
         )
     )
     return Empty()
+
+
+def _check_turn(row: GroupRow, turn: int) -> None:
+    """Raise StaleGroup for a turn of a later term: of a group that had this name and was deleted."""
+    if turn >= first_turn(row.term + 1):
+        raise StaleGroup(f"turn {turn} is of another group {row.group_id!r}, which was deleted")
 
 
 def delete_group(draft: Draft, request: GroupRef) -> Empty:
@@ -144,6 +159,7 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
         )
     if request.member_id not in row.members:
         raise StaleGroup(f"{request.member_id!r} is no member of group {row.group_id!r}; join again")
+    _check_turn(row, request.turn)
     return row
 
 
@@ -161,12 +177,19 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         errors.append(PartitionError.NONE)
-        draft.put(_position_row(draft, request, position, producer_id))
+        if producer_id is not None or not _is_overtaken(draft, request, position):
+            draft.put(_position_row(draft, request, position, producer_id))
     if PartitionError.NONE not in errors:
         return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
     if draft.get(GroupRow, row.group_id) is None:
         draft.put(row)
     return OffsetErrors(draft.visible_change(), errors)
+
+
+def _is_overtaken(draft: Draft, request: CommitOffsets, position: OffsetPosition) -> bool:
+    """Whether a later commit has come first: this one was under way for long."""
+    row = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
+    return row is not None and 0 < request.turn <= row.turn
 
 
 def _position_row(
@@ -186,6 +209,7 @@ def _position_row(
             commit_ms=commit_ms,
             expires_ms=expires_ms,
         )
+    before = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
     return GroupOffsetRow(
         group_id=request.group_id,
         topic_id=position.topic_id,
@@ -195,6 +219,7 @@ def _position_row(
         metadata=position.metadata,
         commit_ms=commit_ms,
         expires_ms=expires_ms,
+        turn=request.turn if before is None else max(request.turn, before.turn),
     )
 
 

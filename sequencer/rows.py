@@ -100,7 +100,8 @@ class ProducerRow(Row, frozen=True):
 
 
 class GroupRow(Row, frozen=True):
-    """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch."""
+    """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch. `term` counts how often an owner took the
+    group up. `turn`: of the state that is kept (see api.SaveGroup)."""
 
     group_id: str
     owner: int
@@ -111,9 +112,13 @@ class GroupRow(Row, frozen=True):
     members: list[str]
     blob: bytes
     updated_ms: int
+    term: int = 0
+    turn: int = 0
 
 
 class GroupOffsetRow(Row, frozen=True):
+    """`turn`: of the commit that this position is of (see api.CommitOffsets)."""
+
     group_id: str
     topic_id: UUID
     partition: int
@@ -122,6 +127,7 @@ class GroupOffsetRow(Row, frozen=True):
     metadata: str
     commit_ms: int
     expires_ms: int | None
+    turn: int = 0
 
 
 class TransactionRow(Row, frozen=True):
@@ -209,6 +215,14 @@ class SwapRow(Row, frozen=True):
     created_ms: int
 
 
+class AnswerRow(Row, frozen=True):
+    """The first answer to a request that may be repeated, encoded."""
+
+    request_id: UUID
+    answer: bytes
+    created_ms: int
+
+
 class ObjectRow(Row, frozen=True):
     """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the
     grace, deleted and forgotten."""
@@ -249,7 +263,7 @@ class RunRow(Row, frozen=True):
 AnyRow = (
     CounterRow | TopicRow | PartitionRow | SessionRow | CommitRow | AgentRow | ProducerRow | GroupRow
     | GroupOffsetRow | TransactionRow | OpenRangeRow | AbortedRow | PendingOffsetRow | BrokerConfigRow
-    | LeaseRow | SwapRow | ObjectRow | RunRow
+    | LeaseRow | SwapRow | AnswerRow | ObjectRow | RunRow
 )  # fmt: skip
 
 KEYS: dict[type[Row], tuple[str, ...]] = {
@@ -269,6 +283,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     BrokerConfigRow: ("name",),
     LeaseRow: ("name",),
     SwapRow: ("swap_id",),
+    AnswerRow: ("request_id",),
     ObjectRow: ("object_id",),
     RunRow: ("topic_id", "partition", "base_offset"),
 }

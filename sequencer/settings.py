@@ -39,6 +39,10 @@ class SequencerSettings:
     """A transactional id that was not used for so long is forgotten."""
     swap_answers_ms: int = 7 * _DAY_MS
     """How long a swap's answer is kept for being asked again."""
+    request_answers_ms: int = 3_600_000
+    """How long the first answer to a change (of topics, configs, groups, producers) is kept for its repeats."""
+    max_request_answers: int = 100_000
+    """Answers kept for repeats; beyond it the oldest are forgotten."""
     default_retention_ms: int = 7 * _DAY_MS
     """retention.ms of topics where neither topic nor cluster sets it; -1 for no limit."""
     default_retention_bytes: int = -1

@@ -526,6 +526,7 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
         draft.delete(type(pending), group_id, pending.topic_id, pending.partition, producer_id)
         draft.visible_change()
         if is_commit and is_known and draft.live_partition(pending.topic_id, pending.partition) is not None:
+            before = draft.get(GroupOffsetRow, group_id, pending.topic_id, pending.partition)
             draft.put(
                 GroupOffsetRow(
                     group_id=group_id,
@@ -536,6 +537,7 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
                     metadata=pending.metadata,
                     commit_ms=pending.commit_ms,
                     expires_ms=pending.expires_ms,
+                    turn=0 if before is None else before.turn,
                 )
             )
 

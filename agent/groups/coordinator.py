@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
@@ -43,6 +44,7 @@ from sequencer.api import (
     SequencerError,
     StaleGroup,
     TransactionRef,
+    first_turn,
 )
 from sequencer.bounded_wait import wait_for
 from tailrace.clock import Clock, Entropy
@@ -79,15 +81,22 @@ class GroupRefusal(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes.
+    """A group in this agent's hands, under the lease epoch it was taken up with. `lock` orders its changes; `turn` is
+    that of the newest change which the sequencer was asked for.
     `is_stored`: it had a state when it was taken up, or was stored since; if it is gone, it is not to be made again."""
 
     group: Group
     lease_epoch: int
     is_stored: bool
+    turn: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
     armed_at: float | None = None
+
+    def next_turn(self) -> int:
+        """The turn of the change that is asked for now."""
+        self.turn += 1
+        return self.turn
 
 
 class GroupCoordinator:
@@ -203,6 +212,9 @@ class GroupCoordinator:
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
         await self._may_commit(group_id, member_id, instance_id, generation, is_transactional)
+        held = self._held.get(group_id)
+        if held is not None:
+            request = msgspec.structs.replace(request, turn=held.next_turn())
         try:
             return await self._sequencer.commit_offsets(request)
         except StaleGroup as error:
@@ -326,7 +338,11 @@ class GroupCoordinator:
         try:
             await self._sequencer.save_group(
                 SaveGroup(
-                    identity.broker_id, held.lease_epoch, stored(held.group), may_create=not held.is_stored
+                    identity.broker_id,
+                    held.lease_epoch,
+                    stored(held.group),
+                    may_create=not held.is_stored,
+                    turn=held.next_turn(),
                 )
             )
         except SequencerError as error:
@@ -394,7 +410,7 @@ class GroupCoordinator:
             settings.group_max_size,
             settings.group_max_bytes,
         )
-        held = _Held(group, lease_epoch, is_stored=bool(state.blob))
+        held = _Held(group, lease_epoch, bool(state.blob), first_turn(state.term))
         if self._is_closed:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         self._held[group_id] = held

@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql
 from sequencer.rows import (
     AbortedRow,
     AgentRow,
+    AnswerRow,
     BrokerConfigRow,
     CommitRow,
     CounterRow,
@@ -38,7 +39,7 @@ from sequencer.rows import (
     TransactionRow,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -162,6 +163,8 @@ groups = _table(
     _value("members", sa.LargeBinary),
     _value("blob", sa.LargeBinary),
     _value("updated_ms", sa.BigInteger),
+    _value("term", sa.BigInteger),
+    _value("turn", sa.BigInteger),
     storage=_updated,
 )
 
@@ -175,6 +178,7 @@ group_offsets = _table(
     _value("metadata", _text),
     _value("commit_ms", sa.BigInteger),
     _value("expires_ms", sa.BigInteger, nullable=True),
+    _value("turn", sa.BigInteger),
     storage=_updated,
 )
 
@@ -252,6 +256,14 @@ swaps = _table(
     _value("created_ms", sa.BigInteger),
 )
 
+answers = _table(
+    "answers",
+    _key("request_id", _uuid),
+    _value("answer", sa.LargeBinary),
+    _value("created_ms", sa.BigInteger),
+    storage=_removed,
+)
+
 objects = _table(
     "objects",
     _key("object_id", _uuid),
@@ -310,6 +322,7 @@ TABLES: dict[type[Row], sa.Table] = {
     BrokerConfigRow: broker_configs,
     LeaseRow: leases,
     SwapRow: swaps,
+    AnswerRow: answers,
     ObjectRow: objects,
     RunRow: runs,
 }

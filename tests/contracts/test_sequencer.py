@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from sequencer.api import (
     AgentRef,
+    AlterConfig,
     BatchError,
     CommitExpected,
     CommitOffsets,
     CommitRequest,
     CompactionRequest,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
     CreatePartitions,
     CreateTopic,
     DeleteRecords,
@@ -54,7 +59,9 @@ from sequencer.api import (
     SwapRequest,
     SweptSession,
     TopicExists,
+    UnknownTopic,
     Verdict,
+    first_turn,
 )
 from sequencer.committer import LocalSequencer
 from sequencer.settings import SequencerSettings
@@ -491,7 +498,8 @@ def test_a_group_keeps_its_owner_and_fences_every_other(factory: Factory) -> Non
         await sequencer.renew_agent(RenewAgent(mine.broker_id, mine.epoch, draining=True))
         moved = await sequencer.locate_group(LocateGroup("g", [mine.broker_id, other.broker_id]))
         assert moved.broker_id == other.broker_id
-        assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
+        taken = await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch))
+        assert taken == msgspec.structs.replace(state, term=1)
         with pytest.raises(StaleGroup):
             await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
         found = (await sequencer.fetch_offsets(FetchOffsets("g", [(bench.topic.topic_id, 0)]))).positions[0]
@@ -586,7 +594,8 @@ def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> Non
         await sequencer.release_agent(AgentRef(mine.broker_id, mine.epoch))
         await sequencer.apply_retention(Empty())
         other = await sequencer.register_agent(info("bb"))
-        assert await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch)) == state
+        taken = await sequencer.load_group(LoadGroup("g", other.broker_id, other.epoch))
+        assert taken == msgspec.structs.replace(state, term=1)
         await bench.advance(9_000)
         await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
         await bench.advance(9_000)
@@ -596,6 +605,99 @@ def test_members_that_look_for_another_coordinator_stay(factory: Factory) -> Non
         assert [each.state for each in (await sequencer.list_groups(ListGroups())).groups] == ["Stable"]
 
     run(factory, scenario, settings)
+
+
+def test_a_change_that_is_repeated_gets_its_first_answer_and_changes_nothing(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer = bench.sequencer
+
+        def configured(value: str, number: int) -> AlterConfig:
+            change = ConfigChange("retention.ms", ConfigOperation.SET, value)
+            return AlterConfig(ConfigScope.TOPIC, "u", [change], request_id=UUID(int=number))
+
+        create = CreateTopic("u", 2, {}, request_id=UUID(int=1))
+        topic = await sequencer.create_topic(create)
+        assert await sequencer.create_topic(create) == topic
+        grow = CreatePartitions(topic.topic_id, 3, request_id=UUID(int=2))
+        grown = await sequencer.create_partitions(grow)
+        await sequencer.alter_config(configured("1", 3))
+        await sequencer.alter_config(configured("2", 4))
+        await sequencer.alter_config(configured("1", 3))
+        init = InitProducer(transactional_id="p", timeout_ms=60_000, request_id=UUID(int=5))
+        first = await sequencer.init_producer(init)
+        second = await sequencer.init_producer(msgspec.structs.replace(init, request_id=UUID(int=6)))
+        assert second.producer_epoch == first.producer_epoch + 1
+        assert await sequencer.init_producer(init) == first
+        asked = await sequencer.init_producer(
+            InitProducer(second.producer_id, second.producer_epoch, "p", 60_000)
+        )
+        assert asked.producer_epoch == second.producer_epoch + 1, "the repeat fenced nobody"
+        assert await sequencer.create_partitions(grow) == grown
+        known = {found.name: found for found in (await sequencer.metadata(MetadataRequest())).topics or []}
+        assert (known["u"].partitions, known["u"].configs) == (3, {"retention.ms": "2"})
+        delete = DeleteTopic(topic.topic_id, request_id=UUID(int=7))
+        assert await sequencer.delete_topic(delete) == await sequencer.delete_topic(delete) == Empty()
+        assert await sequencer.create_topic(create) == topic, "deleted since, and not made again"
+        with pytest.raises(UnknownTopic):
+            await sequencer.delete_topic(DeleteTopic(topic.topic_id, request_id=UUID(int=8)))
+
+        await bench.advance(SETTINGS.request_answers_ms + 1)
+        await sequencer.apply_retention(Empty())
+        assert (await sequencer.create_topic(create)).topic_id != topic.topic_id, "forgotten after that time"
+
+    run(factory, scenario)
+
+
+def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.opened.store
+        if store is None:
+            pytest.skip("a second committer needs the same rows")
+        create = CreateTopic("u", 2, {}, request_id=UUID(int=1))
+        store.fail_next_write("after")
+        with pytest.raises(SequencerUnavailable):
+            await bench.sequencer.create_topic(create)
+        await bench.sequencer.close()
+        second = LocalSequencer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
+        await second.start()
+        assert (await second.create_topic(create)).name == "u"
+        await second.close()
+
+    run(factory, scenario)
+
+
+def test_what_a_coordinator_sent_earlier_replaces_nothing_that_it_sent_later(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        place = (bench.topic.topic_id, 0)
+        await sequencer.locate_group(LocateGroup("g", [mine.broker_id]))
+        first = await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))
+        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"new")
+        turn = first_turn(first.term)
+
+        async def commit(offset: int, turn: int) -> int:
+            position = OffsetPosition(*place, offset, 0, "")
+            asked = CommitOffsets("g", mine.broker_id, mine.epoch, 3, "m", [position], turn=turn)
+            assert (await sequencer.commit_offsets(asked)).errors == [PartitionError.NONE]
+            return (await sequencer.fetch_offsets(FetchOffsets("g", [place]))).positions[0].offset
+
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state, turn=turn + 2))
+        other_life = first_turn(first.term + 1) + 1
+        with pytest.raises(StaleGroup):
+            await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state, turn=other_life))
+        late = msgspec.structs.replace(state, blob=b"old", members=[])
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, late, turn=turn + 1))
+        assert await commit(5, turn + 3) == 5
+        assert await commit(9, turn + 5) == 9
+        assert await commit(7, turn + 4) == 9, "it was under way for long"
+        assert await commit(9, turn + 5) == 9
+        assert await commit(4, turn + 6) == 4, "a client may go back"
+        again = await sequencer.load_group(LoadGroup("g", mine.broker_id, mine.epoch))
+        assert (again.blob, again.members, again.term) == (b"new", ["m"], first.term + 1)
+        assert await commit(6, first_turn(again.term) + 1) == 6
+        assert await commit(4, turn + 7) == 6
+
+    run(factory, scenario)
 
 
 def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) -> None:

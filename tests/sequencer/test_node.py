@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from sequencer.memory import MemoryRowStore
 from sequencer.node import NodeSettings, SequencerNode
 from sequencer.rows import Identity, Row
 from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.object_store.api import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.simulated_link import SimulatedLink
 
@@ -274,6 +275,47 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
         with pytest.raises(IncarnationChanged):
             await node.sequencer.metadata(MetadataRequest())
         await node.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
+    class SlowBucket(MemoryStore):
+        seconds = 0.0
+
+        async def put(self, key: str, parts: Sequence[Buffer], **more: Any) -> Any:
+            await clock.sleep(self.seconds)
+            return await super().put(key, parts, **more)
+
+    clock, entropy = ManualClock(), SeededEntropy(9)
+
+    async def use() -> None:
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), SlowBucket(clock)
+        nodes: dict[str, SequencerNode] = {}
+
+        def link(address: str) -> SimulatedLink:
+            return SimulatedLink(nodes[address].server, clock=clock, entropy=entropy, address=address)
+
+        for name in ("a:1", "b:1"):
+            nodes[name] = SequencerNode(
+                rows, clock, entropy, settings=NodeSettings(advertise=name), object_store=bucket, link=link
+            )
+            await nodes[name].start(listen=False)
+        bucket.seconds = 7.0
+        remote = RemoteSequencer(["b:1"], clock=clock, entropy=entropy, link=link, patience_s=20)
+        made = asyncio.ensure_future(remote.create_topic(CreateTopic("t", 3, {"retention.ms": "5"})))
+        while not made.done():
+            clock.advance(0.1)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert (await made).partitions == 3
+        bucket.seconds = 0.0
+        await remote.close()
+        for node in reversed(nodes.values()):
+            closing = asyncio.ensure_future(node.close())
+            while not closing.done():
+                clock.advance(0.1)
+                await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(use(), 20))
 

@@ -9,6 +9,7 @@ from sequencer.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode
 from sequencer.rows import (
     AbortedRow,
     AgentRow,
+    AnswerRow,
     BrokerConfigRow,
     Changes,
     CommitRow,
@@ -74,6 +75,7 @@ def one_of_each_kind() -> list[Row]:
         BrokerConfigRow("", {}),
         LeaseRow("compactor", HARD_TEXT, 4, 5),
         SwapRow(UUID(int=77), 8, 9),
+        AnswerRow(UUID(int=78), b"\x00\xff", 9),
     ]
 
 
