@@ -236,8 +236,11 @@ def _commit_object(
         raise InvalidRequest(
             f"object {described.object_id} is stored as {stored.key!r} of {stored.size} bytes"
         )
-    elif stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms <= draft.now_ms:
-        # The collector may be deleting it: nothing may come to life in it.
+    elif (
+        stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms // 2 <= draft.now_ms
+    ):
+        # The collector may be deleting it, or begin to before this is written: nothing may come to life in it. Half
+        # the grace is what a transaction of the database may take.
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
     added: list[RunRow] = []

@@ -227,6 +227,26 @@ def test_a_gap_closes_when_the_missing_batch_comes_and_the_other_is_asked_again(
     run(factory, scenario)
 
 
+def test_an_object_that_may_be_collected_while_its_row_is_written_is_not_revived(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        producer = (await bench.sequencer.init_producer(InitProducer())).producer_id
+        await bench.commit(batch(producer=producer, sequence=0))
+        early = batch(producer=producer, sequence=2)
+        stored = bench.stored(bench.session)
+        assert await bench.commit(early, stored=stored) == [(BatchError.SEQUENCE_GAP, -1)]
+        assert await bench.commit(batch(producer=producer, sequence=1)) == [(STORED, 1)]
+
+        for _ in range(2):
+            await bench.advance(SETTINGS.deletion_grace_ms // 4 + 1)
+            await bench.sequencer.renew_session(SessionRef(bench.session.session_id))
+
+        refused = await bench.commit(early, stored=stored)
+        assert refused == [(BatchError.OUT_OF_ORDER_SEQUENCE, -1)]
+        assert (await bench.sequencer.statistics(Empty())).retired_objects == 1
+
+    run(factory, scenario)
+
+
 def test_producers_without_state_begin_at_zero_and_old_epochs_are_refused(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         assert await bench.commit(batch(producer=7, sequence=3)) == [(BatchError.UNKNOWN_PRODUCER_ID, -1)]

@@ -34,8 +34,8 @@ from tests.support.simulated_link import Weather
 T = TypeVar("T")
 
 UNFORESEEN = "unforeseen (simulated)"
-SLOWEST_WRITE_S = 4.0
-"""Longer than the committer's lease."""
+SLOWEST_WRITE_S = 1.9
+"""Longer than the committer's lease, shorter than half the deletion's grace."""
 KAFKA_PORT, PEER_PORT, SEQUENCER_PORT = 9092, 9093, 9094
 
 

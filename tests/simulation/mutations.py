@@ -1,6 +1,6 @@
 """Bugs planted in the product, one at a time, to see that the simulation finds them.
 
-    python -m tests.simulation.mutations [--only NAME] [--after N] [--seeds 60]
+    python -m tests.simulation.mutations [--only NAME] [--after N] [--seeds 100]
 
 runs each bug on seed after seed until one finds it, and prints how many that took. A bug that no seed finds is a
 failure: either the simulation doesn't look, or the code that the bug takes away does nothing.
@@ -16,7 +16,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,8 @@ import msgspec
 import agent.groups.coordinator as coordinator_module
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
+import sequencer.bounds as bounds
+import sequencer.client as client_module
 import sequencer.committer as committer_module
 import sequencer.compaction as compaction
 import sequencer.garbage as garbage
@@ -38,6 +40,7 @@ import sequencer.retention as retention
 import sequencer.sessions as sessions
 import sequencer.topics as topics
 import sequencer.transactions as transactions
+import tailrace.keepers as keepers
 from agent.groups.group import Group
 from agent.produce.lanes import Lane, Lanes
 from agent.protocol.error_codes import ErrorCode
@@ -51,19 +54,21 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     GarbageRequest,
+    NamedLease,
     ProducerGrant,
     RunOutcome,
+    SequencerUnavailable,
     Verdict,
 )
 from sequencer.memory import MemoryRowStore
 from sequencer.producers import STORE, Judgement
-from sequencer.rows import AbortedRow, GroupRow, OpenRangeRow, ProducerRow, SessionRow
+from sequencer.rows import AbortedRow, GroupRow, LeaseRow, OpenRangeRow, ProducerRow, SessionRow
 from sequencer.state import HotState, replace_row
 from tailrace.record_batch import read_header
-from tests.simulation.scenario import TROUBLED, Scenario, draw
+from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
-MAX_SEEDS = 60
+MAX_SEEDS = 100
 PRODUCT = ("agent", "cache", "compactor", "sequencer", "tailrace")
 
 
@@ -77,7 +82,8 @@ class Mutation:
 
     def scenario(self, seed: int) -> Scenario:
         """What the seed draws, with what the bug needs."""
-        return replace(draw(entropy_of(seed, "scenario")), **self.needs)
+        drawn = replace(draw(entropy_of(seed, "scenario")), is_only_poisoned=False)
+        return replace(drawn, **self.needs)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -486,6 +492,101 @@ def _keeps_everything(original: Any) -> Any:
     return keep
 
 
+def _fails_the_whole_group(original: Any) -> Any:
+    """What fails in a group fails all of it, and nobody knows what is in the store."""
+
+    def parts_of(self: Any, group: Any, outcomes: Any, error: Any) -> Any:
+        self._is_stale = True
+        for change in [outcome.change for outcome in outcomes] or group:
+            committer_module._fail(change, SequencerUnavailable(str(error)))
+        return []
+
+    return parts_of
+
+
+def _loads_without_renewing(original: Any) -> Any:
+    async def load(self: Any) -> None:
+        async with self._term._turn:
+            await original(self)
+
+    return load
+
+
+def _keeps_a_nodes_epoch(original: Any) -> Any:
+    """A node that takes the lease again while it has it goes on under the epoch of its last term."""
+
+    async def take(self: Any, holder: str, address: str, lease_ms: int) -> Any:
+        node = holder.rpartition("#")[0]
+        if self._holder is not None and self._holder.rpartition("#")[0] == node:
+            self._holder = holder
+            self._expires_ms = self._clock.wall_ms() + lease_ms
+            return self._epoch
+        return await original(self, holder, address, lease_ms)
+
+    return take
+
+
+def _closes_without_waiting(original: Any) -> Any:
+    async def close(self: Any) -> None:
+        self._committing = None
+        await original(self)
+
+    return close
+
+
+def _lets_its_tasks_end(original: Any) -> Any:
+    """A keeper's turn that fails in a way that was not foreseen ends the keeper."""
+
+    @contextmanager
+    def outlived(log: Any, event: str, *foreseen: type[Exception], **details: object) -> Iterator[None]:
+        with suppress(*foreseen):
+            yield
+
+    return outlived
+
+
+def _begins_full_answers_late(original: Any) -> Any:
+    """An answer that can't hold everything leaves out its first run."""
+
+    def take(self: Any, runs: Any, max_bytes: int) -> Any:
+        taken = original(self, runs, max_bytes)
+        return taken[1:] if 1 < len(taken) < len(runs) else taken
+
+    return take
+
+
+def _skips_the_next_page(original: Any) -> Any:
+    async def sizes_after(state: Any, store: Any, after: Any) -> Any:
+        is_first = after is not None
+        async for size in original(state, store, after):
+            if not is_first:
+                yield size
+            is_first = False
+
+    return sizes_after
+
+
+def _swaps_whatever_stands(original: Any) -> Any:
+    """A swap puts its runs over those that stand there, whichever they are."""
+
+    async def still_there(draft: Any, store: Any, replacement: Any) -> Any:
+        found = await store.runs_from(
+            replacement.topic_id, replacement.partition, replacement.base_offset, 1 << 62, 1_000
+        )
+        return [run for run in found if run.base_offset < replacement.end_offset]
+
+    return still_there
+
+
+def _gives_the_lease_to_all(original: Any) -> Any:
+    def take_lease(draft: Any, request: Any) -> Any:
+        lease = LeaseRow(name=request.name, holder="", epoch=1, expires_ms=draft.now_ms + request.lease_ms)
+        draft.put(lease)
+        return NamedLease(request.name, request.holder, 1, request.lease_ms)
+
+    return take_lease
+
+
 def _loses_pending_commits(original: Any) -> Any:
     """An agent tells its producers that all is well when the session has ended."""
 
@@ -530,6 +631,20 @@ GROUPS = {
     "trouble_s": 7.0,
     "misfortunes": at("an agent is cut off", "an agent stops for a while", "a client stops for a while"),
 }
+SLOW_LOADS = {
+    "slow_loads_s": 3.0,
+    "failing_writes": 0.05,
+    "misfortunes": at("the committer crashes", "the committer stops for long"),
+}
+SLOW_WRITES = {
+    "slow_writes": 0.2,
+    "is_on_sqlite": False,
+    "idempotent_producers": 2,
+    "plain_producers": 2,
+    "unforeseen": 0.0,
+    "misfortunes": at(*2 * ["the committer stops for long"]),
+}
+ROT = {"misfortunes": at(*6 * ["bytes rot in the store"]), "idempotent_producers": 2, "trouble_s": 6.0}
 LONG_STOPS = {
     "misfortunes": at("an agent stops for long", "an agent stops for long"),
     "trouble_s": 6.0,
@@ -604,6 +719,33 @@ MUTATIONS: tuple[Mutation, ...] = (
             "misfortunes": at(*3 * ["the committer stops for long"]),
         },
     ),
+    Mutation(
+        "two terms of a node share an epoch, and the first does not wait for its write",
+        [
+            (MemoryRowStore, "take_committer_lease", _keeps_a_nodes_epoch),
+            (committer_module.LocalSequencer, "close", _closes_without_waiting),
+        ],
+        SLOW_WRITES,
+    ),
+    Mutation(
+        "the lease is not renewed while the state loads",
+        [(committer_module.LocalSequencer, "_load", _loads_without_renewing)],
+        SLOW_LOADS,
+    ),
+    Mutation(
+        "a request that the database refuses fails its whole group",
+        [(committer_module.LocalSequencer, "_parts_of", _fails_the_whole_group)],
+        ONLY_POISON,
+    ),
+    Mutation(
+        "an error that nobody foresaw ends the task that it meets", [(keepers, "outlived", _lets_its_tasks_end)],
+        {"unforeseen": 0.03},
+    ),
+    Mutation(
+        "an end that was carried out is told as refused",
+        [(client_module, "_REFUSED_WHEN_STALE", lambda original: frozenset())],
+        {**TRANSACTIONS, "loss": 0.08, "batches": 12, "trouble_s": 6.0, "slow_writes": 0.1},
+    ),
     # --- garbage
     Mutation(
         "the collector sweeps open sessions",
@@ -643,6 +785,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "repeated batches are served", [(reader_module, "select_batches", _serves_repeated_batches)],
         {"idempotent_producers": 3, "partitions": 1, "window": 5, "cut": 0.08},
     ),
+    Mutation(
+        "an answer that is full leaves out its first run", [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
+        {"has_low_bounds": True},
+    ),
+    Mutation("batches are not checked against their CRC", [(reader_module, "check_crc", does_nothing)], ROT),
     # --- transactions
     Mutation(
         "the last stable offset is the high watermark",
@@ -723,6 +870,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         {**COMPACTS, **TRANSACTIONS},
     ),
     Mutation("compaction leaves a batch out", [(rewrite_module, "keep", _keeps_less)], COMPACTS),
+    Mutation(
+        "compaction checks no CRC", [(rewrite_module, "check_crc", does_nothing)], {**COMPACTS, **ROT},
+    ),
+    Mutation(
+        "a swap replaces whatever stands there",
+        [
+            (compaction, "_still_there", _swaps_whatever_stands),
+            (leases, "take_lease", _gives_the_lease_to_all),
+        ],
+        {"compactors": 2},
+    ),
+    Mutation(
+        "a page of candidates passes a partition by", [(compaction, "_sizes_after", _skips_the_next_page)],
+        {**COMPACTS, "has_low_bounds": True, "partitions": 3},
+    ),
     Mutation(
         "a swap leaves aborted ranges as they are",
         [(compaction, "_shorten_aborted", does_nothing)],

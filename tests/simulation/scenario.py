@@ -136,7 +136,7 @@ class Scenario:
     slow_loads_s: float = 0.0
     """A new committer reads the state for up to so long, to the end of the run; its lease is 1.5 s."""
     slow_writes: float = 0.0
-    """The chance that a transaction of the database takes up to 4 s."""
+    """The chance that a transaction of the database takes up to 1.9 s."""
     unforeseen: float = 0.0
     """The chance that a call of the database raises what nobody foresaw."""
     poisoners: int = 0
