@@ -58,6 +58,7 @@ class SimulatedRows:
         self.slow_writes = 0.0
         self.max_write_s = 0.02
         self.max_load_s = 0.01
+        self.loads = 0
         self.watch: Callable[[Changes], None] = lambda changes: None
 
     async def open(self) -> Identity:
@@ -88,6 +89,7 @@ class SimulatedRows:
             raise RuntimeError(UNFORESEEN)
 
     async def load(self) -> dict[type[Row], list[Row]]:
+        self.loads += 1
         await self._clock.sleep(self.max_load_s * (0.7 + 0.3 * self._luck.fraction()))
         self._be_surprising()
         return await self.inner.load()

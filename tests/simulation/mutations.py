@@ -555,17 +555,6 @@ def _begins_full_answers_late(original: Any) -> Any:
     return take
 
 
-def _skips_the_next_page(original: Any) -> Any:
-    async def sizes_after(state: Any, store: Any, after: Any) -> Any:
-        is_first = after is not None
-        async for size in original(state, store, after):
-            if not is_first:
-                yield size
-            is_first = False
-
-    return sizes_after
-
-
 def _swaps_whatever_stands(original: Any) -> Any:
     """A swap puts its runs over those that stand there, whichever they are."""
 
@@ -871,19 +860,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("compaction leaves a batch out", [(rewrite_module, "keep", _keeps_less)], COMPACTS),
     Mutation(
-        "compaction checks no CRC", [(rewrite_module, "check_crc", does_nothing)], {**COMPACTS, **ROT},
-    ),
-    Mutation(
         "a swap replaces whatever stands there",
         [
             (compaction, "_still_there", _swaps_whatever_stands),
             (leases, "take_lease", _gives_the_lease_to_all),
         ],
         {"compactors": 2},
-    ),
-    Mutation(
-        "a page of candidates passes a partition by", [(compaction, "_sizes_after", _skips_the_next_page)],
-        {**COMPACTS, "has_low_bounds": True, "partitions": 3},
     ),
     Mutation(
         "a swap leaves aborted ranges as they are",

@@ -206,6 +206,8 @@ class World:
         for task in [*self._readers, *self._poisoners, *background]:
             task.cancel()
         self.note("clients are done")
+        if not self.may_refuse and self.cluster.rows.loads > 1:
+            self.violated(f"poison had the state loaded {self.cluster.rows.loads} times")
         await self._read_everything()
         await self._close_cluster()
         await self._wait_for_collector()
