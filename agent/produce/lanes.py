@@ -62,6 +62,9 @@ from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull
 log = structlog.get_logger("agent.flush")
 
 MAX_ASKED_AGAIN = 1_000
+MAX_PAUSE_SECONDS = 0.4
+"""The longest pause (half as much again, by jitter) before the store or the sequencer is asked again: once they are
+back after an outage, what waits goes on within that."""
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to take its session back; it expires anyway."""
 _SEALING_POLL_SECONDS = 0.01
@@ -504,7 +507,7 @@ class Lane:
                     self._forget(session)
                     return None
             await self._clock.sleep(backoff * (0.5 + self._entropy.fraction()))
-            backoff = min(backoff * 2, 1.0)
+            backoff = min(backoff * 2, MAX_PAUSE_SECONDS)
 
     def _settle(
         self,

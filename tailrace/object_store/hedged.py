@@ -34,6 +34,8 @@ class Patience:
         backoff_seconds: wait after a failed attempt; doubled each time, with jitter.
         hedged_share: of calls that may get an attempt because of silence, so that a slow store isn't given
             twice the load.
+        lost_seconds: silence after which an attempt counts as lost and another is made, whatever the share and
+            `attempts`; four times the median of latencies, where that is more. Doubled each time.
     """
 
     deadline_seconds: float
@@ -42,6 +44,7 @@ class Patience:
     attempts: int = 4
     backoff_seconds: float = 0.05
     hedged_share: float = 0.1
+    lost_seconds: float = 0.5
 
 
 PUT_PATIENCE = Patience(deadline_seconds=2.0, first_hedge_seconds=0.4, least_hedge_seconds=0.05)
@@ -71,6 +74,11 @@ class HedgedStore:
     def hedges(self) -> int:
         """Attempts made because an earlier one kept silent."""
         return self._put.hedges + self._get.hedges
+
+    @property
+    def lost(self) -> int:
+        """Attempts made because the one before was silent for so long that it counts as lost."""
+        return self._put.lost + self._get.lost
 
     @property
     def retries(self) -> int:
@@ -115,6 +123,7 @@ class _Persistence:
         self.calls = 0
         self.hedges = 0
         self.retries = 0
+        self.lost = 0
 
     async def ask(
         self, what: str, call: Callable[[], Coroutine[Any, Any, T]], *, may_repeat: bool = True
@@ -127,6 +136,8 @@ class _Persistence:
         because_of_failure = False
         failures = 0
         failure: StoreUnavailable | None = None
+        lost_seconds = self._lost_seconds()
+        lost_at = deadline  # when the newest attempt counts as lost
         running: list[tuple[asyncio.Task[T], float]] = []  # with when each began, in that order
         try:
             while True:
@@ -135,16 +146,20 @@ class _Persistence:
                     raise StoreUnavailable(
                         f"{what}: no answer within {patience.deadline_seconds} s; last failure: {failure}"
                     ) from failure
-                if attempts_left and now >= next_start:
-                    if running and not because_of_failure and not self._may_hedge():
-                        next_start = deadline  # unless an attempt fails
+                is_lost = bool(running) and may_repeat and now >= lost_at
+                if is_lost or (attempts_left and now >= next_start):
+                    if running and not because_of_failure and not is_lost and not self._may_hedge():
+                        next_start = deadline  # unless an attempt fails or is lost
                     else:
-                        self._count(running, because_of_failure)
-                        attempts_left -= 1
+                        self._count(running, because_of_failure, is_lost)
+                        attempts_left = max(0, attempts_left - 1)
                         running.append((asyncio.get_running_loop().create_task(call()), now))
                         next_start = now + self._hedge_seconds()
+                        lost_at, lost_seconds = now + lost_seconds, lost_seconds * (2 if is_lost else 1)
                         because_of_failure = False
                 until = min(next_start, deadline) if attempts_left else deadline
+                if running and may_repeat:
+                    until = min(until, lost_at)
                 await self._wait([task for task, _ in running], until - now)
                 for task, began in [entry for entry in running if entry[0].done()]:
                     running.remove((task, began))
@@ -182,11 +197,18 @@ class _Persistence:
     def _may_hedge(self) -> bool:
         return self.hedges < _FREE_HEDGES + self.calls * self._patience.hedged_share
 
-    def _count(self, running: Sequence[object], because_of_failure: bool) -> None:
+    def _count(self, running: Sequence[object], because_of_failure: bool, is_lost: bool) -> None:
         if because_of_failure:
             self.retries += 1
+        elif is_lost:
+            self.lost += 1
         elif running:
             self.hedges += 1
+
+    def _lost_seconds(self) -> float:
+        seen = sorted(self._latencies)
+        median = seen[len(seen) // 2] if len(seen) >= 20 else self._patience.first_hedge_seconds
+        return max(4 * median, self._patience.lost_seconds)
 
     def _hedge_seconds(self) -> float:
         seen = sorted(self._latencies)

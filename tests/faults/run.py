@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from rich.table import Table
 from tests.faults.scenarios import SCENARIOS, Scenario, Trial
 from tests.faults.stand import Stand, StandFailed, can_mount, running_stand
 from tests.support.cluster import ClusterFailed
-from tests.support.history.availability import Availability, find_gaps
+from tests.support.history.availability import Availability, find_gaps, find_recovery
 from tests.support.history.checker import Report, check
 from tests.support.history.events import Acked, Ended, Sent
 from tests.support.history.workload import Run, Workload, WorkloadFailed, running_workload
@@ -49,8 +49,9 @@ class Result:
     """Of the partition that fared worst."""
     transaction_gap: float = 0.0
     """Between ends of transactions."""
-    beyond_down_gap: float = 0.0
-    """`partition_gap` less the time for which nothing could be written: what has a target."""
+    recovery: float = 0.0
+    """What has a target, of the partition that fared worst: the time to its first acknowledgement since what had failed
+    was back; where no database or store failed, its longest gap."""
     worst: str = ""
     """The partition that fared worst."""
     target: float | None = None
@@ -68,7 +69,7 @@ class Result:
 
     @property
     def is_within_target(self) -> bool:
-        return self.target is None or self.beyond_down_gap <= self.target
+        return self.target is None or self.recovery <= self.target
 
     @property
     def exit_status(self) -> int:
@@ -102,6 +103,7 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
                 report,
                 find_gaps(run.events, steady_at, fault_at),
                 find_gaps(run.events, fault_at, ended_at),
+                {} if trial.back_at is None else find_recovery(run.events, trial.back_at),
             )
             if not report.is_clean:
                 print(report.text(), file=sys.stderr)
@@ -144,7 +146,7 @@ def show(results: Sequence[Result]) -> None:
     table = Table(title="Faults under load: the longest time without an acknowledgement, in seconds")
     for column in ("scenario", "found", "acked", "txns"):
         table.add_column(column, justify="left" if column in ("scenario", "found") else "right")
-    for column in ("before", "any", "partition", "txn", "down", "beyond", "target", "load"):
+    for column in ("before", "any", "partition", "txn", "away", "recovery", "target", "load"):
         table.add_column(column, justify="right")
     for each in results:
         table.add_row(
@@ -156,8 +158,8 @@ def show(results: Sequence[Result]) -> None:
             f"{each.gap:.2f}",
             f"{each.partition_gap:.2f}",
             f"{each.transaction_gap:.2f}",
-            f"{each.notes.get('down_seconds', 0):.1f}",
-            f"{each.beyond_down_gap:.2f}" + ("" if each.is_within_target else " !"),
+            f"{each.notes['away_seconds']:.1f}" if "away_seconds" in each.notes else "",
+            f"{each.recovery:.2f}" + ("" if each.is_within_target else " !"),
             "" if each.target is None else f"{each.target:.0f}",
             f"{each.load_average:.1f}",
         )
@@ -231,7 +233,13 @@ def _wait_until_all_flows(run: Run, since: float, when: str) -> None:
         time.sleep(0.05)
 
 
-def _fill_in(result: Result, report: Report, before: Availability, after: Availability) -> None:
+def _fill_in(
+    result: Result,
+    report: Report,
+    before: Availability,
+    after: Availability,
+    recoveries: Mapping[tuple[str, int], float],
+) -> None:
     result.faults = {str(kind): number for kind, number in report.kinds.items()}
     result.acked = report.records_acked
     result.transactions = report.transactions_committed
@@ -239,17 +247,19 @@ def _fill_in(result: Result, report: Report, before: Availability, after: Availa
     result.gap = round(after.any.seconds, 3)
     result.partition_gap = round(after.worst_partition.seconds, 3)
     result.transaction_gap = round(after.transactions.seconds, 3)
-    down = result.notes.get("down_seconds", 0.0)
-    result.beyond_down_gap = round(max(0.0, after.worst_partition.seconds - down), 3)
-    worst = max(after.by_partition, key=lambda each: after.by_partition[each].seconds, default=None)
-    result.worst = "" if worst is None else f"{worst[0].rpartition('-')[2]}-{worst[1]}"
+    seconds = recoveries or {each: gap.seconds for each, gap in after.by_partition.items()}
+    worst = max(seconds, key=lambda each: seconds[each], default=None)
+    if worst is not None:
+        result.recovery = round(seconds[worst], 3)
+        result.worst = f"{worst[0].rpartition('-')[2]}-{worst[1]}"
 
 
 def _line(result: Result) -> str:
     found = "nothing found" if result.is_clean else f"FAULTS {result.faults} {result.failure}"
     return (
         f"{result.scenario}: {found}; {result.acked} acked, longest gap {result.gap:.2f} s "
-        f"({result.worst}: {result.partition_gap:.2f} s{'' if result.is_within_target else ', TOO LONG'}); "
+        f"(a partition: {result.partition_gap:.2f} s); {result.worst} had {result.recovery:.2f} s"
+        f"{'' if result.is_within_target else ', TOO LONG'}; "
         f"{result.seconds:.0f} s, load {result.load_average}"
     )
 

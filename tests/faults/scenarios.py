@@ -25,10 +25,17 @@ class Trial:
     stand: Stand
     run: Run
     notes: dict[str, float] = field(default_factory=dict)
+    back_at: float | None = None
+    """When the database or the store was back for good, on the history's clock."""
 
     def observe(self, seconds: float) -> None:
         """Let the load go on."""
         time.sleep(seconds)
+
+    def is_back(self, away_seconds: float) -> None:
+        """The database or the store serves again, after nobody could use it for so long."""
+        self.back_at = self.run.now()
+        self.notes["away_seconds"] = round(away_seconds, 2)
 
     def restart(self, part: Part) -> None:
         self.stand.restart(part)
@@ -37,8 +44,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fault. `target_seconds`: the longest that any partition may be without an acknowledgement, beyond the time for
-    which nothing can be written whatever Tailrace does; None: only told."""
+    """A fault. `target_seconds`: the longest that any partition may be without an acknowledgement, counted from when
+    the database or the store is back where one of them was away; None: only told."""
 
     name: str
     about: str
@@ -99,7 +106,7 @@ def kill_the_database(trial: Trial) -> None:
     trial.stand.kill_database()
     trial.observe(10)
     trial.notes["restart_seconds"] = round(trial.stand.restart_database(), 2)
-    trial.notes["down_seconds"] = round(time.monotonic() - killed_at, 2)
+    trial.is_back(time.monotonic() - killed_at)
     trial.observe(4)
 
 
@@ -110,7 +117,7 @@ def store_busy(trial: Trial) -> None:
     proxy.be("503", 0.5)
     trial.observe(5)
     proxy.be("pass")
-    trial.notes["down_seconds"] = 6.0
+    trial.is_back(6.0)
 
 
 def store_hangs(trial: Trial) -> None:
@@ -120,7 +127,7 @@ def store_hangs(trial: Trial) -> None:
     proxy.be("hang", 0.2)
     trial.observe(5)
     proxy.be("pass")
-    trial.notes["down_seconds"] = 6.0
+    trial.is_back(6.0)
 
 
 def store_cuts(trial: Trial) -> None:
@@ -130,7 +137,7 @@ def store_cuts(trial: Trial) -> None:
     proxy.be("cut")
     trial.observe(3)
     proxy.be("pass")
-    trial.notes["down_seconds"] = 3.0
+    trial.is_back(3.0)
 
 
 def store_slow(trial: Trial) -> None:
@@ -138,6 +145,7 @@ def store_slow(trial: Trial) -> None:
     proxy.be("slow", 0.3)
     trial.observe(10)
     proxy.be("pass")
+    trial.is_back(0.0)
 
 
 def fill_the_disk(trial: Trial) -> None:
@@ -150,7 +158,7 @@ def fill_the_disk(trial: Trial) -> None:
         trial.observe(0.5)
         _fill(ballast)  # what had been given back meanwhile, too
     ballast.unlink()
-    trial.notes["down_seconds"] = round(time.monotonic() - filled_at, 2)
+    trial.is_back(time.monotonic() - filled_at)
 
 
 def skew_clocks(trial: Trial) -> None:

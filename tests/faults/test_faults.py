@@ -61,16 +61,19 @@ def test_a_shifted_process_has_a_wrong_wall_clock_that_jumps_when_told(tmp_path:
     assert said.stdout.split() == ["3600", "-1000"]
 
 
-def test_a_gap_beyond_its_target_is_told_by_the_exit_status() -> None:
-    fine = run.Result("a", "", target=2.0, beyond_down_gap=1.9)
-    slow = run.Result("b", "", target=2.0, beyond_down_gap=2.1)
+def test_a_partition_that_takes_too_long_is_told_by_the_exit_status() -> None:
+    fine = run.Result("a", "", target=2.0, recovery=1.9)
+    slow = run.Result("b", "", target=2.0, recovery=2.1)
     wrong = run.Result("c", "", faults={"lost": 1})
     assert [run.exit_status(each) for each in ([fine], [fine, slow], [slow, wrong], [])] == [0, 2, 1, 1]
 
 
-def test_each_partition_counts_beyond_the_absence_of_what_it_needs() -> None:
-    result = run.Result("a", "", target=2.0, notes={"down_seconds": 10.0})
-    gaps = {("x-input", 0): Gap(10.5), ("x-output", 1): Gap(14.0)}
-    after = Availability(any=Gap(10.4), by_partition=gaps)
-    run._fill_in(result, Report(), Availability(), after)
-    assert (result.beyond_down_gap, result.worst, result.is_within_target) == (4.0, "output-1", False)
+def test_a_target_is_for_the_worst_partition_since_what_failed_was_back_or_for_its_longest_gap() -> None:
+    after = Availability(any=Gap(10.4), by_partition={("x-input", 0): Gap(10.5), ("x-output", 1): Gap(14.0)})
+    for recoveries, worst in (
+        ({("x-input", 0): 3.0, ("x-output", 1): 1.0}, (3.0, "input-0")),
+        ({}, (14.0, "output-1")),
+    ):
+        result = run.Result("a", "", target=2.0)
+        run._fill_in(result, Report(), Availability(), after, recoveries)
+        assert (result.recovery, result.worst) == worst and not result.is_within_target

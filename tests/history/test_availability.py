@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.history.availability import find_gaps
+from math import inf
+
+from tests.support.history.availability import find_gaps, find_recovery
 from tests.support.history.events import Acked, AnyEvent, Ended, Sent
 
 
@@ -38,3 +40,10 @@ def test_ends_of_transactions_have_gaps_of_their_own() -> None:
     ]
 
     assert find_gaps(ends, 0, 8).transactions.seconds == 5
+
+
+def test_the_recovery_of_each_partition_is_the_time_to_its_first_acknowledgement() -> None:
+    sent: AnyEvent = Sent(at=5, client="p", topic="t", partition=2, record="lost", number=1)
+    events = [*_acks(0, 1, 4.9, 5.5, 6), *_acks(1, 8), sent]
+
+    assert find_recovery(events, 5.0) == {("t", 0): 0.5, ("t", 1): 3.0, ("t", 2): inf}

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 
 from tests.support.history.events import Acked, AnyEvent, Ended, Sent
 
@@ -64,6 +65,21 @@ def find_gaps(events: Iterable[AnyEvent], since: float, until: float) -> Availab
         {each: _longest(found, since, until) for each, found in by_client.items()},
         _longest(ends, since, until) if ends else Gap(),
     )
+
+
+def find_recovery(events: Iterable[AnyEvent], back_at: float) -> dict[tuple[str, int], float]:
+    """For each partition that was sent to, the seconds from `back_at` to its first acknowledgement; inf for none."""
+    place: dict[str, tuple[str, int]] = {}
+    found: dict[tuple[str, int], float] = {}
+    for event in events:
+        match event:
+            case Sent():
+                place[event.record] = event.topic, event.partition
+                found.setdefault((event.topic, event.partition), inf)
+            case Acked() if event.at >= back_at:
+                partition = place[event.record]
+                found[partition] = min(found[partition], event.at - back_at)
+    return found
 
 
 def _longest(times: list[float], since: float, until: float) -> Gap:

@@ -81,3 +81,42 @@ def test_a_conditional_put_is_asked_once_and_a_missing_object_is_an_answer() -> 
         assert store.retries == 0
 
     asyncio.run(scenario())
+
+
+def test_calls_in_an_outage_are_answered_soon_after_it_although_the_share_of_hedges_is_used_up() -> None:
+    async def scenario() -> None:
+        store, faulty, clock = make()
+        for number in range(40):
+            await store.put(f"k{number}", [b"x"])
+        faulty.plan = FaultPlan(put=HANGS)
+        used_up = [asyncio.create_task(store.put(f"h{number}", [b"x"])) for number in range(20)]
+        for _ in range(25):
+            await settle()
+            clock.advance(0.1)
+        await asyncio.gather(*used_up, return_exceptions=True)
+        put = asyncio.create_task(store.put("k", [b"x"]))
+        await settle()
+        faulty.plan = FaultPlan()
+        for _ in range(6):
+            clock.advance(0.1)
+            await settle()
+        assert put.done() and put.exception() is None
+        assert store.lost > 0
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_answers_nothing_gets_ever_fewer_attempts() -> None:
+    async def scenario() -> None:
+        store, faulty, clock = make()
+        await store.put("k", [b"x"])
+        faulty.plan = FaultPlan(get=HANGS)
+        get = asyncio.create_task(store.get("k"))
+        for _ in range(101):
+            await settle()
+            clock.advance(0.1)
+        with pytest.raises(StoreUnavailable):
+            await get
+        assert store.hedges + store.lost <= 8
+
+    asyncio.run(scenario())
