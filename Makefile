@@ -65,8 +65,8 @@ faults: setup ## Real processes killed, paused, starved under load; what clients
 bench: setup ## Load the embedded broker with librdkafka; the figures are kept in bench/results/last.json.
 	$(BIN)/python -m bench.broker --json bench/results/last.json
 
-overload: setup ## Twice the capacity, and bad neighbours, against the embedded broker.
-	$(BIN)/python -m bench.overload
+overload: setup ## Twice the capacity, bad neighbours, and more asked than there is memory for. ONLY=name,name
+	$(BIN)/python -m bench.overload $(if $(ONLY),--only $(ONLY))
 
 lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \

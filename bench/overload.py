@@ -1,6 +1,6 @@
 """What a broker does with more than it can carry, and with clients that behave badly.
 
-    python -m bench.overload [--seconds 6] [--json FILE]
+    python -m bench.overload [--seconds 6] [--only NAME,NAME] [--small] [--json FILE]
 
 The server is `tailrace serve` in a process of its own. First its capacity is measured: produce requests in a closed
 loop. Then twice as much is offered, by as many connections again that send without waiting for answers: goodput,
@@ -8,6 +8,10 @@ the server's memory and the probe's latency are shown beside the capacity's, and
 as fast as before. Then each bad neighbour in turn lives beside a steady load (a probe that produces and reads its
 own records): consumers that don't take what they asked for, idle connections, a consumer that asks for everything,
 a producer of 1-byte records in requests of their own.
+
+Then the cases of `bench.memory_cases`, each on processes of its own: the sequencer away for two minutes, connections
+that stop within a request, requests of 60 KiB from a thousand connections, a consumer and a compactor with a million
+runs before them. Ten thousand connections need `ulimit -n` of 10,500 or more, here and in the server.
 
 Everything runs on one machine's cores, the load too: compare the rows of one run with each other.
 """
@@ -17,31 +21,37 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.protocol import ApiKey, decode_response, encode_request
+from agent.protocol import ApiKey
 from agent.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from bench.broker import machine
+from bench.kafka_socket import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    Connection,
+    batch_of,
+    fetch_request,
+    produce_request,
+)
+from bench.memory_cases import CASES, SMALL, Sizes, run_case, show
 from bench.process_figures import cpu_seconds, rss_mib
 from tailrace.cli.demo.embedded import serving
 from tailrace.cli.kafka_client import KafkaClient
 from tailrace.cli.loop import allow_open_files
-from tailrace.records import NewRecord, encode_batch
 
 MIB = 2**20
+LOADS = "loads"
+"""The name of all that is before the cases."""
 PARTITIONS = 16
-PRODUCE_VERSION = 9
-FETCH_VERSION = 12
 BATCH_RECORDS = 512
 RECORD_BYTES = 1024
 SENDERS = 8
@@ -57,60 +67,6 @@ class Outcome:
     acknowledged_bytes: int = 0
     errors: dict[int, int] = field(default_factory=dict)
     latencies: list[float] = field(default_factory=list)
-
-
-class Connection:
-    """A raw connection: frames out, frames in."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._sent = 0
-
-    @classmethod
-    async def open(cls, bootstrap: str, buffer: int = 64 * 1024) -> Connection:
-        host, port = bootstrap.rsplit(":", 1)
-        return cls(*await asyncio.open_connection(host, int(port), limit=buffer))
-
-    async def send(self, api: int, version: int, request: Any) -> None:
-        self._sent += 1
-        self._writer.writelines(encode_request(self._sent, api, version, request, "overload"))
-        await self._writer.drain()
-
-    async def answer(self, api: int, version: int) -> Any:
-        size = int.from_bytes(await self._reader.readexactly(4), "big")
-        _, response = decode_response(api, version, await self._reader.readexactly(size))
-        return response
-
-    async def read_some(self, size: int) -> bytes:
-        return await self._reader.read(size)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def batch_of(records: int, size: int) -> bytes:
-    """One record batch of incompressible records."""
-    now = int(time.time() * 1000)
-    made = [NewRecord(None, os.urandom(size)) for _ in range(records)]
-    return encode_batch(made, timestamps=[now] * records)
-
-
-def produce_request(topic: str, partition: int, batch: bytes) -> ProduceRequest:
-    data = PartitionProduceData(index=partition, records=memoryview(batch))
-    return ProduceRequest(
-        acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
-    )
-
-
-def fetch_request(topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int) -> FetchRequest:
-    wish = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
-    return FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        topics=[FetchTopic(topic=topic, partitions=[wish])],
-    )
 
 
 async def send_batches(
@@ -381,18 +337,38 @@ async def run(bootstrap: str, pid: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run, print a line per load, then JSON if asked."""
+    """Run, print a line per load and case, then JSON if asked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=6.0, help="length of each load")
+    parser.add_argument(
+        "--only", default="", help=f"of {LOADS}, {', '.join(CASES)}: those, with commas between"
+    )
+    parser.add_argument("--small", action="store_true", help="the cases as the tests run them, in seconds")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
+    names = [name for name in options.only.split(",") if name] or [LOADS, *CASES]
+    if unknown := set(names) - {LOADS, *CASES}:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
     allow_open_files()
-    with tempfile.TemporaryDirectory(prefix="tailrace-overload-") as folder, serving(Path(folder)) as server:
-        rows = asyncio.run(run(server.bootstrap, server.pid, options.seconds))
+    figures: dict[str, Any] = {"machine": machine()}
+    if LOADS in names:
+        with (
+            tempfile.TemporaryDirectory(prefix="tailrace-overload-") as folder,
+            serving(Path(folder)) as server,
+        ):
+            figures["rows"] = asyncio.run(run(server.bootstrap, server.pid, options.seconds))
+    results = []
+    for name in (name for name in names if name != LOADS):
+        result = asyncio.run(run_case(name, SMALL if options.small else Sizes()))
+        show(result)
+        results.append(asdict(result))
+    figures["cases"] = results
     if options.json is not None:
-        options.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if not all(result["is_served"] and result["is_within"] for result in results):
+        sys.exit("not everybody was served, or memory was above what is allowed: see !! above")
 
 
 if __name__ == "__main__":

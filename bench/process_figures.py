@@ -17,3 +17,9 @@ def cpu_seconds(pid: int) -> float:
 def rss_mib(pid: int) -> float:
     """Resident memory."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+def peak_rss_mib(pid: int) -> float:
+    """The highest resident memory since the process began."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024

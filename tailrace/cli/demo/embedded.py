@@ -104,7 +104,7 @@ def serving(data: Path) -> Iterator[EmbeddedCluster]:
     ]  # fmt: skip
     process = subprocess.Popen(command, env={**os.environ, **IMPATIENT})
     try:
-        _until_ready(process, f"http://127.0.0.1:{http}/readyz")
+        until_ready(process, f"http://127.0.0.1:{http}/readyz")
         yield EmbeddedCluster(
             f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", [f"http://127.0.0.1:{http}/metrics"], data, process.pid
         )
@@ -117,8 +117,9 @@ def serving(data: Path) -> Iterator[EmbeddedCluster]:
             process.wait()
 
 
-def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + READY_SECONDS
+def until_ready(process: subprocess.Popen[bytes], url: str, seconds: float = READY_SECONDS) -> None:
+    """Until it answers there. Raises RuntimeError."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended at once, with status {process.returncode}")
@@ -127,4 +128,4 @@ def _until_ready(process: subprocess.Popen[bytes], url: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise RuntimeError(f"the server was not ready within {READY_SECONDS:.0f} s")
+    raise RuntimeError(f"the server was not ready within {seconds:.0f} s")

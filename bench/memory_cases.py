@@ -1,0 +1,481 @@
+"""Loads that ask for more memory than there is: what the server takes at most, and that everybody is served in the end.
+
+Each case starts processes of its own with small budgets (BUDGETS), brings them into trouble, and then probes: a record
+is produced and read back. `above_start_mib` is the highest resident memory above that of the idle server;
+`allowed_mib` the budgets, CONNECTION_KIB for each connection, and SLACK_MIB for the allocator and all that is not
+counted in bytes. What a case needs beside time: a file descriptor for each connection, here and in the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.protocol import ApiKey
+from agent.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from bench.backlog import TOPIC, make_backlog
+from bench.kafka_socket import (
+    FETCH_VERSION,
+    PRODUCE_VERSION,
+    Connection,
+    batch_of,
+    fetch_request,
+    produce_request,
+)
+from bench.process_figures import peak_rss_mib, rss_mib
+from sequencer.api import CompactionRequest
+from sequencer.client import RemoteSequencer
+from tailrace.cli.data_folder import SECRET
+from tailrace.cli.demo.ports import free_port
+from tailrace.cli.kafka_client import KafkaClient
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.record_batch import split
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+
+MIB = 2**20
+BUDGETS = {
+    "TAILRACE_AGENT__MEMORY_BUDGET_BYTES": 128 * MIB,
+    "TAILRACE_AGENT__FETCH_MEMORY_BYTES": 64 * MIB,
+    "TAILRACE_CACHE__MEMORY_BYTES": 64 * MIB,
+}
+CONNECTION_KIB = 24
+SLACK_MIB = 128
+READY_SECONDS = 150.0
+RECOVERY_SECONDS = 120.0
+FRAME_BYTES = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of each trouble. The defaults are what `make overload` runs; SMALL is what a test does in seconds."""
+
+    away_seconds: float = 120.0
+    senders: int = 16
+    half_sent_connections: int = 10_000
+    frame_connections: int = 1_000
+    frames_each: int = 64
+    partitions: int = 1_000
+    runs_each: int = 1_000
+    most_seconds: float = 600.0
+
+
+SMALL = Sizes(2.0, 4, 200, 40, 8, 20, 25, 60.0)
+
+
+@dataclass
+class Server:
+    """The process whose memory is watched, and how to reach it."""
+
+    pid: int
+    bootstrap: str
+    rpc: str
+    data: Path
+    sequencer_pid: int = 0
+    started_mib: float = 0.0
+
+
+@dataclass
+class Result:
+    """A row of the table. `is_served`: the probe, and whoever the case says, got everything in the end."""
+
+    case: str
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+    above_start_mib: float = 0.0
+    allowed_mib: float = 0.0
+    probe_worst_ms: float = 0.0
+    served_after_seconds: float = 0.0
+    is_served: bool = False
+    is_within: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+# --- the cases ---------------------------------------------------------------------------------------------
+
+
+async def sequencer_away(sizes: Sizes, folder: Path) -> Result:
+    """The sequencer is stopped (SIGSTOP) for two minutes under full load, then goes on."""
+    result = Result("sequencer-away")
+    with agent_and_sequencer(folder) as server:
+        await create_topics(server.bootstrap)
+        sent: dict[str, int] = {}
+        async with watched(server, result, sizes.senders):
+            stop = asyncio.Event()
+            batch = batch_of(512, 1024)
+            load = [
+                asyncio.create_task(keep_producing(server.bootstrap, number % 16, batch, stop, sent))
+                for number in range(sizes.senders)
+            ]
+            await asyncio.sleep(1)
+            os.kill(server.sequencer_pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(sizes.away_seconds)
+            finally:
+                os.kill(server.sequencer_pid, signal.SIGCONT)
+            result.served_after_seconds = await served_again(server.bootstrap)
+            stop.set()
+            await asyncio.gather(*load)
+        result.notes = sent
+        result.is_served = result.served_after_seconds < RECOVERY_SECONDS
+    return result
+
+
+async def half_sent(sizes: Sizes, folder: Path) -> Result:
+    """Connections that declare a megabyte and stop; a probe lives beside them."""
+    result = Result("half-sent")
+    with serve(folder, {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}) as server:
+        await create_topics(server.bootstrap)
+        held: list[Connection] = []
+        async with watched(server, result, sizes.half_sent_connections):
+            try:
+                while len(held) < sizes.half_sent_connections:
+                    held += await asyncio.gather(
+                        *(Connection.open(server.bootstrap, 4096) for _ in range(100))
+                    )
+                for connection in held:
+                    connection.write((MIB).to_bytes(4, "big"))
+                result.probe_worst_ms = await probed(server.bootstrap, 20)
+                # The same that have sent enough of a frame to be given memory for it.
+                for connection in held:
+                    connection.write(bytes(8_000))
+                result.served_after_seconds = await served_again(server.bootstrap)
+            finally:
+                for connection in held:
+                    connection.close()
+        result.notes["connections"] = len(held)
+        result.is_served = result.served_after_seconds < RECOVERY_SECONDS
+    return result
+
+
+async def frames_60k(sizes: Sizes, folder: Path) -> Result:
+    """Connections that send requests of 60 KiB without waiting for answers; every request is answered."""
+    result = Result("frames-60k")
+    with serve(folder) as server:
+        await create_topics(server.bootstrap)
+        batch = batch_of(1, FRAME_BYTES)
+        answers: dict[str, int] = {}
+        async with watched(server, result, sizes.frame_connections):
+            began = time.monotonic()
+            async with asyncio.timeout(sizes.most_seconds):
+                await asyncio.gather(
+                    *(
+                        send_all(server.bootstrap, number % 16, batch, sizes.frames_each, answers)
+                        for number in range(sizes.frame_connections)
+                    )
+                )
+            result.served_after_seconds = time.monotonic() - began
+            await served_again(server.bootstrap)
+        result.notes = answers
+        result.is_served = answers.get("0", 0) == sizes.frame_connections * sizes.frames_each
+    return result
+
+
+async def many_small_runs(sizes: Sizes, folder: Path) -> Result:
+    """A consumer of a thousand partitions with a million small runs behind it reads all; a probe lives beside."""
+    result = Result("many-small-runs")
+    await make_backlog(folder, partitions=sizes.partitions, runs=sizes.runs_each)
+    with serve(folder) as server:
+        await create_topics(server.bootstrap)
+        async with watched(server, result, 1):
+            began = time.monotonic()
+            probing = asyncio.create_task(probed(server.bootstrap, 10_000))
+            try:
+                read = await read_backlog(server.bootstrap, sizes)
+            finally:
+                probing.cancel()
+                await asyncio.gather(probing, return_exceptions=True)
+            result.served_after_seconds = time.monotonic() - began
+            result.probe_worst_ms = await probed(server.bootstrap, 20)
+        result.notes = {"records": read, "of": sizes.partitions * sizes.runs_each}
+        result.is_served = read == sizes.partitions * sizes.runs_each
+    return result
+
+
+async def compaction_backlog(sizes: Sizes, folder: Path) -> Result:
+    """A compactor looks through a million runs that wait for it; a probe lives beside."""
+    result = Result("compaction-backlog")
+    await make_backlog(folder, partitions=sizes.partitions, runs=sizes.runs_each)
+    with serve(folder) as server:
+        await create_topics(server.bootstrap)
+        async with watched(server, result, 1):
+            security = OpenedSecurity(SecurityFiles(secret_file=server.data / SECRET)).rpc
+            sequencer = RemoteSequencer(
+                [server.rpc], clock=SystemClock(), entropy=SystemEntropy(), security=security
+            )
+            began, runs, pages = time.monotonic(), 0, 0
+            after: tuple[Any, int] | None = None
+            try:
+                async with asyncio.timeout(sizes.most_seconds):
+                    while True:
+                        found = await sequencer.compaction_candidates(
+                            CompactionRequest(1, 0, 1_000_000, [], after)
+                        )
+                        pages += 1
+                        runs += sum(len(candidate.runs) for candidate in found.candidates)
+                        if (after := found.next) is None:
+                            break
+            finally:
+                await sequencer.close()
+            result.served_after_seconds = time.monotonic() - began
+            result.probe_worst_ms = await probed(server.bootstrap, 20)
+        result.notes = {"runs": runs, "of": sizes.partitions * sizes.runs_each, "pages": pages}
+        result.is_served = 0 < runs <= sizes.partitions * sizes.runs_each
+    return result
+
+
+CASES: dict[str, Callable[[Sizes, Path], Awaitable[Result]]] = {
+    "sequencer-away": sequencer_away,
+    "half-sent": half_sent,
+    "frames-60k": frames_60k,
+    "many-small-runs": many_small_runs,
+    "compaction-backlog": compaction_backlog,
+}
+
+
+async def run_case(name: str, sizes: Sizes) -> Result:
+    """Run one case in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-overload-") as folder:
+        began = time.monotonic()
+        result = await CASES[name](sizes, Path(folder))
+        result.seconds = time.monotonic() - began
+        return result
+
+
+def show(result: Result) -> None:
+    """A line of the table."""
+    print(
+        f"{result.case:20} peak {result.peak_mib:5.0f} MiB, {result.above_start_mib:5.0f} above idle, "
+        f"{result.allowed_mib:5.0f} allowed {'  ' if result.is_within else '!!'}  "
+        f"probe {result.probe_worst_ms:6.0f} ms  served after {result.served_after_seconds:6.1f} s "
+        f"{'  ' if result.is_served else '!!'}  {result.notes}",
+        flush=True,
+    )
+
+
+# --- clients -----------------------------------------------------------------------------------------------
+
+
+async def create_topics(bootstrap: str) -> None:
+    async with KafkaClient(bootstrap) as client:
+        topics = [
+            CreatableTopic(name=name, num_partitions=16, replication_factor=1) for name in ("load", "probe")
+        ]
+        await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=topics, timeout_ms=10_000))
+
+
+async def keep_producing(
+    bootstrap: str, partition: int, batch: bytes, stop: asyncio.Event, sent: dict[str, int]
+) -> None:
+    """Sixteen requests in flight, again and again; a connection that is closed is opened anew."""
+    request = produce_request("load", partition, batch)
+    while not stop.is_set():
+        try:
+            connection = await Connection.open(bootstrap)
+        except OSError:
+            await asyncio.sleep(0.1)
+            continue
+        try:
+            async with asyncio.timeout(60):
+                for _ in range(16):
+                    await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+                for _ in range(16):
+                    answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
+                    code = str(answer.responses[0].partition_responses[0].error_code)
+                    sent[code] = sent.get(code, 0) + 1
+        except (OSError, EOFError, TimeoutError):
+            sent["closed"] = sent.get("closed", 0) + 1
+        finally:
+            connection.close()
+
+
+async def send_all(bootstrap: str, partition: int, batch: bytes, count: int, answers: dict[str, int]) -> None:
+    """So many requests, all sent before the first answer is read; what fails is sent again."""
+    request = produce_request("load", partition, batch)
+    left = count
+    while left:
+        connection = await Connection.open(bootstrap)
+        try:
+            sending = asyncio.create_task(_send(connection, request, left))
+            for _ in range(left):
+                answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
+                code = answer.responses[0].partition_responses[0].error_code
+                answers[str(code)] = answers.get(str(code), 0) + 1
+                left -= not code
+            await sending
+        except (OSError, EOFError):
+            answers["closed"] = answers.get("closed", 0) + 1
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            connection.close()
+
+
+async def _send(connection: Connection, request: Any, count: int) -> None:
+    for _ in range(count):
+        await connection.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+
+
+async def probe_once(bootstrap: str) -> float | None:
+    """Produce a record and read it back: seconds, or None if either failed."""
+    began = time.monotonic()
+    with suppress(OSError, EOFError, TimeoutError):
+        async with asyncio.timeout(30):
+            connection = await Connection.open(bootstrap)
+            try:
+                await connection.send(
+                    ApiKey.PRODUCE, PRODUCE_VERSION, produce_request("probe", 0, batch_of(1, 100))
+                )
+                answer = await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)
+                row = answer.responses[0].partition_responses[0]
+                if row.error_code:
+                    return None
+                request = fetch_request("probe", 0, row.base_offset, MIB, 1_000)
+                await connection.send(ApiKey.FETCH, FETCH_VERSION, request)
+                found = (await connection.answer(ApiKey.FETCH, FETCH_VERSION)).responses[0].partitions[0]
+                if found.error_code or not found.records:
+                    return None
+                return time.monotonic() - began
+            finally:
+                connection.close()
+    return None
+
+
+async def probed(bootstrap: str, times: int) -> float:
+    """The worst latency of so many probes in ms; one that fails counts as a minute."""
+    worst = 0.0
+    for _ in range(times):
+        seconds = await probe_once(bootstrap)
+        worst = max(worst, 60.0 if seconds is None else seconds)
+        await asyncio.sleep(0.02)
+    return worst * 1000
+
+
+async def served_again(bootstrap: str) -> float:
+    """Seconds until a probe succeeds; RECOVERY_SECONDS when none did by then."""
+    began = time.monotonic()
+    while time.monotonic() - began < RECOVERY_SECONDS:
+        if await probe_once(bootstrap) is not None:
+            return time.monotonic() - began
+        await asyncio.sleep(0.1)
+    return RECOVERY_SECONDS
+
+
+async def read_backlog(bootstrap: str, sizes: Sizes) -> int:
+    """Fetch all partitions in every request, from where each stands, until everything is read: the records."""
+    positions = dict.fromkeys(range(sizes.partitions), 0)
+    connection = await Connection.open(bootstrap)
+    read = 0
+    try:
+        async with asyncio.timeout(sizes.most_seconds):
+            while positions:
+                topic = FetchTopic(
+                    topic=TOPIC,
+                    partitions=[
+                        FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=MIB)
+                        for partition, offset in positions.items()
+                    ],
+                )
+                request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=50 * MIB, topics=[topic])
+                await connection.send(ApiKey.FETCH, FETCH_VERSION, request)
+                answer = await connection.answer(ApiKey.FETCH, FETCH_VERSION)
+                for row in answer.responses[0].partitions:
+                    if row.error_code:
+                        raise RuntimeError(f"partition {row.partition_index}: error {row.error_code}")
+                    before = positions[row.partition_index]
+                    for header, _ in split(memoryview(row.records or b"")):
+                        positions[row.partition_index] = header.base_offset + header.record_count
+                    after = positions.pop(row.partition_index)
+                    read += after - before
+                    if after < sizes.runs_each:
+                        positions[row.partition_index] = after  # at the end of the line if it got something
+    except TimeoutError:
+        pass
+    finally:
+        connection.close()
+    return read
+
+
+# --- processes ---------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def watched(server: Server, result: Result, connections: int) -> Any:
+    """Note the highest resident memory of the server while this lasts, and whether it was allowed."""
+    yield
+    result.peak_mib = peak_rss_mib(server.pid)
+    result.above_start_mib = result.peak_mib - server.started_mib
+    budgets = sum(BUDGETS.values()) / MIB
+    result.allowed_mib = budgets + connections * CONNECTION_KIB / 1024 + SLACK_MIB
+    result.is_within = result.above_start_mib <= result.allowed_mib
+
+
+@contextmanager
+def serve(data: Path, more: dict[str, int] | None = None) -> Iterator[Server]:
+    """`tailrace serve` in that folder."""
+    kafka, http, rpc = (free_port() for _ in range(3))
+    arguments = ["serve", "--data", str(data), "--listen", f"127.0.0.1:{kafka}", "--rpc", f"127.0.0.1:{rpc}"]
+    with process(arguments, http, {**BUDGETS, **(more or {})}) as pid:
+        yield Server(pid, f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", data, started_mib=rss_mib(pid))
+
+
+@contextmanager
+def agent_and_sequencer(data: Path) -> Iterator[Server]:
+    """An agent and the sequencer that it asks, each a process."""
+    kafka, http, rpc, sequencer_http = (free_port() for _ in range(4))
+    objects = str(data / "objects")
+    with ExitStack() as stack:
+        sequencer_pid = stack.enter_context(
+            process(
+                [
+                    *("sequencer", "--database", f"sqlite:///{data / 'tailrace.db'}", "--store", objects),
+                    *("--rpc", f"127.0.0.1:{rpc}"),
+                ],
+                sequencer_http,
+                {},
+            )
+        )
+        pid = stack.enter_context(
+            process(
+                [
+                    *("agent", "--sequencer", f"127.0.0.1:{rpc}", "--store", objects),
+                    *("--listen", f"127.0.0.1:{kafka}"),
+                ],
+                http,
+                BUDGETS,
+            )
+        )
+        yield Server(
+            pid, f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", data, sequencer_pid, started_mib=rss_mib(pid)
+        )
+
+
+@contextmanager
+def process(arguments: list[str], http: int, settings: dict[str, int]) -> Iterator[int]:
+    """One `tailrace` process, ready; ended by SIGTERM, then by force."""
+    from tailrace.cli.demo.embedded import until_ready
+
+    command = [sys.executable, "-m", "tailrace.cli.app", *arguments]
+    command += ["--http", f"127.0.0.1:{http}", "--log-level", "error"]
+    environ = {**os.environ, **{name: str(value) for name, value in settings.items()}}
+    started = subprocess.Popen(command, env=environ)
+    try:
+        until_ready(started, f"http://127.0.0.1:{http}/readyz", READY_SECONDS)
+        yield started.pid
+    finally:
+        started.send_signal(signal.SIGTERM)
+        try:
+            started.wait(60)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
