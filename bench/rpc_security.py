@@ -91,7 +91,9 @@ def main() -> None:
             "mutual TLS": RpcSecurity((), Tls("rpc", files)),
         }
         for name, security in ways.items():
-            print(f"{name:20} {uvloop.run(calls(security)) * 1e3:6.2f} ms of CPU per MiB, both sides together")
+            print(
+                f"{name:20} {uvloop.run(calls(security)) * 1e3:6.2f} ms of CPU per MiB, both sides together"
+            )
 
 
 if __name__ == "__main__":
