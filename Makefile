@@ -59,6 +59,9 @@ simulate: setup ## The deterministic cluster simulation, SEEDS=n seeds.
 fuzz: setup ## N mutated inputs from outside: frames, batches, objects, RPC; prints what was found.
 	$(BIN)/python -m tests.fuzz.run --inputs $(N)
 
+hostile: setup ## Bad clients beside good ones, N=seconds on SQLite and on PostgreSQL; what the good ones lost is a fault.
+	$(BIN)/python -m tests.hostile.run $(if $(filter-out file default,$(origin N)),--seconds $(N))
+
 faults: setup ## Real processes killed, paused, starved under load; what clients saw is checked. ONLY=name,name
 	$(BIN)/python -m tests.faults.run $(if $(ONLY),--only $(ONLY))
 
@@ -74,4 +77,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz faults bench overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench overload lock

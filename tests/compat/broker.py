@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,9 +22,11 @@ STOP_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A running broker. `log` is what it wrote; `name` makes names that no other check uses."""
+    """A running broker. `log` is what it wrote; `name` makes names that no other check uses; `http` is the port of its
+    metrics and health."""
 
     port: int
+    http: int
     process: subprocess.Popen[bytes]
     log: Path
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -42,8 +44,10 @@ class Broker:
 
 
 @contextmanager
-def running_broker() -> Iterator[Broker]:
-    """Start a broker on a fresh folder, and end it on the way out."""
+def running_broker(
+    database: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[Broker]:
+    """Start a broker on a fresh folder, and end it on the way out. `settings`: `TAILRACE_*` of its environment."""
     with tempfile.TemporaryDirectory(prefix="tailrace-compat-") as folder:
         log = Path(folder) / "log"
         port, http = free_port(), free_port()
@@ -60,15 +64,19 @@ def running_broker() -> Iterator[Broker]:
                     f"127.0.0.1:{port}",
                     "--http",
                     f"127.0.0.1:{http}",
+                    *(() if database is None else ("--database", database)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
+                env={
+                    **{key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
+                    **(settings or {}),
+                },
             )
         try:
             _wait_until_it_listens(process, port, log)
-            yield Broker(port, process, log)
+            yield Broker(port, http, process, log)
         finally:
             process.terminate()
             try:

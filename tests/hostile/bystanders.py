@@ -1,0 +1,143 @@
+"""A producer without retries and a consumer, as a process of their own: what they lose, somebody else's requests cost.
+
+    python -m tests.hostile.bystanders HOST:PORT
+
+It prints `quiet` when the producer has begun and is measured, takes a line for the time in which others are hostile,
+another for the end, and prints what became of the records as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.hostile.values import QUIET_GROUP, QUIET_TOPIC
+
+RECORDS_PER_SECOND = 40
+PARTITIONS = 2
+OWN_CONFIGS = {
+    "cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1", "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+}  # fmt: skip
+"""Their topic's own, so that a change of the cluster's defaults is none for them."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What became of the records."""
+
+    latencies: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "hostile": []})
+    failed: list[str] = field(default_factory=list)
+    acknowledged: set[int] = field(default_factory=set)
+    read: dict[int, int] = field(default_factory=dict)
+    """How often each record was read."""
+    consumer_errors: list[str] = field(default_factory=list)
+
+
+def produce(producer: Producer, seen: Seen, phase: dict[str, str]) -> None:
+    """One record after another at a steady pace, until the phase is `over`."""
+    number = 0
+    while phase["now"] != "over":
+        began, of = time.perf_counter(), phase["now"]
+
+        def acknowledged(error: KafkaError | None, message: Message, *, n: int = number, at: float = began,
+                         kind: str = of) -> None:  # fmt: skip
+            if error is not None:
+                seen.failed.append(f"record {n}: {error.str()}")
+            else:
+                seen.acknowledged.add(n)
+                seen.latencies[kind].append(time.perf_counter() - at)
+
+        producer.produce(
+            QUIET_TOPIC, str(number).encode(), partition=number % PARTITIONS, on_delivery=acknowledged
+        )
+        number += 1
+        producer.poll(1 / RECORDS_PER_SECOND)
+        left = 1 / RECORDS_PER_SECOND - (time.perf_counter() - began)
+        if left > 0:
+            time.sleep(left)
+    producer.flush(30)
+
+
+def consume(consumer: Consumer, seen: Seen, stop: threading.Event) -> None:
+    """Everything, until all that was acknowledged was read (or a time has passed in which nothing came)."""
+    quiet_since = time.monotonic()
+    while not (
+        stop.is_set() and (seen.acknowledged <= seen.read.keys() or time.monotonic() - quiet_since > 20)
+    ):
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        if message.error() is not None:
+            seen.consumer_errors.append(str(message.error()))
+            continue
+        quiet_since = time.monotonic()
+        number = int(message.value())
+        seen.read[number] = seen.read.get(number, 0) + 1
+    consumer.close()
+
+
+def p99(latencies: list[float]) -> float:
+    """In ms."""
+    return sorted(latencies)[int(len(latencies) * 0.99)] * 1000 if latencies else 0.0
+
+
+def report(seen: Seen) -> dict[str, Any]:
+    """What the one who started us wants to know."""
+    return {
+        "records": len(seen.acknowledged),
+        "failed": seen.failed[:20],
+        "lost": sorted(seen.acknowledged - seen.read.keys())[:20],
+        "doubled": sorted(number for number, times in seen.read.items() if times > 1)[:20],
+        "consumer_errors": seen.consumer_errors[:20],
+        "quiet_p99_ms": p99(seen.latencies["quiet"]),
+        "hostile_p99_ms": p99(seen.latencies["hostile"]),
+        "hostile_max_ms": max(seen.latencies["hostile"], default=0.0) * 1000,
+    }
+
+
+def main() -> None:
+    """See the module."""
+    address = sys.argv[1]
+    admin = AdminClient({"bootstrap.servers": address})
+    for made in admin.create_topics([NewTopic(QUIET_TOPIC, PARTITIONS, config=OWN_CONFIGS)]).values():
+        made.result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "acks": "all",
+            "enable.idempotence": False,
+            "retries": 0,
+            "linger.ms": 0,
+        }
+    )
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": QUIET_GROUP, "auto.offset.reset": "earliest"}
+    )
+    seen, phase, stop = Seen(), {"now": "quiet"}, threading.Event()
+    consuming = threading.Thread(target=consume, args=(consumer, seen, stop))
+    producing = threading.Thread(target=produce, args=(producer, seen, phase))
+    is_assigned = threading.Event()
+    consumer.subscribe([QUIET_TOPIC], on_assign=lambda *_: is_assigned.set())
+    consuming.start()
+    is_assigned.wait(60)
+    producing.start()
+    print("quiet", flush=True)
+    for now in ("hostile", "over"):
+        sys.stdin.readline()
+        phase["now"] = now
+    producing.join()
+    stop.set()
+    consuming.join()
+    print(json.dumps(report(seen)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

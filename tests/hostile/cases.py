@@ -1,0 +1,206 @@
+"""What hostile clients do, as a table of cases: all of them at once, each over connections of its own, until the end.
+
+A case is a coroutine that opens and closes its connections on the stage; a new kind of bad client is a row more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.handlers import HANDLERS
+from agent.protocol import ApiKey, decode_response, encode_request
+from agent.protocol.api_keys import API_VERSIONS
+from agent.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from agent.protocol.messages.init_producer_id import InitProducerIdRequest
+from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from agent.protocol.messages.metadata import MetadataRequest
+from agent.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.hostile.values import Known, hostile_request
+
+PATIENCE_SECONDS = 1.0
+"""What is not answered by then is waited for no longer: the connection is closed under the request."""
+REMEMBERED = 30
+SETTING_THE_STAGE = 40
+"""So many requests are sent until what they have deleted is made anew."""
+
+SERVED = sorted(
+    (ApiKey(key), version)
+    for key in HANDLERS
+    for version in range(API_VERSIONS[key].advertised_min, API_VERSIONS[key].max + 1)
+    if version >= API_VERSIONS[key].min
+)
+"""Every API and version that is served."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """Where the cases play: the broker's port, how fast requests may be sent, and what was sent last."""
+
+    port: int
+    seed: int
+    rate: float
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: Counter[str] = field(default_factory=Counter)
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _next_at: float = 0.0
+
+    async def turn(self) -> None:
+        """Wait until one more request may be sent: the rate is that of all cases together."""
+        now = asyncio.get_running_loop().time()
+        self._next_at = max(self._next_at + 1 / self.rate, now)
+        await asyncio.sleep(self._next_at - now)
+
+    def note(self, what: str, request: Any = None) -> None:
+        """One more was sent."""
+        self.sent[what] += 1
+        self.last.append(f"{what} {request!r:.2000}")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kind of bad client. `clients` of it run at once, each with randomness of its own."""
+
+    name: str
+    about: str
+    clients: int
+    play: Callable[[Stage, random.Random], Awaitable[None]]
+
+
+class Connection:
+    """A Kafka connection that is made when it is needed, and anew when it was closed."""
+
+    def __init__(self, stage: Stage, client_id: str) -> None:
+        self._stage = stage
+        self._client_id = client_id
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
+        """The answer; None where none came: the broker hung up, or it took too long, and we do."""
+        await self._stage.turn()
+        frame = b"".join(encode_request(1, api, version, request, self._client_id))
+        self._stage.note(f"{api.name} {version}", request)
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._stage.port)
+        reader, writer = self._streams
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                writer.write(frame)
+                await writer.drain()
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                body = await reader.readexactly(size)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            self.close()
+            return None
+        return decode_response(api, version, body)[1]
+
+    def close(self) -> None:
+        """Hang up, whatever is on its way."""
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+async def extreme_values(stage: Stage, rng: random.Random) -> None:
+    """Every API and version in random order, with values at their bounds and the names of what exists."""
+    connection, known = Connection(stage, "hostile"), Known()
+    order: list[tuple[ApiKey, int]] = []
+    count = 0
+    while not stage.is_over.is_set():
+        if count % SETTING_THE_STAGE == 0:
+            await _set_the_stage(connection, known)
+        if not order:
+            order = rng.sample(SERVED, len(SERVED))
+        api, version = order.pop()
+        known.learn(await connection.ask(api, version, hostile_request(api, version, known, rng)))
+        count += 1
+    connection.close()
+
+
+async def _set_the_stage(connection: Connection, known: Known) -> None:
+    """Make what hostile requests are about, as it may have been deleted."""
+    topics = [CreatableTopic(name, 2, 1) for name in known.topics]
+    protocols = [JoinGroupRequestProtocol("range", b"")]
+    group, transactional_id = known.groups[0], known.transactional_ids[0]
+    position = [OffsetCommitRequestTopic(known.topics[0], partitions=[OffsetCommitRequestPartition(0, 1)])]
+    for api, version, request in (
+        (ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics)),
+        (ApiKey.METADATA, 12, MetadataRequest(topics=None)),
+        (ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id, 60_000)),
+        (ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(None, 0)),
+        (ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(known.groups[1], topics=position)),
+        (ApiKey.JOIN_GROUP, 3, JoinGroupRequest(group, 6_000, 6_000, protocol_type="consumer", protocols=protocols)),
+    ):  # fmt: skip
+        known.learn(await connection.ask(api, version, request))
+
+
+async def made_up_groups(stage: Stage, rng: random.Random) -> None:
+    """Group after group that nobody has ever heard of, looked for and joined, never used."""
+    connection = Connection(stage, "x" * 3_000)
+    number = 0
+    while not stage.is_over.is_set():
+        number += 1
+        group = f"made-up-{number}"
+        protocols = [JoinGroupRequestProtocol("range", rng.randbytes(100))]
+        joining = JoinGroupRequest(group, 6_000, 6_000, protocol_type="consumer", protocols=protocols)
+        await connection.ask(ApiKey.JOIN_GROUP, 9, joining)
+        for api, version in (
+            (ApiKey.FIND_COORDINATOR, 4),
+            (ApiKey.DESCRIBE_GROUPS, 5),
+            (ApiKey.HEARTBEAT, 4),
+        ):
+            known = Known(groups=[group])
+            await connection.ask(api, version, hostile_request(api, version, known, rng))
+    connection.close()
+
+
+async def hang_ups(stage: Stage, rng: random.Random) -> None:
+    """A request, or half of one, and gone."""
+    known = Known()
+    while not stage.is_over.is_set():
+        await stage.turn()
+        api, version = rng.choice(SERVED)
+        request = hostile_request(api, version, known, rng)
+        frame = b"".join(encode_request(1, api, version, request, None))
+        stage.note("hang-up", (api.name, version))
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+            writer.write(frame[: rng.choice((3, len(frame) // 2, len(frame)))])
+            await asyncio.sleep(rng.choice((0, 0, 0.01)))
+            writer.transport.abort()
+
+
+CASES = (
+    Case("extreme values", "every API and version, values at their bounds, names of what exists", 4, extreme_values),
+    Case("made-up groups", "groups that nobody has heard of, looked for and joined, never used", 1, made_up_groups),
+    Case("hang-ups", "requests, whole and cut off, whose client is gone", 1, hang_ups),
+)  # fmt: skip
+
+
+async def play(stage: Stage, seconds: float) -> None:
+    """All cases for so long. The same seed plays the same requests, but for ids that the broker gives."""
+    async with asyncio.TaskGroup() as tasks:
+        for case in CASES:
+            for client in range(case.clients):
+                luck = random.Random(f"{stage.seed} {case.name} {client}")
+                tasks.create_task(_keep_on(case, stage, luck))
+        await asyncio.sleep(seconds)
+        stage.is_over.set()
+
+
+async def _keep_on(case: Case, stage: Stage, luck: random.Random) -> None:
+    """Play a case to the end; a refused connection is tried again, as a client would."""
+    while not stage.is_over.is_set():
+        try:
+            await case.play(stage, luck)
+        except OSError:
+            await asyncio.sleep(0.1)

@@ -1,0 +1,251 @@
+"""Well-formed requests with extreme values, and with the names of things that exist.
+
+A request is made out of the declared message of its API and version, field by field: a value is one at a bound of its
+type, or one that fits the field's name (a topic, a member's id, a producer's epoch) and is known from earlier answers.
+That the bytes are well-formed is kio's to say (test_hostile.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from agent.protocol import ApiKey
+from agent.protocol.api_keys import API_VERSIONS
+from agent.protocol.schema import Field, MessageType, Wire, fields_of
+from tailrace.limits import MAX_NAME_BYTES
+from tailrace.record_batch import assemble
+from tailrace.records import NewRecord, encode_batch
+
+QUIET_TOPIC, QUIET_GROUP = "quiet", "quiet-readers"
+"""The bystanders': hostile requests read and describe them; a change of them is not asked for, as it'd be obeyed."""
+
+READING = frozenset({
+    ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR,
+    ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.HEARTBEAT,
+})  # fmt: skip
+"""Requests that may name what is the bystanders'."""
+
+TEXTS = (
+    "", "a", "x" * 249, "x" * 250, "x" * MAX_NAME_BYTES, "x" * (MAX_NAME_BYTES + 1), "x" * 32_767,
+    "\\" * MAX_NAME_BYTES, "\x00", "\x00" * MAX_NAME_BYTES, "é" * 16_383, "😀" * 600, ".", "..", "a/b", "%s{}\n", "²",
+    "9" * 5_000, "-1", "'; drop table runs; --", "consumer", "range", "(" * 2_000, "(a*)*" * 100,
+)  # fmt: skip
+CONFIGS = (
+    "retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "message.timestamp.type",
+    "follower.replication.throttled.replicas", "min.cleanable.dirty.ratio", "log.retention.ms", "no.such.config",
+)  # fmt: skip
+CONFIG_VALUES = (
+    "", "-1", "0", "1", "9223372036854775807", "9223372036854775808", "1e400", "nan", "delete", "compact", "1_0",
+    "x" * 4_097, "LogAppendTime", ",,,", "true",
+)  # fmt: skip
+STATES = ("Stable", "Empty", "Dead", "Ongoing", "CompleteCommit", "classic", "consumer")
+WIDTHS = {Wire.INT8: 8, Wire.INT16: 16, Wire.INT32: 32, Wire.INT64: 64}
+BROKER_RESOURCE = 4
+MANY = 300
+TIME = 1_790_000_000_000
+
+
+@dataclass(slots=True)
+class Known:
+    """Names of what exists, as far as answers told: a hostile client knows as much."""
+
+    topics: list[str] = field(default_factory=lambda: [f"hostile-{number}" for number in range(4)])
+    topic_ids: list[UUID] = field(default_factory=list)
+    quiet_topic_ids: list[UUID] = field(default_factory=list)
+    groups: list[str] = field(default_factory=lambda: [f"hostile-group-{number}" for number in range(4)])
+    transactional_ids: list[str] = field(
+        default_factory=lambda: [f"hostile-txn-{number}" for number in range(4)]
+    )
+    members: list[str] = field(default_factory=list)
+    generations: list[int] = field(default_factory=list)
+    producers: list[tuple[int, int]] = field(default_factory=list)
+    sessions: list[tuple[int, int]] = field(default_factory=list)
+    broker_ids: list[int] = field(default_factory=lambda: [1])
+
+    def learn(self, answer: Any) -> None:
+        """Take over the ids that an answer tells."""
+        for message in parts_of(answer):
+            values = {name: getattr(message, name) for name in message.__struct_fields__}
+            topic_id = values.get("topic_id")
+            if isinstance(topic_id, UUID) and topic_id.int and values.get("name"):
+                is_quiet = values["name"] == QUIET_TOPIC
+                _remember(self.quiet_topic_ids if is_quiet else self.topic_ids, topic_id)
+            if values.get("member_id"):
+                _remember(self.members, values["member_id"])
+            if values.get("generation_id", -1) >= 0:
+                _remember(self.generations, values["generation_id"])
+            if values.get("producer_id", -1) >= 0 and "producer_epoch" in values:
+                _remember(self.producers, (values["producer_id"], values["producer_epoch"]))
+            if values.get("session_id"):
+                _remember(self.sessions, (values["session_id"], 1))
+
+
+def _remember(known: list[Any], value: Any, most: int = 8) -> None:
+    if value not in known:
+        known.append(value)
+        del known[:-most]
+
+
+def parts_of(message: Any) -> list[Any]:
+    """A message and all structures in it."""
+    if isinstance(message, list | tuple):
+        return [part for each in message for part in parts_of(each)]
+    if not hasattr(message, "__struct_fields__"):
+        return []
+    return [
+        message,
+        *(part for name in message.__struct_fields__ for part in parts_of(getattr(message, name))),
+    ]
+
+
+def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random) -> Any:
+    """One request, well-formed, by somebody who means no good."""
+    request = _Maker(api, version, known, rng).message(API_VERSIONS[api].request)
+    if api in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+        # A default for all topics would be obeyed, and be the bystanders' too.
+        is_of_brokers = any(each.resource_type == BROKER_RESOURCE for each in request.resources)
+        request.validate_only = request.validate_only or is_of_brokers
+    return request
+
+
+class _Maker:
+    """Fills in the fields of one request."""
+
+    def __init__(self, api: ApiKey, version: int, known: Known, rng: random.Random) -> None:
+        self._api = api
+        self._version = version
+        self._known = known
+        self._rng = rng
+        self._has_large = False
+
+    def message(self, kind: MessageType) -> Any:
+        values = {
+            each.name: self._field(kind, each)
+            for each in fields_of(kind)
+            if self._version in each.versions and not (each.tag is not None and self._rng.random() < 0.5)
+        }
+        return kind(**values)
+
+    def _field(self, kind: MessageType, each: Field) -> Any:
+        if self._version in each.nullable and self._rng.random() < 0.15:
+            return None
+        if not each.is_array:
+            return self._single(kind, each)
+        size = self._pick((0, 1, 1, 1, 2, 3))
+        if isinstance(each.kind, Wire) and WIDTHS.get(each.kind) and self._rng.random() < 0.1:
+            size = MANY
+        made = [self._single(kind, each) for _ in range(size)]
+        return made * 2 if self._rng.random() < 0.1 else made
+
+    def _single(self, kind: MessageType, each: Field) -> Any:
+        wire = each.kind
+        if not isinstance(wire, Wire):
+            return self.message(wire)
+        if wire is Wire.BOOL:
+            return self._rng.random() < 0.5
+        if wire is Wire.UUID:
+            return self._pick([*self._topic_ids(), UUID(int=0), UUID(int=2**128 - 1)])
+        if wire is Wire.STRING:
+            return self._text(kind, each.name)
+        if wire is Wire.BYTES:
+            return self._pick((b"", b"\x00\x00\xff", bytes(1_000), b"\xff" * 70_000))
+        if wire is Wire.RECORDS:
+            return memoryview(self._records())
+        return self._number(each.name, WIDTHS[wire])
+
+    def _text(self, kind: MessageType, name: str) -> str:
+        if self._rng.random() < 0.4:
+            text = self._pick(TEXTS)
+            if len(text) > 2_000 and self._has_large:
+                text = "x"
+            self._has_large = self._has_large or len(text) > 2_000
+            return text
+        return self._pick(self._names(kind, name))
+
+    def _names(self, kind: MessageType, name: str) -> Sequence[str]:
+        known, may_read = self._known, self._api in READING
+        topics = [*known.topics, *([QUIET_TOPIC] if may_read else [])]
+        groups = [*known.groups, *([QUIET_GROUP] if may_read else [])]
+        if (name == "name" and "Config" in kind.__name__) or name == "configuration_keys":
+            return CONFIGS
+        if (name == "name" and "Protocol" in kind.__name__) or name in ("protocol_name", "protocol_type"):
+            return ("range", "consumer", "roundrobin")
+        if name == "value":
+            return CONFIG_VALUES
+        if name in ("name", "topic", "topics", "topic_name", "topic_names"):
+            return topics
+        if name == "resource_name":
+            return [*topics, *map(str, known.broker_ids), ""]
+        if name in ("group_id", "groups", "groups_names"):
+            return groups
+        if name in ("key", "coordinator_keys"):
+            return [*groups, *known.transactional_ids]
+        if name == "member_id":
+            return [*known.members, ""]
+        if "transactional_id" in name:
+            return known.transactional_ids
+        if name in ("state_filters", "states_filter", "types_filter"):
+            return STATES
+        return ("hostile", "1.0")
+
+    def _number(self, name: str, bits: int) -> int:
+        half = 1 << (bits - 1)
+        if self._rng.random() < 0.3:
+            return self._pick((half - 1, -half, -1, -2, 0, 1, half // 2))
+        known = self._known
+        if "producer_id" in name:
+            return self._pick([each[0] for each in known.producers] or [0])
+        if "producer_epoch" in name:
+            return self._pick([each[1] for each in known.producers] or [0])
+        if name in ("generation_id", "generation_id_or_member_epoch"):
+            return self._pick([*known.generations, -1])
+        if name == "session_id":
+            return self._pick([each[0] for each in known.sessions] or [0])
+        if name in ("key_type", "acks", "config_operation", "isolation_level", "session_epoch"):
+            return self._pick((0, 0, 1, -1, 2))
+        if name == "resource_type":
+            return self._pick((2, 2, 4, 8))
+        if name in ("count", "num_partitions", "replication_factor"):
+            return self._pick((1, 2, 3, -1, 100))
+        if name == "max_wait_ms":
+            return self._pick((0, 10, 100))
+        if name.endswith("_ms"):
+            return self._pick((10, 6_000, 10_000, 60_000)) % half
+        if name in ("partition", "partitions", "partition_index", "partition_indexes", "index"):
+            return self._pick((0, 0, 1, 2))
+        return self._pick((0, 1, 5, 100))
+
+    def _topic_ids(self) -> list[UUID]:
+        return [*self._known.topic_ids, *(self._known.quiet_topic_ids if self._api in READING else [])]
+
+    def _records(self) -> bytes:
+        producer_id, epoch = self._pick(self._known.producers or [(0, 0)])
+        sequence = self._pick((0, 1, 5, 2**31 - 1))
+        chosen = self._pick(("good", "producer", "transaction", "many", "old", "garbage", "empty"))
+        if chosen == "good":
+            return encode_batch([NewRecord(b"k", b"v")], timestamps=[TIME])
+        if chosen in ("producer", "transaction"):
+            return encode_batch(
+                [NewRecord(None, b"v")] * 3, timestamps=[TIME] * 3, producer_id=producer_id,
+                producer_epoch=epoch, base_sequence=sequence,
+                is_transactional=chosen == "transaction",
+            )  # fmt: skip
+        if chosen == "many":
+            count = self._pick((1, 7, 4_000_000, 2**31 - 1))
+            return assemble(
+                bytes(20), attributes=self._pick((0, 1, 2, 3, 4)), record_count=count, last_offset_delta=count - 1,
+                base_timestamp=self._pick((0, -1, 2**63 - 1, -(2**63))), max_timestamp=self._pick((0, -1, 2**63 - 1)),
+                producer_id=self._pick((-1, -2, 2**63 - 1)), producer_epoch=self._pick((-1, 0, 2**15 - 1)),
+                base_sequence=sequence,
+            )  # fmt: skip
+        if chosen == "old":
+            return bytes(16) + b"\x01" + bytes(60)
+        return b"" if chosen == "empty" else self._rng.randbytes(200)
+
+    def _pick(self, choices: Sequence[Any]) -> Any:
+        return choices[int(self._rng.random() * len(choices))]
