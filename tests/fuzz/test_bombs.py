@@ -101,7 +101,7 @@ def test_a_batch_that_declares_two_billion_records_costs_nothing() -> None:
         max_timestamp=0,
     )
 
-    assert len(validate_produced(memoryview(batch), max_message_bytes=1000)) == 1  # records stay shut
+    assert cost(lambda: validate_produced(memoryview(batch), max_message_bytes=1000), InvalidBatch) < 64 << 10
     assert cost(lambda: decode_records(batch), InvalidRecords) < 64 << 10
 
 
