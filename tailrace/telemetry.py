@@ -28,7 +28,7 @@ MAX_KNOWN_EVENTS = 1_000
 """Ours are some dozens; a library's messages may have no end."""
 
 _FIRST = ("timestamp", "level", "process", "event", "logger")
-_CAUSES = ("error", "reason")
+_CAUSES = ("error", "reason", "cause")
 _QUIET_BELOW_WARNING = (
     "aiohttp.access",
     "aiobotocore",

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from agent.http import AgentHttp
-from agent.server import Agent, AgentOptions
+from agent.server import Agent, AgentOptions, package_version
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from sequencer.api import InvalidConfig, Sequencer
@@ -36,6 +36,7 @@ from tailrace.cli.data_folder import (
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.loop import collect_rarely
 from tailrace.cli.loop_watch import watched_loop
+from tailrace.cli.process_metrics import add_process_metrics
 from tailrace.cli.security import (
     check_rpc_is_closed,
     database_password,
@@ -229,6 +230,8 @@ async def _run_agent(
     telemetry = AgentTelemetry()
     http_tls = open_http_tls(settings)
     async with AsyncExitStack() as stack:
+        kind = "agent" if data is None else "serve"
+        add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
         stack.enter_context(watched_loop(machine.clock, telemetry.registry))
         await stack.enter_async_context(kept_current(machine.clock, telemetry.registry, security, http_tls))
         store = await stack.enter_async_context(
@@ -361,6 +364,7 @@ async def run_sequencer(settings: Settings) -> None:
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         http = SequencerHttp(machine.clock)
+        add_process_metrics(http.registry, version=package_version(), kind="sequencer")
         stack.enter_context(watched_loop(machine.clock, http.registry))
         stack.push_async_callback(http.close)
         await stack.enter_async_context(kept_current(machine.clock, http.registry, security, http_tls))

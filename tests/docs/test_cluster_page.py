@@ -7,18 +7,18 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.servers import PostgresServer, S3Server, end_with_parent
+from tests.support.servers import PostgresServer, S3Server, end_with_parent, own_network
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
-SECONDS = 300
-HOST = "127.0.74.1"
-"""In the place of 127.0.0.1: the page's ports are fixed, and 127.0.0.1's may be another test's."""
-
+SECONDS = 600
+THE_MACHINE = '"event": "the event loop was held"'
+"""A warning that says how busy the machine is on which tests run."""
 pytestmark = pytest.mark.xdist_group("cluster page")
 
 
@@ -40,7 +40,8 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
     for name, command in (("tailrace", f"{sys.executable} -m tailrace.cli.app"), ("python", sys.executable)):
         (bin_folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (bin_folder / name).chmod(0o755)
-    script = "\n".join(["set -e", *commands("Ten commands"), *commands("Looking and stopping")])
+    end_all = "trap 'kill -KILL 0' TERM"  # the shell's own group, when these tests are killed
+    script = "\n".join([end_all, "set -e", *commands("Ten commands"), *commands("Looking and stopping")])
     database = postgres.create_database()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")} | {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
@@ -50,22 +51,26 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
         "PGPASSWORD": "not asked for here",
         **moto.environ,
     }
+    # The page's ports are fixed, and may be another's at 127.0.0.1.
+    script = script.replace("127.0.0.1", f"{own_network()}.1")
     with (tmp_path / "log").open("wb") as log:
         shell = subprocess.Popen(
-            ["bash", "-c", script.replace("127.0.0.1", HOST)],
-            cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            ["bash", "-c", script],
+            cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True, preexec_fn=end_with_parent(signal.SIGTERM, os.getpid()),
         )  # fmt: skip
         try:
-            printed, _ = shell.communicate(timeout=SECONDS)
+            shell.wait(SECONDS)
         finally:
-            if shell.poll() is None:
+            with suppress(ProcessLookupError):  # what a command that failed left running
                 os.killpg(shell.pid, signal.SIGKILL)
-                shell.wait()
-    said = printed.decode() + (tmp_path / "log").read_text()
+            shell.wait()
+    said = (tmp_path / "log").read_text()
     assert shell.returncode == 0, said
     assert "not delivered: 0" in said
     assert "b'hello'" in said
     assert re.search(r"^ *records +1 *$", said, flags=re.M), said
     assert said.count('"event": "drained"') == 3, said
-    assert '"level": "warning"' not in said, said
+    assert [
+        line for line in said.splitlines() if '"level": "warning"' in line and THE_MACHINE not in line
+    ] == []

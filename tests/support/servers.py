@@ -233,6 +233,11 @@ def postgres_server(
             yield PostgresServer(port, process.pid, log, command(port), user)
 
 
+def own_network() -> str:
+    """The first three numbers of loopback addresses that no other test process has, for ports that are fixed."""
+    return f"127.{1 + os.getpid() // 250 % 250}.{os.getpid() % 250}"
+
+
 # -- below: details ------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ import botocore.session
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from tests.support.servers import PostgresServer, S3Server, moto_server, postgres_server
+from tests.support.servers import PostgresServer, S3Server, moto_server, own_network, postgres_server
 from tests.support.tls_postgres import make_certificates, tls_before
 from tests.terraform.machine import (
     Facts,
@@ -67,7 +67,7 @@ class Site:
     def boot(self, kind: str) -> tuple[Machine, Facts]:
         """Start a machine of `sequencer` or `agents` by its user data."""
         number = len(self.machines) + 1
-        address = f"127.0.73.{number}"
+        address = f"{own_network()}.{number}"
         facts = self.stack.enter_context(
             metadata_service(
                 {
@@ -122,7 +122,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "var.database.secret_arn": login,
             "aws_secretsmanager_secret.rpc.arn": rpc,
             "var.rpc_secret.arn": rpc,
-            "var.sequencer.address": "127.0.73.1:9645",
+            "var.sequencer.address": f"{own_network()}.1:9645",
             "var.stop_seconds": "30",
             "var.drain_seconds": "120",
             "local.group_name": "test-agents",
