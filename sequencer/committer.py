@@ -140,6 +140,7 @@ from sequencer.term import Term
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import cause_of, outlived
 from tailrace.object_store.api import StoreError
+from tailrace.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
@@ -150,6 +151,8 @@ DecideWithStore = Callable[[Draft], Awaitable[Any]]
 
 GROUPS_PER_STEP = 500
 """Groups that one transaction of expiry looks at."""
+DECIDED_IN_A_TURN = 16
+"""Requests that are decided in one turn of the loop; a commit of many runs takes several."""
 MAX_FORGOTTEN = 100_000
 """Objects remembered as collected: far more than go within the time in which a batch is asked again."""
 
@@ -544,8 +547,10 @@ class LocalSequencer:
         # state is written over what another committer wrote.
         draft = Draft(self._state, now_ms)
         await self._look_up_objects(draft, group)
+        turns = Turns(DECIDED_IN_A_TURN)
         for change in group:
             await self._decide(draft, change, outcomes)
+            await turns.did()
         if draft.changes:
             if self._checkpointer is not None:
                 self._checkpointer.check(draft.changes)
@@ -619,7 +624,7 @@ class LocalSequencer:
 
     async def _decide(self, draft: Draft, change: _Change, outcomes: list[_Outcome]) -> None:
         if change.commit is not None:
-            self._decide_commits(draft, change, change.commit, outcomes)
+            await self._decide_commits(draft, change, change.commit, outcomes)
             return
         assert change.decide is not None, "a change is a commit or has a decision"
         savepoint = draft.savepoint()
@@ -671,7 +676,7 @@ class LocalSequencer:
         change.is_given_up = True
         return True
 
-    def _decide_commits(
+    async def _decide_commits(
         self, draft: Draft, change: _Change, request: CommitRequest, outcomes: list[_Outcome]
     ) -> None:
         """Decide a commit, and those that waited for it."""
@@ -681,7 +686,7 @@ class LocalSequencer:
             outcomes.append(outcome)
             savepoint = draft.savepoint()
             try:
-                outcome.value = self._decide_commit(savepoint, following, request)
+                outcome.value = await self._decide_commit(savepoint, following, request)
             except SequencerError as error:
                 outcome.error = error
                 if isinstance(error, SessionClosed):
@@ -711,7 +716,9 @@ class LocalSequencer:
             del self._early[session_id]
         return found
 
-    def _decide_commit(self, draft: Draft, change: _Change, request: CommitRequest) -> CommitAnswer | None:
+    async def _decide_commit(
+        self, draft: Draft, change: _Change, request: CommitRequest
+    ) -> CommitAnswer | None:
         """The answer, or None when the commit now waits for an earlier number."""
         known = sessions.known_answer(draft, request)
         if known is not None:
@@ -735,7 +742,7 @@ class LocalSequencer:
         if request.object is not None and request.object.object_id in self._forgotten:
             # Its bytes were collected: a batch that is asked again so late is refused.
             return sessions.refuse_commit(draft, session, request)
-        return sessions.apply_commit(draft, session, request, self._settings)
+        return await sessions.apply_commit(draft, session, request, self._settings)
 
     # --- sessions, agents, topics
 

@@ -50,7 +50,12 @@ from sequencer.state import COMMIT_NUMBER, Draft, replace_row
 from sequencer.transactions import Joined, admit, join_partitions, note_stored
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.mixed_object import BatchCoordinates
+from tailrace.turns import Turns
 
+RUNS_IN_A_TURN = 300
+"""Runs of a commit that are decided in one turn of the loop."""
+BATCHES_AS_A_RUN = 10
+"""As many batches take as long again."""
 COMPACTOR_BROKER_ID = -1
 """A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
 COMPACTOR_LEASE = "compactor"
@@ -180,18 +185,18 @@ def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
     return None if row is None else _answers.decode(row.answer)
 
 
-def apply_commit(
+async def apply_commit(
     draft: Draft, session: SessionRow, request: CommitRequest, settings: SequencerSettings
 ) -> CommitAnswer:
-    """Apply the session's next commit: object, runs, producers, answer.
+    """Apply the session's next commit: object, runs, producers, answer. In several turns of the loop, where it has
+    many runs: nothing but this changes the draft meanwhile.
 
     The object's row, if it has one, was looked up into `draft.objects` before.
     """
     if request.object is None:
         return _answer(draft, session, request, [])
-    return _answer(
-        draft, session, request, _commit_object(draft, session, request.object, request.runs, settings)
-    )
+    outcomes = await _commit_object(draft, session, request.object, request.runs, settings)
+    return _answer(draft, session, request, outcomes)
 
 
 def refuse_commit(draft: Draft, session: SessionRow, request: CommitRequest) -> CommitAnswer:
@@ -221,7 +226,7 @@ def _answer(
     return answer
 
 
-def _commit_object(
+async def _commit_object(
     draft: Draft,
     session: SessionRow,
     described: ObjectDescription,
@@ -245,11 +250,13 @@ def _commit_object(
     outcomes: list[RunOutcome] = []
     added: list[RunRow] = []
     joined: Joined = {}
+    turns = Turns(RUNS_IN_A_TURN)
     for proposal in proposals:
         outcome, row = _commit_run(draft, stored.object_id, proposal, joined, settings)
         outcomes.append(outcome)
         if row is not None:
             added.append(row)
+        await turns.did(1 + len(proposal.batches) // BATCHES_AS_A_RUN)
     join_partitions(draft, joined, settings)
     live = stored.live_runs + len(added)
     stored = replace_row(
@@ -258,6 +265,7 @@ def _commit_object(
     draft.put(stored)
     for row in added:
         draft.tell(row.topic_id, row.partition, join_run(row, stored))
+        await turns.did()
     return outcomes
 
 

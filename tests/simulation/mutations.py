@@ -219,34 +219,34 @@ def _any_session_is_live(original: Any) -> Any:
 
 
 def _applies_each_commit_anew(original: Any) -> Any:
-    def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
+    async def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
         session = draft.get(SessionRow, request.session_id)
         if session is not None and request.number < session.next_number:
             draft.put(replace_row(session, next_number=request.number))
             try:
-                return sessions.apply_commit(
+                return await sessions.apply_commit(
                     draft, draft.get(SessionRow, request.session_id), request, self._settings
                 )
             finally:
                 draft.put(session)
-        return original(self, draft, change, request)
+        return await original(self, draft, change, request)
 
     return decide
 
 
 def _applies_commits_as_they_come(original: Any) -> Any:
-    def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
+    async def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
         session = draft.get(SessionRow, request.session_id)
         if session is not None and session.closed_ms is None and request.number > session.next_number:
             early = replace_row(session, next_number=request.number)
             draft.put(early)
-            answer = sessions.apply_commit(draft, early, request, self._settings)
+            answer = await sessions.apply_commit(draft, early, request, self._settings)
             draft.put(session)
             return answer
         known = sessions.known_answer(draft, request)
         if known is not None and session is not None and request.number == session.next_number:
             draft.put(replace_row(session, next_number=request.number + 1))
-        return original(self, draft, change, request)
+        return await original(self, draft, change, request)
 
     return decide
 
