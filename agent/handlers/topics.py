@@ -56,6 +56,9 @@ from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic
 
 SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
 
+DELETED_AT_ONCE = 500
+"""Partitions whose log starts one request to the sequencer moves."""
+
 
 class _Refused(Exception):
     """One topic's request can't be done; carries Kafka's code."""
@@ -279,14 +282,18 @@ async def delete_records(
                 DeleteRecordsPartition(known.topic.topic_id, partition.partition_index, partition.offset)
             )
             rows.append(row)
-    try:
-        done = await services.sequencer.delete_records(DeleteRecords(asked))
-    except EXPECTED as error:
-        for row in rows:
-            row.error_code = code_of(error)
-        return response
-    for row, problem, low in zip(rows, done.errors, done.log_start_offsets, strict=True):
-        row.error_code, row.low_watermark = PARTITION_CODES[problem], low
+    for first in range(0, len(asked), DELETED_AT_ONCE):
+        some = rows[first : first + DELETED_AT_ONCE]
+        try:
+            done = await services.sequencer.delete_records(
+                DeleteRecords(asked[first : first + DELETED_AT_ONCE])
+            )
+        except EXPECTED as error:
+            for row in some:
+                row.error_code = code_of(error)
+            continue
+        for row, problem, low in zip(some, done.errors, done.log_start_offsets, strict=True):
+            row.error_code, row.low_watermark = PARTITION_CODES[problem], low
     return response
 
 
