@@ -28,6 +28,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.methods import FORWARD, AskedSequencer, NotCommitter
+from sequencer.observer import SequencerObserver, Unobserved
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import (
     CallFailed,
@@ -90,6 +91,7 @@ class RemoteSequencer(AskedSequencer):
         max_in_flight: int = 1024,
         follow_hints: bool = True,
         link: Callable[[str], Link] | None = None,
+        observer: SequencerObserver | None = None,
     ) -> None:
         if not addresses:
             raise ValueError("no address of a sequencer was given")
@@ -111,6 +113,7 @@ class RemoteSequencer(AskedSequencer):
         self._unreachable: dict[str, float] = {}
         self._forward_until = 0.0
         self._is_closed = False
+        self._observer = observer or Unobserved()
 
     async def close(self) -> None:
         """End the connections; calls that wait fail with SequencerUnavailable."""
@@ -166,6 +169,7 @@ class RemoteSequencer(AskedSequencer):
     async def _ask_once(self, address: str, method: str, request: Value, answer: type[A]) -> A:
         is_forwarded = self._follow_hints and self._clock.monotonic() < self._forward_until
         name = FORWARD + method if is_forwarded else method
+        began = self._clock.monotonic()
         try:
             value, _ = await self._client(address).call(name, request, answer, self._timeout(method, request))
         except HelloRefused as error:
@@ -176,6 +180,8 @@ class RemoteSequencer(AskedSequencer):
             raise InvalidRequest(str(error)) from error
         except CallFailed as error:
             raise _rebuild(method, error) from error
+        finally:
+            self._observer.call_answered("client", method, self._clock.monotonic() - began)
         return value
 
     def _timeout(self, method: str, request: Value) -> float:

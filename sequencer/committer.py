@@ -120,6 +120,7 @@ from sequencer.bounded_wait import wait_for
 from sequencer.bounds import MAX_PAGE
 from sequencer.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.feed import CommitFeed
+from sequencer.observer import DatabaseWork, SequencerObserver, Unobserved, timed, timed_reads
 from sequencer.reading import Reader
 from sequencer.recent_runs import RecentRuns
 from sequencer.rows import (
@@ -230,9 +231,11 @@ class LocalSequencer:
         checkpointer: Checkpointer | None = None,
         known_commit: int = 0,
         reads: RowStore | None = None,
+        observer: SequencerObserver | None = None,
     ) -> None:
         self._store = store
-        self._reads = reads or store
+        self._observer = observer or Unobserved()
+        self._reads = timed_reads(reads or store, self._observer, clock)
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or SequencerSettings()
@@ -280,6 +283,7 @@ class LocalSequencer:
         except BaseException:
             await self._end_keeping()
             raise
+        self._observer.term_began()
         self._committing = asyncio.create_task(self._commit_groups(), name="sequencer: commits")
         self._keeping.append(asyncio.create_task(self._expire_in_time(), name="sequencer: expiry"))
 
@@ -290,6 +294,7 @@ class LocalSequencer:
             holder=f"{self._holder}#{self._entropy.uuid()}",
             address=self._address,
             lease_ms=self._settings.committer_lease_ms,
+            observer=self._observer,
         )
 
     async def close(self) -> None:
@@ -371,9 +376,12 @@ class LocalSequencer:
             if self._is_stale:
                 await self._load()
 
+    async def _timed(self, work: DatabaseWork, answer: Awaitable[T]) -> T:
+        return await timed(self._observer, self._clock, work, answer)
+
     async def _load(self) -> None:
         await self._check_identity()
-        loaded = await HotState.built(await self._store.load(), self._clock)
+        loaded = await HotState.built(await self._timed("load", self._store.load()), self._clock)
         self._check_not_older(loaded)
         self._term.check()
         self._state = loaded
@@ -444,6 +452,7 @@ class LocalSequencer:
         if len(self._queue) >= self._settings.max_queued_requests:
             raise SequencerOverloaded(f"{len(self._queue)} requests are queued (max_queued_requests)")
         self._queue.append(change)
+        self._observer.queue_changed(len(self._queue))
         self._arrived.set()
 
     async def _change(self, decide: Callable[[Draft], T]) -> T:
@@ -491,15 +500,18 @@ class LocalSequencer:
             if self._queue[0].is_alone:
                 break
             group.append(self._queue.popleft())
+        self._observer.queue_changed(len(self._queue))
         return [change for change in group if not change.is_given_up]
 
     async def _perform(self, group: list[_Change]) -> None:
         """Perform a group; where its rows are refused, its halves, one after the other."""
+        began = self._clock.monotonic()
         for change in group:
             change.is_taken = True
         parts = deque([group])
         while parts:
             parts.extendleft(reversed(await self._perform_together(parts.popleft())))
+        self._observer.group_performed(len(group), self._clock.monotonic() - began)
 
     async def _perform_together(self, group: list[_Change]) -> list[list[_Change]]:
         """Decide a group, write it, then show it and answer. Gives the parts that are to be performed instead."""
@@ -582,6 +594,7 @@ class LocalSequencer:
 
     def _failed(self, change: _Change, error: Exception) -> RequestFailed:
         """The error that a change which failed alone is answered."""
+        self._observer.request_failed_alone(change.name)
         is_bug = not isinstance(error, RequestFailed)
         _log.error(
             "a request failed alone",
@@ -593,7 +606,7 @@ class LocalSequencer:
 
     async def _write(self, draft: Draft, epoch: int) -> None:
         try:
-            await self._store.write(draft.changes, epoch)
+            await self._timed("write", self._store.write(draft.changes, epoch))
         except (RequestFailed, LeaseLost):
             raise  # Nothing was written.
         except BaseException:
@@ -619,7 +632,7 @@ class LocalSequencer:
             ]
         named = dict.fromkeys(commit.object.object_id for commit in commits if commit.object is not None)
         if named:
-            for row in await self._store.object_rows(list(named)):
+            for row in await self._timed("look_up", self._store.object_rows(list(named))):
                 draft.objects[row.object_id] = row
 
     async def _decide(self, draft: Draft, change: _Change, outcomes: list[_Outcome]) -> None:

@@ -13,7 +13,7 @@ IncarnationChanged from then on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -32,7 +32,8 @@ from sequencer.checkpointer import Checkpointer, forget_checkpoints
 from sequencer.client import RemoteSequencer
 from sequencer.collector import collect
 from sequencer.committer import LocalSequencer
-from sequencer.methods import AskedSequencer, NotCommitter
+from sequencer.methods import FORWARD, METHODS, AskedSequencer, NotCommitter
+from sequencer.observer import SequencerObserver, Unobserved
 from sequencer.rows import RowStore
 from sequencer.server import SequencerService
 from sequencer.settings import SequencerSettings
@@ -40,7 +41,16 @@ from sequencer.topics import ValidateConfig, accept_any_config
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import outlived
 from tailrace.object_store.api import ObjectStore, StoreError
-from tailrace.rpc import ClusterIdentity, HelloRefused, KnownCluster, Link, RpcSecurity, RpcServer, TcpLink
+from tailrace.rpc import (
+    Buffer,
+    ClusterIdentity,
+    HelloRefused,
+    KnownCluster,
+    Link,
+    RpcSecurity,
+    RpcServer,
+    TcpLink,
+)
 
 A = TypeVar("A", bound=Value)
 _log = structlog.get_logger(__name__)
@@ -70,9 +80,9 @@ class SequencerNode:
     """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
 
     The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
-    is collected here, and no checkpoints are written. `reads`: see LocalSequencer. `link` makes the way to another node
-    (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever runs it should end the
-    process.
+    is collected here, and no checkpoints are written. `reads`, `observer`: see LocalSequencer. `link` makes the
+    way to another node (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever runs
+    it should end the process.
     """
 
     def __init__(
@@ -86,12 +96,14 @@ class SequencerNode:
         validate_config: ValidateConfig = accept_any_config,
         object_store: ObjectStore | None = None,
         reads: RowStore | None = None,
+        observer: SequencerObserver | None = None,
         security: RpcSecurity | None = None,
         link: Callable[[str], Link] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._store = store
         self._reads = reads or store
+        self._observer = observer or Unobserved()
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or NodeSettings()
@@ -119,9 +131,11 @@ class SequencerNode:
         self._forwarder: tuple[str, RemoteSequencer] | None = None
         self._local_sequencer = _Here(self)
         self._routed = _Routed(self)
-        service = SequencerService(cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed))
+        self._service = SequencerService(
+            cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed)
+        )
         self.server = RpcServer(
-            service.handle, clock=clock, entropy=entropy, known=self._known, security=self._security
+            self._serve, clock=clock, entropy=entropy, known=self._known, security=self._security
         )
 
     # --- life
@@ -234,6 +248,7 @@ class SequencerNode:
             checkpointer=checkpointer,
             known_commit=self._known_commit,
             reads=self._reads,
+            observer=self._observer,
         )
         try:
             await self._begin(local, checkpointer)
@@ -327,6 +342,16 @@ class SequencerNode:
             self._doubt.set_result(None)
 
     # --- answering
+
+    async def _serve(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
+        """One call that came by RPC, its time told."""
+        began = self._clock.monotonic()
+        try:
+            return await self._service.handle(method, body)
+        finally:
+            name = method.removeprefix(FORWARD)
+            if name in METHODS:
+                self._observer.call_answered("server", name, self._clock.monotonic() - began)
 
     async def _ask_here(self, method: str, request: Value, answer: type[A]) -> A:
         """Answered by this node's own state, as long as the lease holds: before, during and after."""

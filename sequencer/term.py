@@ -15,6 +15,7 @@ import asyncio
 import structlog
 
 from sequencer.api import SequencerError, SequencerUnavailable
+from sequencer.observer import SequencerObserver, timed
 from sequencer.rows import RowStore
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
@@ -30,12 +31,22 @@ class Term:
         address: where others reach this committer.
     """
 
-    def __init__(self, store: RowStore, clock: Clock, *, holder: str, address: str, lease_ms: int) -> None:
+    def __init__(
+        self,
+        store: RowStore,
+        clock: Clock,
+        *,
+        holder: str,
+        address: str,
+        lease_ms: int,
+        observer: SequencerObserver,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._holder = holder
         self._address = address
         self._lease_ms = lease_ms
+        self._observer = observer
         self._valid_until = 0.0
         self._turn = asyncio.Lock()
         self._is_held = False
@@ -90,7 +101,8 @@ class Term:
         if self.over is not None:
             return
         asked_at = self._clock.monotonic()
-        if await self._store.renew_committer_lease(self.epoch, self._lease_ms):
+        renewed = self._store.renew_committer_lease(self.epoch, self._lease_ms)
+        if await timed(self._observer, self._clock, "lease", renewed):
             self._valid_until = max(self._valid_until, asked_at + self._lease_ms / 1000)
         else:
             self.end(f"another committer has taken the lease from epoch {self.epoch}")

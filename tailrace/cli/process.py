@@ -23,6 +23,7 @@ from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from sequencer.api import InvalidConfig, Sequencer
 from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
+from sequencer.observer import SequencerObserver
 from sequencer.sql.store import open_row_store
 from tailrace.broker_config import check_broker_configs
 from tailrace.cli.data_folder import (
@@ -44,6 +45,7 @@ from tailrace.cli.security import (
     open_http_tls,
     open_security,
 )
+from tailrace.cli.sequencer_metrics import SequencerMetrics
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
@@ -150,6 +152,7 @@ async def sequencer_node(
     *,
     listen: str | None,
     on_lost: Callable[[str], None] | None = None,
+    observer: SequencerObserver | None = None,
 ) -> AsyncIterator[SequencerNode]:
     """A sequencer over a database, serving others where `listen` says so; it does the housekeeping."""
     rows = open_row_store(
@@ -171,6 +174,7 @@ async def sequencer_node(
         validate_config=check_configs,
         object_store=store,
         reads=rows.reads(),
+        observer=observer,
         security=security,
         on_lost=on_lost,
     )
@@ -228,6 +232,7 @@ async def _run_agent(
     ending = Ending(settings.agent.drain_ms / 1000)
     machine = Machine(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
+    observer = SequencerMetrics(telemetry.registry)
     http_tls = open_http_tls(settings)
     async with AsyncExitStack() as stack:
         kind = "agent" if data is None else "serve"
@@ -248,6 +253,7 @@ async def _run_agent(
                     security.rpc,
                     listen=sequencer_listens,
                     on_lost=ending.fail,
+                    observer=observer,
                 )
             )
             sequencer: Sequencer = node.sequencer
@@ -258,6 +264,7 @@ async def _run_agent(
                 clock=machine.clock,
                 entropy=machine.entropy,
                 security=security.rpc,
+                observer=observer,
             )
             stack.push_async_callback(remote.close)
             sequencer = remote
@@ -383,6 +390,7 @@ async def run_sequencer(settings: Settings) -> None:
                 security.rpc,
                 listen=rpc,
                 on_lost=ending.fail,
+                observer=SequencerMetrics(http.registry),
             )
         )
         http.node = node

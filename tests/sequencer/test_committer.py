@@ -13,6 +13,7 @@ from sequencer.api import (
     AgentInfo,
     CommitRequest,
     CreateTopic,
+    Empty,
     InitProducer,
     MetadataRequest,
     OpenSession,
@@ -23,6 +24,7 @@ from sequencer.api import (
 )
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
+from sequencer.observer import Unobserved
 from sequencer.rows import Row, TransactionRow
 from tailrace.clock import ManualClock, SeededEntropy
 
@@ -226,5 +228,50 @@ def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         await second.close()
+
+    run(use)
+
+
+class Noted(Unobserved):
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+        self.queued: list[int] = []
+        self.failed: list[str] = []
+        self.database: list[str] = []
+        self.terms = 0
+
+    def queue_changed(self, requests: int) -> None:
+        self.queued.append(requests)
+
+    def group_performed(self, requests: int, seconds: float) -> None:
+        self.groups.append(requests)
+
+    def database_answered(self, work: str, seconds: float) -> None:
+        self.database.append(work)
+
+    def request_failed_alone(self, request: str) -> None:
+        self.failed.append(request)
+
+    def term_began(self) -> None:
+        self.terms += 1
+
+
+def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
+    async def use(world: World) -> None:
+        noted = Noted()
+        await world.sequencer.close()
+        world.sequencer = LocalSequencer(world.store, world.clock, SeededEntropy(2), observer=noted)
+        await world.sequencer.start()
+        world.store.refuse(of_bad_ids)
+        await world.together(
+            world.sequencer.init_producer(transactional("bad")),
+            world.sequencer.create_topic(CreateTopic("t", 1, {})),
+            world.sequencer.statistics(Empty()),
+        )
+        assert noted.terms == 1
+        assert noted.groups == [1, 2]
+        assert max(noted.queued) == 2 and noted.queued[-1] == 0
+        assert noted.failed == ["init_producer"]
+        assert noted.database == ["load", "read", "read", "write", "write", "write", "write"]
 
     run(use)

@@ -1,0 +1,88 @@
+"""What a sequencer does, told to whoever measures it: the committer, its database, and calls over RPC on both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+from sequencer.rows import RowStore
+from tailrace.clock import Clock
+
+T = TypeVar("T")
+DatabaseWork = Literal["write", "load", "look_up", "read", "lease"]
+"""`look_up` is a read that the committer waits for, `read` one that only its asker waits for."""
+
+
+class SequencerObserver(Protocol):
+    """Told of each event once it is over. Must not raise, nor take long."""
+
+    def queue_changed(self, requests: int) -> None:
+        """So many requests wait for the committer now."""
+        ...
+
+    def group_performed(self, requests: int, seconds: float) -> None:
+        """The committer decided and wrote a group."""
+        ...
+
+    def database_answered(self, work: DatabaseWork, seconds: float) -> None:
+        """The database answered, or failed, after so long."""
+        ...
+
+    def request_failed_alone(self, request: str) -> None:
+        """A request could not be carried out, in a way that was not foreseen."""
+        ...
+
+    def term_began(self) -> None:
+        """This process became the committer."""
+        ...
+
+    def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None:
+        """An attempt of a call over RPC was answered, or failed. The client's has the way and the waiting in it."""
+        ...
+
+
+class Unobserved:
+    """An observer that keeps nothing."""
+
+    def queue_changed(self, requests: int) -> None: ...
+
+    def group_performed(self, requests: int, seconds: float) -> None: ...
+
+    def database_answered(self, work: DatabaseWork, seconds: float) -> None: ...
+
+    def request_failed_alone(self, request: str) -> None: ...
+
+    def term_began(self) -> None: ...
+
+    def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None: ...
+
+
+async def timed(observer: SequencerObserver, clock: Clock, work: DatabaseWork, answer: Awaitable[T]) -> T:
+    """The answer, its time told."""
+    began = clock.monotonic()
+    try:
+        return await answer
+    finally:
+        observer.database_answered(work, clock.monotonic() - began)
+
+
+class _TimedReads:
+    """A row store whose every call is told as a read."""
+
+    def __init__(self, store: RowStore, observer: SequencerObserver, clock: Clock) -> None:
+        self._store = store
+        self._observer = observer
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._store, name)
+
+        async def asked(*arguments: Any, **named: Any) -> Any:
+            return await timed(self._observer, self._clock, "read", method(*arguments, **named))
+
+        return asked
+
+
+def timed_reads(store: RowStore, observer: SequencerObserver, clock: Clock) -> RowStore:
+    """The store, for reading, each call's time told."""
+    return cast(RowStore, _TimedReads(store, observer, clock))
