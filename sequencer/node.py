@@ -81,8 +81,8 @@ class SequencerNode:
 
     The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
     is collected here, and no checkpoints are written. `reads`, `observer`: see LocalSequencer. `link` makes the
-    way to another node (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever runs
-    it should end the process.
+    way to another node (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever
+    runs it should end the process.
     """
 
     def __init__(
