@@ -486,7 +486,13 @@ class LocalSequencer:
             await self._arrived.wait()
             self._arrived.clear()
             while self._queue and not self._is_closed:
-                await self._perform(self._next_group())
+                group = self._next_group()
+                try:
+                    await self._perform(group)
+                except Exception as error:  # noqa: BLE001 - a dead committer would keep its lease
+                    _log.exception("the committer broke down: it ends", cause=cause_of(error))
+                    self._term.end(f"it broke down: {cause_of(error)}")
+                    self._fail_group(group, [], SequencerUnavailable("the committer ended; ask again"))
         closing = SequencerUnavailable("the sequencer is closing; ask another")
         early = [change for waiting in self._early.values() for change in waiting.values()]
         for change in [*self._queue, *early]:

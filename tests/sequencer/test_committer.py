@@ -275,3 +275,15 @@ def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
         assert noted.database == ["load", "read", "read", "write", "write", "write", "write"]
 
     run(use)
+
+
+def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(world: World) -> None:
+        monkeypatch.setattr(world.sequencer, "_perform_together", breaks)
+        with pytest.raises(SequencerUnavailable):
+            await world.sequencer.create_topic(CreateTopic("t", 1, {}))
+        assert not world.sequencer.is_committer
+        with pytest.raises(SequencerUnavailable):
+            await asyncio.wait_for(world.sequencer.create_topic(CreateTopic("t", 1, {})), 1)
+
+    run(use)

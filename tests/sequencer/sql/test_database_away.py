@@ -15,7 +15,7 @@ import pytest
 import sequencer.sql.postgres as postgres_module
 import sequencer.sql.sqlite as sqlite_module
 import sequencer.sql.store as store_module
-from sequencer.api import LeaseLost, SequencerUnavailable
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
 from sequencer.rows import CommitRow, CounterRow
 from sequencer.sql.store import SqlRowStore, open_row_store
 from tailrace.clock import ManualClock, SeededEntropy
@@ -288,6 +288,25 @@ def test_a_statement_that_takes_too_long_is_ended(
         with pytest.raises(SequencerUnavailable):
             await store._database.fetch("select pg_sleep(20)")
         assert await store.now_ms() > 0
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        entropy = SeededEntropy(3)
+        name = "".join(entropy.uuid().hex for _ in range(1_000))
+        with pytest.raises(RequestFailed, match="index row"):
+            await store.write(changes(CounterRow("n", 1), CounterRow(name, 1)), epoch)
+        assert (await store.load())[CounterRow] == []
         await store.close()
 
     asyncio.run(act())
