@@ -1,14 +1,13 @@
 """Record batches out of Parquet objects: index and row groups through the chunk cache, decoding on a pool.
 
-An index (the decoded footer) never changes, so the latest few are kept; and a row group is decoded once for
-the many fetches of a replay. pyarrow and numba are imported in the pool, by the first Parquet run
-that is read: an agent that never meets one starts, and lives, without them.
+An index (the decoded footer) never changes, so some are kept, within a budget of bytes; and a row group is decoded
+once for the many fetches of a replay. pyarrow and numba are imported in the pool, by the first Parquet run that is
+read: an agent that never meets one starts, and lives, without them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, StoredBatch
 
 T = TypeVar("T")
+
+BATCH_IN_MEMORY_BYTES = 400
+"""About what an index needs for each batch, beside its footer: the header as a struct with its numbers."""
 
 
 class DecodedBatch(NamedTuple):
@@ -55,7 +57,7 @@ class ParquetReader:
         self._cache = cache
         self._executor = executor
         self._observer = observer
-        self._indexes: OrderedDict[str, ParquetIndex] = OrderedDict()
+        self._indexes: S3Fifo[str, ParquetIndex] = S3Fifo(cache.settings.index_bytes)
         self._decoded: S3Fifo[_GroupId, list[DecodedBatch]] = S3Fifo(cache.settings.decoded_bytes)
         self._index_flights: SingleFlight[str, ParquetIndex] = SingleFlight()
         self._group_flights: SingleFlight[_GroupId, list[DecodedBatch]] = SingleFlight()
@@ -94,7 +96,6 @@ class ParquetReader:
     async def _index(self, run: Run) -> ParquetIndex:
         held = self._indexes.get(run.key)
         if held is not None:
-            self._indexes.move_to_end(run.key)
             return held
         return await self._index_flights.do(run.key, lambda: self._read_index(run))
 
@@ -106,9 +107,9 @@ class ParquetReader:
                 run, index, run.object_size, partial(_parse_index, size=run.object_size, crc=crc)
             )
             crc = 0  # that of the bytes from `index_start` on, which were not enough
-        self._indexes[run.key] = index
-        while len(self._indexes) > self._cache.settings.index_entries:
-            self._indexes.popitem(last=False)
+        self._indexes.put(
+            run.key, index, index.footer_bytes + BATCH_IN_MEMORY_BYTES * index.header.batch_count
+        )
         return index
 
     async def _group(self, run: Run, index: ParquetIndex, group: RowGroupRange) -> list[DecodedBatch]:

@@ -41,8 +41,8 @@ class CacheSettings:
     """Failures in a row after which a peer is bypassed."""
     peer_bypass_s: float = 5.0
     """How long; then one call tries it again."""
-    index_entries: int = 64
-    """Decoded Parquet indexes kept."""
+    index_bytes: int = 32 * MIB
+    """Decoded Parquet indexes kept, beside `memory_bytes`."""
     decoded_bytes: int = 64 * MIB
     """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
 
@@ -59,8 +59,8 @@ class CacheSettings:
                 f"fresh_share {self.fresh_share} and catch_up_share {self.catch_up_share}: "
                 "neither below 0, together at most 1"
             )
-        if min(self.tail_gets, self.catch_up_gets, self.peer_failures, self.index_entries) < 1:
-            complaints.append("tail_gets, catch_up_gets, peer_failures and index_entries: at least 1 each")
+        if min(self.tail_gets, self.catch_up_gets, self.peer_failures) < 1:
+            complaints.append("tail_gets, catch_up_gets and peer_failures: at least 1 each")
         if min(self.peer_timeout_s, self.peer_patience_s, self.peer_bypass_s) <= 0:
             complaints.append("peer_timeout_s, peer_patience_s and peer_bypass_s: above 0")
         if complaints:

@@ -130,13 +130,22 @@ from sequencer.rows import (
     Identity,
     ObjectRow,
     ProducerRow,
+    Row,
     RowStore,
     SessionRow,
     TopicRow,
     TransactionRow,
 )
 from sequencer.settings import SequencerSettings
-from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, PRODUCER_ID, RING_GENERATION, Draft, HotState
+from sequencer.state import (
+    COMMIT_NUMBER,
+    METADATA_VERSION,
+    PRODUCER_ID,
+    RING_GENERATION,
+    Draft,
+    HotState,
+    Key,
+)
 from sequencer.term import Term
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import cause_of, outlived
@@ -979,8 +988,6 @@ class LocalSequencer:
             agents, sessions = self._expire(draft)
             total.agents += agents
             total.sessions += sessions
-            total.producers += retention.expire_producers(draft, settings.producer_expiry_ms)
-            transactions.expire_transactional_ids(draft, settings.transactional_id_expiration_ms)
             retention.expire_swaps(draft, settings.swap_answers_ms)
             repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 
@@ -995,6 +1002,12 @@ class LocalSequencer:
 
         await self._change(expire)
         total.offsets = await self._expire_groups()
+        total.producers = await self._expire_unused(
+            ProducerRow, settings.producer_expiry_ms, retention.expire_producers
+        )
+        await self._expire_unused(
+            TransactionRow, settings.transactional_id_expiration_ms, transactions.expire_transactional_ids
+        )
         while True:
             # Removed first: what is left then is what is counted against retention.bytes.
             while True:
@@ -1017,6 +1030,18 @@ class LocalSequencer:
             total.sessions,
             total.agents,
         )
+
+    async def _expire_unused(
+        self, kind: type[Row], kept_ms: int, expire: Callable[[Draft, list[Key], int], int]
+    ) -> int:
+        """Forget the rows that were not used for so long, some at a time; how many went."""
+        step = self._settings.removal_step
+        left = await retention.keys_not_used_since(self._state, kind, await self._store.now_ms() - kept_ms)
+
+        def forgetting(keys: list[Key]) -> Callable[[Draft], int]:
+            return lambda draft: expire(draft, keys, kept_ms)
+
+        return sum([await self._change(forgetting(left[at : at + step])) for at in range(0, len(left), step)])
 
     async def _expire_groups(self) -> int:
         """Look at every group that there is now, some at a time; how many positions went."""

@@ -8,8 +8,9 @@ rows below it, and objects without rows are collected after the grace. A run goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 from sequencer.api import ObjectKind, Run
 from sequencer.rows import (
@@ -17,13 +18,19 @@ from sequencer.rows import (
     OpenRangeRow,
     PartitionRow,
     ProducerRow,
+    Row,
     RowStore,
     SwapRow,
     TopicRow,
+    key_of,
 )
 from sequencer.settings import SequencerSettings
-from sequencer.state import Draft
+from sequencer.state import Draft, HotState, Key
 from sequencer.topics import move_log_start
+from tailrace.turns import Turns
+
+ROWS_IN_A_TURN = 20_000
+"""Rows that are looked at for their age in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +159,32 @@ async def forget_emptied_partitions(draft: Draft, store: RowStore) -> None:
             draft.delete(PartitionRow, row.topic_id, row.partition)
 
 
-def expire_producers(draft: Draft, expiry_ms: int) -> int:
-    """Forget producers that wrote nothing for so long and have nothing open; how many."""
-    expired = [
-        row
-        for row in draft.all(ProducerRow)
-        if row.updated_ms <= draft.now_ms - expiry_ms
-        and draft.get(OpenRangeRow, row.topic_id, row.partition, row.producer_id) is None
-    ]
-    for row in expired:
-        draft.delete(ProducerRow, row.topic_id, row.partition, row.producer_id)
-    return len(expired)
+def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
+    """Forget those of these producers that wrote nothing for so long and have nothing open; how many."""
+    expired = 0
+    for key in keys:
+        row = draft.get(ProducerRow, *key)
+        is_over = row is not None and row.updated_ms <= draft.now_ms - expiry_ms
+        if is_over and draft.get(OpenRangeRow, *key) is None:
+            draft.delete(ProducerRow, *key)
+            expired += 1
+    return expired
+
+
+async def keys_not_used_since(state: HotState, kind: type[Row], since_ms: int) -> list[Key]:
+    """Keys of a kind whose rows have an `updated_ms` of at most this, as things are now; looked for in turns."""
+    turns = Turns(ROWS_IN_A_TURN)
+    found: list[Key] = []
+    for row in list(state.all(kind)):
+        if cast("_Updated", row).updated_ms <= since_ms:
+            found.append(key_of(row))
+        await turns.did()
+    return found
+
+
+class _Updated(Protocol):
+    @property
+    def updated_ms(self) -> int: ...
 
 
 def expire_swaps(draft: Draft, kept_ms: int) -> None:

@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from sequencer.api import (
@@ -63,7 +63,7 @@ from sequencer.rows import (
     TransactionRow,
 )
 from sequencer.settings import SequencerSettings
-from sequencer.state import PRODUCER_ID, Draft, HotState, replace_row
+from sequencer.state import PRODUCER_ID, Draft, HotState, Key, replace_row
 from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
 from tailrace.mixed_object import BatchCoordinates
 
@@ -592,16 +592,16 @@ def abort_timed_out(draft: Draft) -> int:
     return aborted
 
 
-def expire_transactional_ids(draft: Draft, kept_ms: int) -> int:
-    """Forget transactional ids with nothing open that were not used for so long; how many."""
-    expired = [
-        row
-        for row in draft.all(TransactionRow)
-        if row.state is not TransactionState.ONGOING and row.updated_ms <= draft.now_ms - kept_ms
-    ]
-    for row in expired:
-        draft.delete(TransactionRow, row.transactional_id)
-    return len(expired)
+def expire_transactional_ids(draft: Draft, keys: Iterable[Key], kept_ms: int) -> int:
+    """Forget those of these transactional ids with nothing open that were not used for so long; how many."""
+    expired = 0
+    for key in keys:
+        row = draft.get(TransactionRow, *key)
+        is_over = row is not None and row.updated_ms <= draft.now_ms - kept_ms
+        if is_over and row is not None and row.state is not TransactionState.ONGOING:
+            draft.delete(TransactionRow, *key)
+            expired += 1
+    return expired
 
 
 # --- listing ----------------------------------------------------------------------------------------------

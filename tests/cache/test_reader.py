@@ -331,6 +331,26 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
     asyncio.run(whole())
 
 
+def test_decoded_indexes_are_kept_within_a_budget_of_bytes(
+    parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
+) -> None:
+    run, body, source = parquet
+
+    async def indexes_kept(index_bytes: int) -> int:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("p/1", [body])
+        reader = reader_over(store, clock, replace(SETTINGS, index_bytes=index_bytes))
+        assert (await reader.read([run], source[0][0], 1 << 20, EPOCH)).batch_count > 0
+        held = reader._parquet._indexes
+        assert held.bytes_held <= index_bytes
+        await reader.close()
+        return len(held)
+
+    assert asyncio.run(indexes_kept(1 << 20)) == 1
+    assert asyncio.run(indexes_kept(100)) == 0
+
+
 def test_a_hole_that_has_no_room_in_the_answer_waits_for_the_next(
     parquet: tuple[Run, bytes, list[tuple[int, bytes]]],
 ) -> None:

@@ -14,6 +14,7 @@ from sequencer.api import (
     CommitRequest,
     DeleteRecords,
     DeleteRecordsPartition,
+    Empty,
     FindPartition,
     FindRequest,
     InitProducer,
@@ -28,6 +29,7 @@ from sequencer.api import (
 )
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
+from sequencer.rows import Changes, ProducerRow
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
@@ -109,5 +111,35 @@ def test_bounds_and_log_starts_of_2_000_partitions_leave_the_loop_to_others() ->
             assert {each.high_watermark for each in found.partitions} == {2}
             assert done.log_start_offsets == [2] * 500
             assert turns.seconds < HELD_SECONDS, str(turns)
+
+    asyncio.run(scenario())
+
+
+def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=1, runs=1, batches=1)
+        epoch = await store.take_committer_lease("more", "", 1_000)
+        changes = Changes()
+        for number in range(12_000):
+            changes.put(
+                ProducerRow(
+                    topic_id=TOPIC, partition=0, producer_id=number, producer_epoch=0, recent=[(0, 0, 0)],
+                    last_timestamp=0, updated_ms=0 if number % 4 else clock.wall_ms(),
+                )
+            )  # fmt: skip
+        await store.write(changes, epoch or 0)
+        await store.release_committer_lease(epoch or 0)
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        written = store.writes
+        with measured_turns() as turns:
+            summary = await sequencer.apply_retention(Empty())
+        assert summary.producers_expired == 9_000
+        assert store.writes - written >= 9  # a thousand at a time
+        assert (await sequencer.statistics(Empty())).producers == 3_000
+        assert turns.seconds < HELD_SECONDS, str(turns)
+        await sequencer.close()
 
     asyncio.run(scenario())

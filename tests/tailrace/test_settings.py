@@ -36,10 +36,10 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Pat
 
 def test_sections_are_merged_name_by_name(tmp_path: Path) -> None:
     file = write(tmp_path, "[agent]\nlinger_ms = 5\nflush_lanes = 2\n[sequencer]\nmax_topics = 7\n")
-    environ = {"TAILRACE_AGENT__LINGER_MS": "9", "TAILRACE_CACHE__INDEX_ENTRIES": "3"}
+    environ = {"TAILRACE_AGENT__LINGER_MS": "9", "TAILRACE_CACHE__TAIL_GETS": "3"}
     settings = load_settings(Settings, environ=environ, file=file)
     assert (settings.agent.linger_ms, settings.agent.flush_lanes) == (9, 2)
-    assert (settings.sequencer.max_topics, settings.cache.index_entries) == (7, 3)
+    assert (settings.sequencer.max_topics, settings.cache.tail_gets) == (7, 3)
 
 
 def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
