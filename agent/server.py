@@ -101,6 +101,7 @@ class AgentOptions:
     peer_port: int | None = None
     peer_advertise_host: str = ""
     http_port: int = 0
+    max_rpc_connections: int = 4096
     rpc: RpcSecurity = field(default_factory=RpcSecurity)
     tls: ssl.SSLContext | None = None
 
@@ -161,6 +162,9 @@ class Agent:
         self.telemetry.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
         )
+        self.telemetry.refused_peers.set_function(
+            lambda: self._peer_server.refused_connections if self._peer_server is not None else 0
+        )
         self.catalog = Catalog(sequencer)
         cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
@@ -183,6 +187,7 @@ class Agent:
                 entropy=self._entropy,
                 known=self._known,
                 security=self._options.rpc,
+                max_connections=self._options.max_rpc_connections,
             )
             await self._peer_server.listen(self._options.peer_host, self._options.peer_port)
             self.peer_port = self._peer_server.port

@@ -54,6 +54,11 @@ class AgentTelemetry:
         self.upload_seconds = self._histogram("upload_seconds", "Time of a sealed buffer's upload.")
         self.commit_seconds = self._histogram("commit_seconds", "Time of a commit at the sequencer.")
         self.connections = Gauge("tailrace_connections", "Open client connections.", registry=self.registry)
+        self.refused_peers = Gauge(
+            "tailrace_rpc_refused_connections",
+            "RPC connections refused since the start, above max_rpc_connections.",
+            registry=self.registry,
+        )
         self.buffered_bytes = Gauge(
             "tailrace_buffered_bytes", "Bytes received and not flushed.", registry=self.registry
         )

@@ -74,6 +74,7 @@ class NodeSettings:
     drain_s: float = 2.0
     retention_interval_s: float = 30.0
     collection_interval_s: float = 30.0
+    max_rpc_connections: int = 4096
 
 
 class SequencerNode:
@@ -135,7 +136,12 @@ class SequencerNode:
             cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed)
         )
         self.server = RpcServer(
-            self._serve, clock=clock, entropy=entropy, known=self._known, security=self._security
+            self._serve,
+            clock=clock,
+            entropy=entropy,
+            known=self._known,
+            security=self._security,
+            max_connections=self._settings.max_rpc_connections,
         )
 
     # --- life

@@ -12,6 +12,8 @@ from tailrace.clock import Entropy
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
+MAX_SESSION_PARTITIONS = 500_000
+"""Partitions kept for all sessions together: some 300 bytes each."""
 SessionKey = tuple[str, UUID, int]
 """(name, id, partition): a session is by names (to v12) or by ids (from v13)."""
 
@@ -67,7 +69,8 @@ class FetchContext:
 
 
 class FetchSessions:
-    """All fetch sessions of an agent, at most `limit`; the least recently used goes.
+    """All fetch sessions of an agent, at most `limit` of them with MAX_SESSION_PARTITIONS; the least recently used
+    goes. A fetch of more partitions than that gets no session.
 
     Ids are random per agent, so that another agent's id is not found rather than mistaken.
     """
@@ -76,6 +79,7 @@ class FetchSessions:
         self._limit = limit
         self._entropy = entropy
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -84,10 +88,11 @@ class FetchSessions:
         """The fetch to be done, or why it can't be."""
         wishes = _wishes_of(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            if request.session_id:
-                self._sessions.pop(request.session_id, None)
+            if request.session_id in self._sessions:
+                self._drop(request.session_id)
             session = None
-            if request.session_epoch == INITIAL_EPOCH and self._limit:
+            may_open = self._limit and len(wishes) <= MAX_SESSION_PARTITIONS
+            if request.session_epoch == INITIAL_EPOCH and may_open:
                 session = self._open(wishes, client)
             return FetchContext(wishes, session, is_incremental=False)
         session = self._sessions.get(request.session_id)
@@ -97,6 +102,7 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
+        before = len(session.wishes)
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 session.wishes.pop((topic.topic, topic.topic_id, partition), None)
@@ -105,17 +111,29 @@ class FetchSessions:
             if known is not None:
                 wish.told = known.told
             session.wishes[wish.key] = wish
+        self._partitions += len(session.wishes) - before
+        self._make_room(0, 0)
         return FetchContext(list(session.wishes.values()), session, is_incremental=True)
 
     def _open(self, wishes: list[FetchWish], client: str) -> FetchSession:
-        while len(self._sessions) >= self._limit:
-            self._sessions.popitem(last=False)
+        self._make_room(1, len(wishes))
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
         session = FetchSession(session_id, 1, OrderedDict((wish.key, wish) for wish in wishes), client)
         self._sessions[session_id] = session
+        self._partitions += len(session.wishes)
         return session
+
+    def _make_room(self, sessions: int, partitions: int) -> None:
+        while self._sessions and (
+            len(self._sessions) + sessions > self._limit
+            or self._partitions + partitions > MAX_SESSION_PARTITIONS
+        ):
+            self._drop(next(iter(self._sessions)))
+
+    def _drop(self, session_id: int) -> None:
+        self._partitions -= len(self._sessions.pop(session_id).wishes)
 
 
 def _wishes_of(request: FetchRequest) -> list[FetchWish]:

@@ -67,6 +67,8 @@ MAX_PAUSE_SECONDS = 0.4
 back after an outage, what waits goes on within that."""
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to take its session back; it expires anyway."""
+SMALL_PART_BYTES = 2048
+"""An object whose parts are smaller on average is kept in the cache as a copy: a view costs some 400 bytes."""
 _SEALING_POLL_SECONDS = 0.01
 _MAX_UNFORESEEN = 10
 """How often an empty commit may fail in a way that nobody foresaw before its session is given up."""
@@ -424,7 +426,7 @@ class Lane:
                     async with asyncio.timeout(deadline - now):
                         await self._store.put(key, sealed.parts)
                     self._telemetry.upload_seconds.observe(self._clock.monotonic() - now)
-                    self._cache.write_through(key, sealed.parts)
+                    self._cache.write_through(key, _without_small_parts(sealed))
                     return None
                 except TimeoutError:
                     return FlushFailure(
@@ -660,6 +662,13 @@ class Lane:
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
 _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
+
+
+def _without_small_parts(sealed: SealedObject) -> Sequence[Buffer]:
+    """The object's parts for the cache, which counts their bytes; small ones as one, as each costs more than it has."""
+    if len(sealed.parts) * SMALL_PART_BYTES > sealed.size:
+        return [b"".join(sealed.parts)]
+    return sealed.parts
 
 
 def _give_up(gaps: list[Gap]) -> None:

@@ -169,6 +169,7 @@ async def sequencer_node(
             advertise=(settings.rpc_advertise or "") if listen else "",
             retention_interval_s=settings.maintenance_seconds,
             collection_interval_s=settings.maintenance_seconds,
+            max_rpc_connections=settings.max_rpc_connections,
         ),
         sequencer_settings=settings.sequencer,
         validate_config=check_configs,
@@ -323,6 +324,7 @@ def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> 
         peer_host=peer_host,
         peer_port=peer_port,
         peer_advertise_host=peer_advertise,
+        max_rpc_connections=settings.max_rpc_connections,
         http_port=http_port,
         rpc=security,
     )

@@ -45,6 +45,12 @@ class SequencerHttp:
             registry=self.registry,
         )
         self._checkpoint_age.set_function(lambda: -1.0 if self.node is None else self.node.checkpoint_age_s)
+        refused = Gauge(
+            "tailrace_rpc_refused_connections",
+            "RPC connections refused since the start, above max_rpc_connections.",
+            registry=self.registry,
+        )
+        refused.set_function(lambda: 0 if self.node is None else self.node.server.refused_connections)
         self._gauges: asyncio.Task[None] | None = None
         app = web.Application()
         app.add_routes(

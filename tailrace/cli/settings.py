@@ -127,6 +127,11 @@ class Settings(LayeredSettings):
     processes: int = Field(
         1, ge=1, le=256, description="Agent processes to run, on the ports from each address's on."
     )
+    max_rpc_connections: int = Field(
+        4_096,
+        ge=1,
+        description="Connections by RPC that are served at once: agents at a sequencer, peers at an agent.",
+    )
     maintenance_seconds: float = Field(
         30.0, gt=0, le=86_400, description="Pause between rounds of retention and of deleting garbage."
     )

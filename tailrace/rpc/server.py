@@ -38,14 +38,16 @@ TailHandler = Callable[[str, memoryview, memoryview], Awaitable[tuple[bytes, Seq
 
 _log = structlog.get_logger(__name__)
 _HEADER_ROOM = 1024
+MAX_HELD_BYTES = 512 << 20
 
 
 class RpcServer:
     """Serves one handler to any number of connections.
 
-    Bounds: `max_connections`, of each `max_concurrent` requests at once (more are answered 'overloaded'),
-    frames of `max_frame_bytes`. A peer that does not read its answers is not read from either. A peer that
-    has not finished its hello within `hello_timeout_s` is let go.
+    Bounds: `max_connections` (more are refused, and counted in `refused_connections`), of each `max_concurrent`
+    requests at once and of all together `max_held_bytes` of requests that run and answers that wait to be sent (what
+    is beyond is answered 'overloaded'), frames of `max_frame_bytes`. A peer that does not read its answers is not read
+    from either. A peer that has not finished its hello within `hello_timeout_s` is let go.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RpcServer:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_concurrent: int = 1024,
         max_connections: int = 4096,
+        max_held_bytes: int = MAX_HELD_BYTES,
         hello_timeout_s: float = 5.0,
     ) -> None:
         self.known = known if known is not None else KnownCluster()
@@ -71,6 +74,9 @@ class RpcServer:
         self._max_frame_bytes = max_frame_bytes
         self._max_concurrent = max_concurrent
         self._max_connections = max_connections
+        self._max_held_bytes = max_held_bytes
+        self.held_bytes = 0
+        self.refused_connections = 0
         self._hello_timeout_s = hello_timeout_s
         self._listener: asyncio.Server | None = None
         self._connections: set[_Served] = set()
@@ -106,6 +112,9 @@ class RpcServer:
         served = _Served(self, wire)
         if self._closing or len(self._connections) >= self._max_connections:
             served.is_over = True
+            if not self._closing:
+                self.refused_connections += 1
+                _log.warning("refused an RPC connection", max_connections=self._max_connections)
             wire.close()
             return served
         self._connections.add(served)
@@ -149,14 +158,18 @@ class RpcServer:
             served.fail(frame.header, "closing", "this server is shutting down")
         elif served.running >= self._max_concurrent:
             served.fail(frame.header, "overloaded", f"{self._max_concurrent} requests are running already")
+        elif self.held_bytes and self.held_bytes + len(frame.body) + len(frame.tail) > self._max_held_bytes:
+            served.fail(frame.header, "overloaded", f"{self.held_bytes} bytes are held already")
         else:
             served.running += 1
+            self.held_bytes += len(frame.body) + len(frame.tail)
             task = asyncio.create_task(self._answer(served, frame))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def _answer(self, served: _Served, frame: Frame) -> None:
         header = frame.header
+        held = len(frame.body) + len(frame.tail)
         if header.request_id:
             structlog.contextvars.bind_contextvars(request_id=header.request_id)
         try:
@@ -166,7 +179,13 @@ class RpcServer:
                 raise CallFailed(
                     "too_large", f"the answer has {size} bytes, allowed are {self._max_frame_bytes}"
                 )
+            self.held_bytes += size
+            held += size
             while (room := served.wire.room()) is not None:
+                if self.held_bytes > self._max_held_bytes:
+                    raise CallFailed(
+                        "overloaded", f"{self.held_bytes} bytes of requests and answers are held"
+                    )
                 await asyncio.shield(room)
             served.reply(header, RESPONSE, body, tail)
         except CallFailed as failure:
@@ -179,6 +198,7 @@ class RpcServer:
             served.fail(header, "internal", f"{header.method} failed: {type(error).__name__}")
         finally:
             served.running -= 1
+            self.held_bytes -= held
 
     async def _handle(self, method: str, frame: Frame) -> tuple[bytes, Sequence[Buffer]]:
         if not len(frame.tail):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from tailrace.clock import ManualClock, SeededEntropy, SystemClock, SystemEntropy
 from tailrace.rpc import (
@@ -186,6 +187,40 @@ def test_requests_beyond_a_connections_bound_are_answered_overloaded() -> None:
         await slow
 
     with_server(use, server_options={"max_concurrent": 1})
+
+
+def test_requests_beyond_what_a_server_may_hold_are_answered_overloaded() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        slow = asyncio.create_task(client.call("wait", Number(1), Number, 5))
+        while not desk.asked:
+            await asyncio.sleep(0)
+        held = server.held_bytes
+        assert held > 0
+        server._max_held_bytes = held
+        with pytest.raises(CallFailed) as refused:
+            await client.call("add", Number(1), Number, 5)
+        assert refused.value.code == "overloaded" and server.held_bytes == held
+        desk.gate.set()
+        await slow
+        while server.held_bytes:
+            await asyncio.sleep(0)
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+
+    with_server(use)
+
+
+def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
+    async def use(desk: Desk, server: RpcServer, client: RpcClient) -> None:
+        await client.call("add", Number(1), Number, 5)
+        other = tcp_client(server)
+        with pytest.raises(LinkDown), capture_logs() as logs:
+            await other.call("add", Number(1), Number, 5)
+        await other.close()
+        assert server.refused_connections >= 1
+        assert any(line["event"] == "refused an RPC connection" for line in logs)
+        assert (await client.call("add", Number(1), Number, 5))[0].value == 2
+
+    with_server(use, server_options={"max_connections": 1})
 
 
 def test_frames_above_the_limit_are_refused_on_either_side_before_they_are_sent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agent.fetch.sessions import FetchContext, FetchSessions
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.fetch import (
@@ -107,6 +109,19 @@ def test_the_least_recently_used_session_goes_when_there_are_too_many() -> None:
     assert len(every) == 2
     assert every.begin(asking(second, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     begun(every, asking(first, 2))
+
+
+def test_the_partitions_of_all_sessions_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.fetch.sessions.MAX_SESSION_PARTITIONS", 5)
+    every = sessions(100)
+    first = begun(every, asking(0, 0, 0, 1)).session_id
+    second = begun(every, asking(0, 0, 0, 1)).session_id
+    assert begun(every, asking(0, 0, 0, 1, 2, 3, 4, 5)).session_id == 0, "more than there may be gets none"
+    third = begun(every, asking(0, 0, 0, 1)).session_id
+    assert every.begin(asking(first, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    begun(every, asking(second, 1, 2, 3))
+    assert every.begin(asking(third, 1), "c") is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "as the second grew"
+    assert len(every) == 1
 
 
 def test_with_a_limit_of_none_all_fetches_are_full() -> None:

@@ -301,3 +301,25 @@ def test_an_agent_that_leaves_sends_producers_elsewhere_but_for_those_who_want_n
         assert found.partitions[0].high_watermark == 1
 
     run(scenario)
+
+
+def test_what_was_refused_of_a_request_is_not_kept_with_what_was_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        buffered: list[object] = []
+        really_submit = bench.services.lanes.submit
+
+        def submit(batches: Any) -> None:
+            buffered.extend(batch.data for _, _, batch in batches)
+            really_submit(batches)
+
+        monkeypatch.setattr(bench.services.lanes, "submit", submit)
+        (row,) = await produce(bench, (0, batch(b"x" * 1000)))
+        assert row.base_offset == 0
+        kept, refused = await produce(bench, (0, batch(b"y" * 1000)), (99, b"z" * 5_000))
+        assert kept.base_offset == 1 and refused.error_code
+        assert [type(data) for data in buffered] == [memoryview, bytes]
+
+    run(scenario)

@@ -282,6 +282,42 @@ def test_two_minutes_without_a_sequencer_keep_no_bytes_but_of_producers_that_wai
     run(scenario, max_unanswered_commits=16)
 
 
+def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
+    def is_viewed(frame: bytearray) -> bool:
+        gc.collect()
+        try:
+            frame.append(0)
+        except BufferError:
+            return True
+        return False
+
+    async def stored(bench: AgentBench, topic: Topic, frames: list[bytearray]) -> None:
+        submission = Submission(len(frames))
+        bench.services.lanes.submit(
+            [
+                (
+                    TopicPartition(topic.topic_id, 0),
+                    topic.name,
+                    BufferedBatch(coordinates(read_header(frame)), memoryview(frame), submission, index),
+                )
+                for index, frame in enumerate(frames)
+            ]
+        )
+        assert await bench.lane.flush(5) and submission.done.done()
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.lane._early_puts.spend(1)
+        small = [bytearray(batch(b"1")) for _ in range(50)]
+        await stored(bench, topic, small)
+        assert not any(map(is_viewed, small))
+        large = [bytearray(batch(b"x" * 100_000))]
+        await stored(bench, topic, large)
+        assert is_viewed(large[0]), "large ones stay as they came"
+
+    run(scenario, **LINGERING)
+
+
 def test_an_upload_that_fails_lets_its_bytes_go_while_its_number_is_not_committed() -> None:
     async def scenario(bench: AgentBench) -> None:
         watched = Watched(bench, await bench.topic())
