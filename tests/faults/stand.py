@@ -19,7 +19,7 @@ from typing import Literal
 from tailrace.object_store.s3_place import S3Credentials
 from tests.faults.shifted_process import write_shift
 from tests.faults.store_proxy import StoreProxy, store_proxy
-from tests.support.cluster import Cluster, Part
+from tests.support.cluster import RPC_SECRET, Cluster, Part
 from tests.support.servers import S3Server, end_process, end_with_parent, moto_server, postgres_server
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +137,7 @@ class Stand(Cluster):
             **self.s3.environ,
             "TAILRACE_LOG_FORMAT": "json",
             "PYTHONPATH": str(ROOT),
+            "TAILRACE_RPC_SECRET": RPC_SECRET,
             **self.environ,
         }
 

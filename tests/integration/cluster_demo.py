@@ -19,7 +19,8 @@ from tailrace.cli.demo.embedded import compact_all
 from tailrace.clock import SystemClock
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
-from tests.support.cluster import IMPATIENT, Cluster, running_cluster
+from tailrace.rpc import RpcSecurity
+from tests.support.cluster import IMPATIENT, RPC_SECRET, Cluster, running_cluster
 
 KILL_AT, ADD_AT = 1 / 3, 2 / 3
 
@@ -48,7 +49,8 @@ class DemoedCluster:
         return open_store(self.cluster.store_url, clock=SystemClock())
 
     async def compact(self) -> None:
-        await compact_all(self.cluster.store_url, self.cluster.sequencer_addresses)
+        security = RpcSecurity((RPC_SECRET.encode(),))
+        await compact_all(self.cluster.store_url, self.cluster.sequencer_addresses, security)
 
     def parquet_paths(self, keys: list[str]) -> list[str]:
         return asyncio.run(self._copy(keys))

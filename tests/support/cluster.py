@@ -32,6 +32,7 @@ from tests.support.servers import (
 )
 
 ZONES = ("az-a", "az-a", "az-b", "az-b")
+RPC_SECRET = "shared by all processes of a test's cluster"
 READY_SECONDS = 150.0  # five Pythons and Numba on two busy cores
 DRAIN_SECONDS = 40.0
 _SHOWN_OF_A_LOG = 6_000
@@ -227,7 +228,13 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.s3.environ, "TAILRACE_LOG_FORMAT": "json", **self.environ},
+                env={
+                    **os.environ,
+                    **self.s3.environ,
+                    "TAILRACE_LOG_FORMAT": "json",
+                    "TAILRACE_RPC_SECRET": RPC_SECRET,
+                    **self.environ,
+                },
                 preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
             )
         return Part(name, address, http, log, process, zone)
