@@ -989,6 +989,7 @@ class LocalSequencer:
             total.agents += agents
             total.sessions += sessions
             retention.expire_swaps(draft, settings.swap_answers_ms)
+            leases.forget_agents(draft)
             repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 
         async def move(draft: Draft) -> int:

@@ -37,6 +37,9 @@ from sequencer.settings import SequencerSettings
 from sequencer.state import BROKER_ID, RING_GENERATION, Draft, HotState, replace_row
 from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
+MAX_GONE_AGENTS = 1_000
+"""Agents without a lease whose broker ids are kept for when they come back."""
+
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 
@@ -156,6 +159,17 @@ def suspect_agent(draft: Draft, request: AgentRef, silent_ms: float, settings: S
         draft.put(replace_row(row, expires_ms=0))
         draft.raise_once(RING_GENERATION)
     return Empty()
+
+
+def forget_agents(draft: Draft) -> None:
+    """Forget agents that are long gone, the first that were registered, but for the last MAX_GONE_AGENTS.
+
+    One that comes back after that gets another broker id: no id is given twice, so no client meets a stranger under
+    one that it remembers.
+    """
+    gone = sorted(row.broker_id for row in draft.all(AgentRow) if row.expires_ms == 0)
+    for broker_id in gone[: max(0, len(gone) - MAX_GONE_AGENTS)]:
+        draft.delete(AgentRow, broker_id)
 
 
 def expire_agents(draft: Draft) -> int:

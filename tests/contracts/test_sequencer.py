@@ -876,3 +876,22 @@ def test_another_committer_takes_over_with_all_that_was_answered(factory: Factor
         await second.close()
 
     run(factory, scenario)
+
+
+def test_agents_long_gone_are_forgotten_and_their_ids_given_to_nobody(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sequencer.leases.MAX_GONE_AGENTS", 3)
+
+    async def scenario(bench: Bench) -> None:
+        names = ["bb", "ccc", "dddd", "eeeee", "ffffff"]
+        leases = [await bench.sequencer.register_agent(info(name)) for name in names]
+        for lease in leases:
+            await bench.sequencer.release_agent(AgentRef(lease.broker_id, lease.epoch))
+        await bench.sequencer.apply_retention(Empty())
+        again = await bench.sequencer.register_agent(info("ffffff"))
+        assert (again.broker_id, again.epoch) == (leases[-1].broker_id, leases[-1].epoch + 1)
+        stranger = await bench.sequencer.register_agent(info("bb"))
+        assert stranger.broker_id > leases[-1].broker_id
+
+    run(factory, scenario)
