@@ -66,6 +66,7 @@ else:
 SYSTEMCTL = """#!/bin/bash
 # Stands in for systemd's: `stop` ends a unit's process and waits for it, as the real one does.
 echo "systemctl $*" >>"$MACHINE_LOG"
+[[ $1 == try-restart ]] && exit
 [[ $1 == stop ]] || exit 1
 pid=$(cat "$MACHINE_RUN/$2.pid")
 kill -TERM "$pid"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
@@ -263,6 +264,22 @@ def test_while_the_database_is_away_no_process_ends_and_only_readiness_is_lost(
         lambda: "\n".join(machine.log(unit) for machine in machines for unit in machine.running),
     )
     assert [process.poll() for machine in machines for process in machine.running.values()] == [None] * 6
+
+
+def test_a_process_that_answers_is_left_alone_and_one_that_hangs_is_started_anew(
+    sequencers: list[Machine],
+) -> None:
+    machine = sequencers[1]
+    machine.run("tailrace-alive.service")
+    assert not any("systemctl" in call for call in machine.calls)
+    server = machine.running["tailrace-sequencer.service"]
+    server.send_signal(signal.SIGSTOP)
+    try:
+        machine.run("tailrace-alive.service")
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert machine.calls[-1] == "systemctl try-restart tailrace-sequencer.service"
+    wait_until_ready(machine, "tailrace-sequencer.service")
 
 
 def test_an_agent_drains_before_autoscaling_is_told_to_go_on(agents: list[tuple[Machine, Facts]]) -> None:

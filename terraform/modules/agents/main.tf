@@ -48,6 +48,14 @@ locals {
         drain_seconds = var.drain_seconds
       })
     }
+    "/etc/systemd/system/tailrace-alive.service" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-alive.service")
+    }
+    "/etc/systemd/system/tailrace-alive.timer" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-alive.timer")
+    }
     "/etc/systemd/system/tailrace-drain.service" = {
       mode    = "0644"
       content = file("${path.module}/files/tailrace-drain.service")
@@ -72,7 +80,7 @@ locals {
     }]
     runcmd = [
       ["systemctl", "daemon-reload"],
-      ["systemctl", "enable", "--now", "tailrace-agent.service", "tailrace-drain.service", "tailrace-traffic.timer"],
+      ["systemctl", "enable", "--now", "tailrace-agent.service", "tailrace-drain.service", "tailrace-traffic.timer", "tailrace-alive.timer"],
     ]
   })]))
 }

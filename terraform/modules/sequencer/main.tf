@@ -32,6 +32,14 @@ locals {
         stop_seconds = var.stop_seconds
       })
     }
+    "/etc/systemd/system/tailrace-alive.service" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-alive.service")
+    }
+    "/etc/systemd/system/tailrace-alive.timer" = {
+      mode    = "0644"
+      content = file("${path.module}/files/tailrace-alive.timer")
+    }
     "/etc/systemd/system/tailrace-refresh.service" = {
       mode    = "0644"
       content = file("${path.module}/files/tailrace-refresh.service")
@@ -52,7 +60,7 @@ locals {
     }]
     runcmd = [
       ["systemctl", "daemon-reload"],
-      ["systemctl", "enable", "--now", "tailrace-sequencer.service", "tailrace-refresh.timer"],
+      ["systemctl", "enable", "--now", "tailrace-sequencer.service", "tailrace-refresh.timer", "tailrace-alive.timer"],
     ]
   })]))
 }
