@@ -75,7 +75,16 @@ class NeighbourWatch:
         if await self._answers(member):
             self._heard_at, self._is_said = self._clock.monotonic(), False
             return
-        self._say(member)
+        await self._refresh()
+        left = [
+            each
+            for each in self._ring().members
+            if (each.broker_id, each.epoch) == (member.broker_id, member.epoch)
+        ]
+        if not left:
+            return  # it has drained
+        if not left[0].draining:
+            self._say(member)
         await self._sequencer.suspect_agent(AgentRef(member.broker_id, member.epoch))
         await self._refresh()
 

@@ -121,6 +121,7 @@ class SequencerNode:
         self._checkpointer: Checkpointer | None = None
         self._lost: IncarnationChanged | None = None
         self._is_closing = False
+        self._is_without_committer = False
         self._local: LocalSequencer | None = None
         self._known_commit = 0
         self._ending: asyncio.Task[None] | None = None
@@ -280,6 +281,7 @@ class SequencerNode:
             await forget_checkpoints(self._object_store, local.identity.cluster_id)
         self._local, self._checkpointer = local, checkpointer
         self._committer = ""
+        self._is_without_committer = False
         self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
         if checkpointer is not None:
             self._housekeeping.append(asyncio.create_task(checkpointer.run(), name="checkpoints"))
@@ -323,8 +325,13 @@ class SequencerNode:
             self._committer = ""
             return
         self._committer = "" if found == self._address else found
-        if not self._committer:
-            _log.warning("there is no committer", reason=str(error))
+        if self._committer:
+            self._is_without_committer = False
+            return
+        # At the first look, the committer may just have given its lease back.
+        say = _log.warning if self._is_without_committer else _log.info
+        self._is_without_committer = True
+        say("there is no committer", reason=str(error))
 
     async def _step_down(self, reason: str) -> None:
         """Answer nothing more from memory, fail what waits, and let go of the state."""

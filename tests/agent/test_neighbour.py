@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.errors import produce_code
 from agent.neighbour import NeighbourWatch, neighbour_of
@@ -152,6 +153,23 @@ def test_an_agent_that_the_sequencer_hears_stays_and_is_asked_less_often() -> No
         assert 1 <= pair.link.asked - asked <= 5
 
     run(scenario)
+
+
+def test_an_agent_that_has_drained_is_no_reason_for_a_warning_and_one_that_fell_silent_is() -> None:
+    async def drained(pair: Pair) -> None:
+        await pair.sequencer.release_agent(pair.other)
+        pair.link.error = NotConnected("refused")
+        await pair.advance(2, pair.me)
+        assert pair.members == [pair.me.broker_id]
+
+    async def silent(pair: Pair) -> None:
+        pair.link.error = NotConnected("refused")
+        await pair.advance(2, pair.me)
+
+    for scenario, levels in ((drained, []), (silent, ["warning"])):
+        with capture_logs() as said:
+            run(scenario)
+        assert [line["log_level"] for line in said] == levels
 
 
 def test_an_agent_that_does_not_know_the_question_is_alive() -> None:
