@@ -47,6 +47,18 @@ def test_with_a_database_one_more_child_is_the_sequencer_and_no_secret_is_in_a_c
     assert plans[0].environment["TAILRACE_DATABASE"] == "postgresql://u:p@h/n"
 
 
+def test_children_are_told_of_the_files_with_secrets() -> None:
+    settings = settings_of(
+        database="postgresql://u@h/n",
+        store="/s",
+        rpc_secret_file="/etc/rpc.secret",
+        database_password_file="/etc/password",
+    )
+    for plan in plan_children(settings, config=None, sequencer_address="h:1", sequencer_http="h:2"):
+        assert plan.environment["TAILRACE_RPC_SECRET_FILE"] == "/etc/rpc.secret"
+        assert plan.environment["TAILRACE_DATABASE_PASSWORD_FILE"] == "/etc/password"
+
+
 def test_children_that_die_young_wait_longer_each_time() -> None:
     assert next_pause(0.5, 1) == 1
     assert next_pause(30, 1) == 30
