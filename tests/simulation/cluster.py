@@ -21,6 +21,8 @@ from compactor.cycle import CompactionSettings, RunHere, run_cycle
 from sequencer.api import Member, Run, SequencerError, SequencerUnavailable
 from sequencer.client import RemoteSequencer
 from sequencer.node import NodeSettings, SequencerNode
+from sequencer.recovery import RecoveryRefused, recover
+from sequencer.recovery_plan import RecoveryReport
 from sequencer.rows import Changes, Identity, Row, RowStore
 from sequencer.settings import SequencerSettings
 from tailrace.clock import Clock, Entropy
@@ -66,11 +68,16 @@ class SimulatedRows:
             self._identity = await self.inner.open()
         return self._identity
 
+    def replace(self, inner: RowStore) -> None:
+        """The database is another one from now on. What is on its way to the old one is lost with it."""
+        self.inner, self._identity = inner, None
+
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         await self._clock.sleep(0.01 * self._luck.fraction())  # on its way: whoever stops now sends it later
         await self._outside(self._write(changes, committer_epoch))
 
     async def _write(self, changes: Changes, committer_epoch: int) -> None:
+        inner = self.inner
         is_slow = self.slow_writes and self._luck.fraction() < self.slow_writes
         most = SLOWEST_WRITE_S if is_slow else self.max_write_s
         await self._clock.sleep(0.001 + most * self._luck.fraction())
@@ -78,7 +85,9 @@ class SimulatedRows:
         if luck < self.failing / 2:
             raise SequencerUnavailable("the write failed before it took effect (simulated)")
         self._be_surprising()
-        await self.inner.write(changes, committer_epoch)
+        if inner is not self.inner:
+            raise SequencerUnavailable("the database is gone (simulated)")
+        await inner.write(changes, committer_epoch)
         self.watch(changes)
         self._be_surprising()
         if luck < self.failing:
@@ -210,7 +219,10 @@ class SimulatedAgent(Agent):
             clock=SimulatedClock(process.loop, process),
             entropy=entropy,
             cache_settings=cache_settings,
+            on_lost=self._be_lost,
         )
+        self.is_lost = False
+        """It asked to be ended; whoever supervises it starts it anew."""
         self.process = process
         self.host = host
         self.address = f"{host}:{KAFKA_PORT}"
@@ -227,6 +239,9 @@ class SimulatedAgent(Agent):
         await self._join()
         self._listener = cast(asyncio.Server, _Listener(lambda: self._network.stop_listening(self.address)))
         self._network.listen(self.address, self)
+
+    def _be_lost(self, reason: str) -> None:
+        self.is_lost = True
 
     def accept(self) -> KafkaConnection:
         """A connection for a client."""
@@ -421,6 +436,34 @@ class Cluster:
                 note(f"compacted {done.runs_replaced} runs into {done.objects}, refused {len(done.refused)}")
             except (SequencerError, StoreError) as error:
                 note(f"compaction: {type(error).__name__}")
+
+    # --- the loss of the database
+
+    async def recover(
+        self, make_rows: Callable[[], RowStore], note_recovery: Callable[[str], None]
+    ) -> RecoveryReport:
+        """Fill new databases from the bucket until one is complete, as an operator would; nobody else is there."""
+        while True:
+            self.rows.replace(make_rows())
+            process = self.process("recover")
+            clock = SimulatedClock(self.loop, process)
+            try:
+                await self.rows.open()
+                report = await process.run(
+                    recover(
+                        self.store_of(process),
+                        cast(RowStore, self.rows),
+                        clock,
+                        holder=process.name,
+                        settings=self._sequencer_settings,
+                    )
+                )
+            except (SequencerError, StoreError, RecoveryRefused) as error:
+                note_recovery(f"the recovery failed: {type(error).__name__}: {error}")
+                await self.clock.sleep(0.3)
+            else:
+                self.rows.replace(self.rows.inner)  # it is opened anew, under its new incarnation
+                return report
 
     # --- the end of processes
 

@@ -38,6 +38,23 @@ class RowWatch:
         self._ends: dict[tuple[UUID, int], int] = {}
         self._closed: set[UUID] = set()
 
+    async def after_recovery(self, rows: RowStore) -> RowWatch:
+        """Goes on with another database: no offset that was assigned before may be assigned again."""
+        watch = RowWatch(self._violated)
+        loaded = await rows.load()
+        for counter in loaded[CounterRow]:
+            assert isinstance(counter, CounterRow)
+            watch._counters[counter.name] = counter.value
+        for row in loaded[PartitionRow]:
+            assert isinstance(row, PartitionRow)
+            place = (row.topic_id, row.partition)
+            if row.end_offset < self._ends.get(place, 0):
+                self._violated(
+                    f"{place}: {self._ends[place]} offsets were given out, {row.end_offset} recovered"
+                )
+            watch._partitions[place], watch._ends[place] = row, row.end_offset
+        return watch
+
     def __call__(self, changes: Changes) -> None:
         for row in changes.by_kind.get(CounterRow, {}).values():
             if isinstance(row, CounterRow):

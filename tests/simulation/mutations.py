@@ -29,6 +29,7 @@ import agent.groups.coordinator as coordinator_module
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
+import sequencer.bucket as bucket_module
 import sequencer.client as client_module
 import sequencer.committer as committer_module
 import sequencer.compaction as compaction
@@ -44,6 +45,7 @@ import tailrace.keepers as keepers
 from agent.groups.group import Group
 from agent.produce.lanes import Lane, Lanes
 from agent.protocol.error_codes import ErrorCode
+from agent.server import Agent
 from sequencer import assign
 from sequencer.api import (
     BatchError,
@@ -82,7 +84,9 @@ class Mutation:
 
     def scenario(self, seed: int) -> Scenario:
         """What the seed draws, with what the bug needs."""
-        drawn = replace(draw(entropy_of(seed, "scenario")), is_only_poisoned=False)
+        drawn = draw(entropy_of(seed, "scenario"))
+        others = tuple(each for each in drawn.misfortunes if each[1] != "the database is lost")
+        drawn = replace(drawn, is_only_poisoned=False, loses_database=False, misfortunes=others)
         return replace(drawn, **self.needs)
 
     @contextmanager
@@ -512,26 +516,13 @@ def _loads_without_renewing(original: Any) -> Any:
     return load
 
 
-def _keeps_a_nodes_epoch(original: Any) -> Any:
-    """A node that takes the lease again while it has it goes on under the epoch of its last term."""
+def _forgets_reservations(original: Any) -> Any:
+    def reserved_ends(found: Any) -> Any:
+        for number, head in found.heads.items():
+            found.heads[number] = msgspec.structs.replace(head, reservation=0)
+        return original(found)
 
-    async def take(self: Any, holder: str, address: str, lease_ms: int) -> Any:
-        node = holder.rpartition("#")[0]
-        if self._holder is not None and self._holder.rpartition("#")[0] == node:
-            self._holder = holder
-            self._expires_ms = self._clock.wall_ms() + lease_ms
-            return self._epoch
-        return await original(self, holder, address, lease_ms)
-
-    return take
-
-
-def _closes_without_waiting(original: Any) -> Any:
-    async def close(self: Any) -> None:
-        self._committing = None
-        await original(self)
-
-    return close
+    return reserved_ends
 
 
 def _lets_its_tasks_end(original: Any) -> Any:
@@ -625,15 +616,23 @@ SLOW_LOADS = {
     "failing_writes": 0.05,
     "misfortunes": at("the committer crashes", "the committer stops for long"),
 }
-SLOW_WRITES = {
-    "slow_writes": 0.2,
+ROT = {"misfortunes": at(*6 * ["bytes rot in the store"]), "idempotent_producers": 2, "trouble_s": 6.0}
+LOSES = {
+    "loses_database": True,
     "is_on_sqlite": False,
     "idempotent_producers": 2,
-    "plain_producers": 2,
+    "plain_producers": 1,
+    "transactional_producers": 0,
+    "processors": 0,
+    "group_processors": 0,
+    "group_members": 0,
+    "expires": False,
+    "makes_again": False,
     "unforeseen": 0.0,
-    "misfortunes": at(*2 * ["the committer stops for long"]),
+    "batches": 10,
+    "trouble_s": 6.0,
+    "misfortunes": at("an agent stops for a while", "an agent is cut off", "the database is lost"),
 }
-ROT = {"misfortunes": at(*6 * ["bytes rot in the store"]), "idempotent_producers": 2, "trouble_s": 6.0}
 LONG_STOPS = {
     "misfortunes": at("an agent stops for long", "an agent stops for long"),
     "trouble_s": 6.0,
@@ -707,14 +706,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "plain_producers": 2,
             "misfortunes": at(*3 * ["the committer stops for long"]),
         },
-    ),
-    Mutation(
-        "two terms of a node share an epoch, and the first does not wait for its write",
-        [
-            (MemoryRowStore, "take_committer_lease", _keeps_a_nodes_epoch),
-            (committer_module.LocalSequencer, "close", _closes_without_waiting),
-        ],
-        SLOW_WRITES,
     ),
     Mutation(
         "the lease is not renewed while the state loads",
@@ -852,6 +843,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("any generation's heartbeat is fine", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
     Mutation(
         "a new coordinator begins with nothing", [(coordinator_module, "restored", _keeps_no_generations)], GROUPS
+    ),
+    # --- recovery
+    Mutation(
+        "a recovery gives out again what was not checkpointed",
+        [(bucket_module, "reserved_ends", _forgets_reservations)],
+        LOSES,
+    ),
+    Mutation(
+        "an agent goes on under another incarnation", [(Agent, "_end", does_nothing)], LOSES
     ),
     # --- compaction
     Mutation(

@@ -36,6 +36,7 @@ SEQUENCER_SETTINGS = SequencerSettings(
     deletion_grace_ms=4_000,
     sweep_interval_ms=4_500,
     commit_wait_ms=1_000,
+    checkpoint_reservation=2_000,
 )
 NODE_SETTINGS = NodeSettings(
     poll_s=0.3,
@@ -81,6 +82,8 @@ MISFORTUNES = (
     "a topic is made again",
 )
 
+NOT_WITH_A_LOSS = ("records are deleted", "a topic is made again")
+"""What a recovery may undo: it was asked for after the last checkpoint."""
 ONLY_POISON: dict[str, Any] = {
     "poisoners": 1,
     "is_only_poisoned": True,
@@ -146,6 +149,8 @@ class Scenario:
     has_low_bounds: bool = False
     """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages."""
     wall_errors_ms: int = 0
+    loses_database: bool = False
+    """The database is lost once, and recovered from the bucket."""
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
     trouble_s: float = 6.0
@@ -210,4 +215,29 @@ def draw(luck: Entropy) -> Scenario:
     )
     if not drawn.plain_producers and not drawn.idempotent_producers and not drawn.transactional_producers:
         drawn = replace(drawn, idempotent_producers=1)  # somebody has to write
-    return replace(drawn, **ONLY_POISON) if drawn.poisoners and not is_bad else drawn
+    if drawn.poisoners and not is_bad:
+        return replace(drawn, **ONLY_POISON)
+    return losing_its_database(drawn, luck) if maybe(0.05) else drawn
+
+
+def losing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
+    """The same with the database lost in the middle, and with those clients only to whom everything comes back."""
+    kept = [
+        (at, kind)
+        for at, kind in scenario.misfortunes
+        if kind not in NOT_WITH_A_LOSS and "committer" not in kind and "follower" not in kind
+    ]
+    lost = (1.0 + 0.6 * scenario.trouble_s * luck.fraction(), "the database is lost")
+    return replace(
+        scenario,
+        loses_database=True,
+        is_on_sqlite=False,
+        idempotent_producers=max(1, scenario.idempotent_producers),
+        transactional_producers=0,
+        processors=0,
+        group_processors=0,
+        group_members=0,
+        expires=False,
+        makes_again=False,
+        misfortunes=tuple(sorted([*kept, lost])),
+    )

@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import sys
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,13 +48,20 @@ from tests.simulation.scenario import (
 )
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.support.history.checker import check
-from tests.support.history.events import AnyEvent, Isolation
+from tests.support.history.events import Acked, AnyEvent, Isolation, Read, Sent
+from tests.support.history.violations import Kind
 
-END_SECONDS = 120.0
+END_SECONDS = 150.0
 PATIENCE_SECONDS = 40.0
 """How long clients may take to finish once the faults are over."""
 GRACE_SECONDS = 40.0
 """How long the collector may take to clean up once everything is closed."""
+SECONDS_TO_NOTICE = 5.0
+"""Within this time every agent knows that its database is another one, and was started anew."""
+LAST_READER = "last reader"
+MOVED = (Kind.LOST, Kind.OFFSET_MOVED, Kind.DUPLICATED, Kind.HOLE)
+"""After a recovery, what was committed since the last checkpoint stands at other offsets, above a hole. What is
+there at the end is judged instead."""
 EVENTS, EXPIRING, REMADE, OUTPUT = "events", "expiring", "remade", "output"
 
 
@@ -110,8 +117,32 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
     report = check(result.history)
     result.acknowledged, result.reads = report.records_acked, report.reads
     result.committed = report.transactions_committed
+    if result.scenario.loses_database:
+        report.violations = [each for each in report.violations if each.kind not in MOVED]
+        result.violations.extend(missing_at_the_end(result.history))
     result.violations.extend(str(violation) for violation in report.violations)
     return result
+
+
+def missing_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
+    """Acknowledged records that one who read everything at the end got not at all or, if idempotent, twice."""
+    times: dict[str, int] = {}
+    for event in history:
+        if isinstance(event, Read) and event.client.startswith(f"{LAST_READER} uncommitted"):
+            times[event.record] = times.get(event.record, 0) + 1
+    idempotent = {
+        event.record for event in history if isinstance(event, Sent) and event.guarantee == "idempotent"
+    }
+    acknowledged = dict.fromkeys(event.record for event in history if isinstance(event, Acked))
+    return [
+        f"{record} was acknowledged and is nowhere after the recovery"
+        for record in acknowledged
+        if record not in times
+    ] + [
+        f"{record} is there {count} times after the recovery"
+        for record, count in times.items()
+        if count > 1 and record in idempotent
+    ]
 
 
 def _with_its_error(logger: object, method: str, entry: EventDict) -> EventDict:
@@ -155,7 +186,7 @@ class World:
             plan=CALM,
             sequencers=scenario.sequencers,
         )
-        self.cluster.rows.watch = RowWatch(self.violated)
+        self._watch = self.cluster.rows.watch = RowWatch(self.violated)
         if scenario.has_low_bounds:
             self.cluster.max_compacted_runs = 4
         self._admin = Admin(self, "admin")
@@ -199,6 +230,7 @@ class World:
                     self.cluster.compact_for_ever(lambda: 0.3 + 1.5 * self.luck.fraction(), self.note)
                 )
             )
+        supervisor = asyncio.create_task(self._restart_lost_agents())
         self._start_clients()
         await background[0]
         await self._end_trouble()
@@ -208,7 +240,10 @@ class World:
         self.note("clients are done")
         if not self.may_refuse and self.cluster.rows.loads > 1:
             self.violated(f"poison had the state loaded {self.cluster.rows.loads} times")
+        if scenario.loses_database:
+            await self.clock.sleep(SECONDS_TO_NOTICE)
         await self._read_everything()
+        supervisor.cancel()
         await self._close_cluster()
         await self._wait_for_collector()
 
@@ -376,7 +411,7 @@ class World:
     async def _read_everything(self) -> None:
         isolations: tuple[Isolation, Isolation] = ("uncommitted", "committed")
         for isolation in isolations:
-            reader = Reader(self, "last reader", isolation)
+            reader = Reader(self, LAST_READER, isolation)
             for topic in self._logs:
                 await self._run_as(reader, reader.read_once(topic))
 
@@ -458,6 +493,8 @@ class World:
                     self.cluster.network.block(agent.process.name, address)
                     await self.clock.sleep(0.5 + 5.0 * luck.fraction())
                     self.cluster.network.unblock(agent.process.name, address)
+            case "the database is lost":
+                await self._lose_database()
             case "bytes rot in the store":
                 await self._let_rot(0.3 + 3.0 * luck.fraction())
             case "a clock jumps":
@@ -502,6 +539,28 @@ class World:
         end = await reader.offset_of(log, partition, -1)
         if end > 1:
             await self._admin.delete_records(log, partition, 1 + self.luck.below(end))
+
+    async def _lose_database(self) -> None:
+        """All sequencers go with it; an operator recovers another from the bucket and starts them anew."""
+        for process, _ in self.cluster.nodes.values():
+            self.cluster.crash(process, is_seen=True)
+        self.cluster.rows.watch = lambda changes: None
+        await self.clock.sleep(2.0 * self.luck.fraction())
+        report = await self.cluster.recover(self._open_rows, self.note)
+        self.rows = self.cluster.rows.inner
+        self.note(f"recovered: {report}")
+        self._watch = self.cluster.rows.watch = await self._watch.after_recovery(self.rows)
+        for address in self.cluster.addresses:
+            await self.cluster.start_node(address)
+
+    async def _restart_lost_agents(self) -> None:
+        """As a supervisor does."""
+        while True:
+            await self.clock.sleep(0.2)
+            for host, agent in list(self.cluster.agents.items()):
+                if agent.is_lost and not agent.process.is_dead:
+                    self.note(f"{host} is lost and started anew")
+                    await self._start_agent(host)
 
     async def _let_rot(self, seconds: float) -> None:
         """A bit of some objects is another one for a while; then they are as they were (from a second region, say)."""
