@@ -49,11 +49,16 @@ from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
+    SequencerUnavailable,
+    Topic,
 )
 from sequencer.pages import all_sizes
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 
+MAX_CREATION_SECONDS = 15.0
+"""How long the sequencer is asked anew for a topic: with a call's own 10 s, less than clients wait for an answer."""
+CREATION_PAUSE_SECONDS = 0.5
 SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
 
 DELETED_AT_ONCE = 500
@@ -78,7 +83,7 @@ async def create_topics(
         # Side by side: those that are created while metadata is exported share the next export.
         results += await asyncio.gather(
             *(
-                _create_or_say_why(services, topic, request.validate_only, asked[topic.name])
+                _create_or_say_why(services, topic, request, asked[topic.name])
                 for topic in request.topics[first : first + CREATED_AT_ONCE]
             )
         )
@@ -87,13 +92,13 @@ async def create_topics(
 
 
 async def _create_or_say_why(
-    services: Services, topic: CreatableTopic, validate_only: bool, asked: int
+    services: Services, topic: CreatableTopic, request: CreateTopicsRequest, asked: int
 ) -> CreatableTopicResult:
     result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
     try:
         if asked > 1:
             raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
-        await _create(services, topic, validate_only, result)
+        await _create(services, topic, request, result)
     except _Refused as error:
         result.error_code, result.error_message = error.code, str(error)
     except EXPECTED as error:
@@ -104,7 +109,7 @@ async def _create_or_say_why(
 
 
 async def _create(
-    services: Services, topic: CreatableTopic, validate_only: bool, result: CreatableTopicResult
+    services: Services, topic: CreatableTopic, request: CreateTopicsRequest, result: CreatableTopicResult
 ) -> None:
     if not is_legal_topic_name(topic.name):
         raise _Refused(
@@ -125,10 +130,16 @@ async def _create(
         check_topic_configs(configs)
     except InvalidConfigValue as error:
         raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-    created = await services.sequencer.create_topic(
-        CreateTopic(topic.name, partitions, configs, validate_only, replication_factor)
+    asked = CreateTopic(
+        topic.name,
+        partitions,
+        configs,
+        request.validate_only,
+        replication_factor,
+        request_id=services.entropy.uuid(),
     )
-    if not validate_only:
+    created = await _create_in_time(services, asked, request.timeout_ms)
+    if not request.validate_only:
         result.topic_id = created.topic_id
     result.num_partitions = partitions
     result.replication_factor = replication_factor
@@ -143,6 +154,19 @@ async def _create(
         )
         for name in TOPIC_CONFIGS
     ]
+
+
+async def _create_in_time(services: Services, asked: CreateTopic, timeout_ms: int) -> Topic:
+    """The topic, for which the sequencer is asked until the client's time is over: its checkpoint may take long, and
+    a client that is told to ask again would hear that the topic exists. All attempts are one request."""
+    give_up = services.clock.monotonic() + min(timeout_ms / 1000, MAX_CREATION_SECONDS)
+    while True:
+        try:
+            return await services.sequencer.create_topic(asked)
+        except SequencerUnavailable:
+            if services.clock.monotonic() + CREATION_PAUSE_SECONDS >= give_up:
+                raise
+        await services.clock.sleep(CREATION_PAUSE_SECONDS)
 
 
 def _partitions_of(services: Services, topic: CreatableTopic) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
+
+import pytest
 
 from agent.protocol import ApiKey
 from agent.protocol.error_codes import ErrorCode
@@ -22,7 +25,7 @@ from agent.protocol.messages.delete_records import (
 from agent.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from agent.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from sequencer.api import MAX_REPLICATION_FACTOR
+from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, SequencerUnavailable, Topic
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, codes, run
 
@@ -76,6 +79,31 @@ def test_configs_that_can_not_be_are_refused() -> None:
             assert row.error_code == ErrorCode.INVALID_CONFIG and row.error_message
         (row,) = await create(bench, configured("retention.ms", "1000"))
         assert {each.name: each.value for each in row.configs}["retention.ms"] == "1000"
+
+    run(scenario)
+
+
+def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        asked: list[CreateTopic] = []
+
+        async def slow(request: CreateTopic) -> Topic:
+            asked.append(request)
+            topic = await bench.sequencer.inner.create_topic(request)
+            if len(asked) < 4:
+                await bench.clock.sleep(4.0)
+                raise SequencerUnavailable("it was carried out, but no checkpoint has it yet; ask again")
+            return topic
+
+        monkeypatch.setattr(bench.sequencer, "create_topic", slow, raising=False)
+        creating = asyncio.ensure_future(create(bench, CreatableTopic("t", 2, 1)))
+        while not creating.done():
+            await bench.advance(0.5)
+        (row,) = await creating
+        assert (row.error_code, row.num_partitions) == (0, 2)
+        assert len(asked) == 4 and len({request.request_id for request in asked}) == 1
 
     run(scenario)
 
