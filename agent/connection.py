@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from agent.leadership import LeadershipTold
 from agent.memory_budget import Claim, MemoryBudget
 from tailrace.object_store.api import Buffer
 
@@ -136,6 +137,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._write_progress = (0, self.last_active)
         self.peer_host = "?"
         self.client_software = ""
+        self.leadership = LeadershipTold()
         self.principal: Any = None
 
     # --- the transport's side ------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Dispatcher:
             client_host=connection.peer_host,
             zone=zone_of_client(header.client_id, self._services.identity.zone),
             client_software=connection.client_software,
+            leadership=connection.leadership,
         )
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.identity import Identity
+from agent.leadership import LeadershipTold
 from agent.settings import AgentSettings
 from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy
@@ -48,13 +49,15 @@ class Services:
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
-    `client_software`: name and version of the client library, if it said them (KIP-511)."""
+    `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
+    connection's client was told of it."""
 
     api_version: int
     client_id: str
     client_host: str
     zone: str
     client_software: str = ""
+    leadership: LeadershipTold = field(default_factory=LeadershipTold)
 
 
 @dataclass(frozen=True, slots=True)

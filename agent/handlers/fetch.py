@@ -37,6 +37,7 @@ from sequencer.api import (
     SequencerError,
     Verdict,
 )
+from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.record_batch import MARKER_BYTES
 from tailrace.turns import Turns
@@ -83,6 +84,7 @@ async def handle(
     try:
         before = services.catalog.snapshot
         wanted = await _wanted(services, context, fetch)
+        _send_away_once(services, context, wanted)
         grant = await _fill(services, request, wanted)
         if _has_unknown(wanted) and await services.catalog.has_moved_on(before):
             if grant is not None:
@@ -125,6 +127,18 @@ async def _wanted(services: Services, context: RequestContext, fetch: FetchConte
             data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         wanted.append(_Wanted(wish, topic, data))
     return wanted
+
+
+def _send_away_once(services: Services, context: RequestContext, wanted: list[_Wanted]) -> None:
+    """Have the client ask who leads what another agent leads now, once after the ring has changed."""
+    named = {
+        TopicPartition(each.topic.topic.topic_id, each.wish.key[2]): each
+        for each in wanted
+        if each.topic is not None and not each.is_failed
+    }
+    ring, now = services.catalog.snapshot.ring, services.clock.monotonic()
+    for partition in context.leadership.moved(ring, services.identity.broker_id, context.zone, named, now):
+        named[partition].data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _has_unknown(wanted: list[_Wanted]) -> bool:

@@ -75,11 +75,17 @@ async def handle(
         error = refusal
         if error is None:
             topic, error = await _topic_of(services, topic_data, version)
+        moved: set[TopicPartition] = set()
+        if topic is not None and request.acks != 0:
+            moved = _moved(services, context, topic, topic_data)
         for partition_data in topic_data.partition_data:
             row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
             rows.append(row)
             if error is not None or topic is None:
                 _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+                continue
+            if TopicPartition(topic.topic.topic_id, partition_data.index) in moved:
+                _refuse(services, row, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
                 continue
             _admit(services, topic, partition_data, row, accepted)
     if any(each.needs_keys for each in accepted):
@@ -108,6 +114,19 @@ def _let_go_of_refused(accepted: list[_Accepted]) -> None:
     if 2 * sum(each.coordinates.length for each in accepted) < len(frame):
         for each in accepted:
             each.data = bytes(each.data)
+
+
+def _moved(
+    services: Services, context: RequestContext, topic: KnownTopic, data: TopicProduceData
+) -> set[TopicPartition]:
+    """The partitions whose producer is to ask who leads them now."""
+    return context.leadership.moved(
+        services.catalog.snapshot.ring,
+        services.identity.broker_id,
+        context.zone,
+        [TopicPartition(topic.topic.topic_id, each.index) for each in data.partition_data],
+        services.clock.monotonic(),
+    )
 
 
 def _refusal_of(services: Services, request: ProduceRequest, version: int) -> ErrorCode | None:

@@ -15,6 +15,7 @@ from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.identity import Identity
+from agent.leadership import LeadershipTold
 from agent.metadata import Catalog
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.stamps import Stamps
@@ -217,6 +218,7 @@ def connection() -> KafkaConnection:
     made = object.__new__(KafkaConnection)
     made.peer_host = "client-host"
     made.client_software = ""
+    made.leadership = LeadershipTold()
     return made
 
 
