@@ -128,7 +128,13 @@ def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
 def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str]) -> Snapshot:
     by_name, by_id = known.by_name, known.by_id
     if answer.topics is not None:
-        topics = [KnownTopic(topic, topic_settings(topic.configs, broker_configs)) for topic in answer.topics]
+        settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # most topics have the same
+        topics: list[KnownTopic] = []
+        for topic in answer.topics:
+            configs = tuple(topic.configs.items())
+            if configs not in settings:
+                settings[configs] = topic_settings(topic.configs, broker_configs)
+            topics.append(KnownTopic(topic, settings[configs]))
         by_name = {each.topic.name: each for each in topics}
         by_id = {each.topic.topic_id: each for each in topics}
     ring = known.ring if answer.ring is None else answer.ring

@@ -305,6 +305,10 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
         )
 
 
+MAX_LAGS = 2_000
+"""Entries of a page of lags, each of which is looked up in three places."""
+
+
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     """A group's positions: those asked, or all it has; as many as an answer has room for."""
     places = request.partitions
@@ -362,7 +366,7 @@ def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
 
 def lags(state: HotState, request: LagsRequest) -> Lags:
     """Committed positions beside their partitions' ends."""
-    room = PageRoom()
+    room = PageRoom(MAX_LAGS)
     found: list[Lag] = []
     last: tuple[str, UUID, int] | None = None
     began = request.after

@@ -29,7 +29,7 @@ from sequencer.state import Draft, HotState, Key
 from sequencer.topics import move_log_start
 from tailrace.turns import Turns
 
-ROWS_IN_A_TURN = 20_000
+ROWS_IN_A_TURN = 5_000
 """Rows that are looked at for their age in one turn of the loop."""
 
 

@@ -30,9 +30,12 @@ from agent.services import RequestContext, Services
 from cache.ring import NO_LEADER, replicas_of
 from sequencer.api import CreateTopic, TopicExists
 from tailrace.ids import NIL_TOPIC_ID
+from tailrace.turns import Turns
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDPOINT_BROKERS = 1
+PARTITIONS_IN_A_TURN = 1_000
+"""Partitions that are placed in one turn of the loop."""
 CREATED_AT_ONCE = 256
 """Topics that one request has under way at the sequencer."""
 FIRST_NULL_NAME_VERSION = 12
@@ -62,9 +65,10 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
                 for topic in request.topics or []
             ]
             return response
+    turns = Turns(PARTITIONS_IN_A_TURN)
     wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
     if wants_all:
-        rows = [_row(known, snapshot, context.zone) for known in snapshot.by_name.values()]
+        rows = [await _row(known, snapshot, context.zone, turns) for known in snapshot.by_name.values()]
     else:
         missing = [
             topic.name for topic in request.topics or [] if topic.name and topic.name not in snapshot.by_name
@@ -78,7 +82,9 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
                 codes = await asyncio.gather(*(_create(services, name) for name in some))
                 refused.update(zip(some, codes, strict=True))
             snapshot = await services.catalog.refresh()
-        rows = [_wanted(topic, snapshot, context.zone, refused) for topic in request.topics or []]
+        rows = [
+            await _wanted(topic, snapshot, context.zone, refused, turns) for topic in request.topics or []
+        ]
         if context.api_version < FIRST_NULL_NAME_VERSION:
             for row in rows:
                 row.name = row.name or ""
@@ -124,8 +130,12 @@ async def _create(services: Services, name: str) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _wanted(
-    topic: MetadataRequestTopic, snapshot: Snapshot, zone: str, refused: dict[str, ErrorCode]
+async def _wanted(
+    topic: MetadataRequestTopic,
+    snapshot: Snapshot,
+    zone: str,
+    refused: dict[str, ErrorCode],
+    turns: Turns,
 ) -> MetadataResponseTopic:
     known = (
         snapshot.by_id.get(topic.topic_id)
@@ -133,7 +143,7 @@ def _wanted(
         else snapshot.by_name.get(topic.name or "")
     )
     if known is not None:
-        return _row(known, snapshot, zone)
+        return await _row(known, snapshot, zone, turns)
     if topic.topic_id != NIL_TOPIC_ID:
         return MetadataResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id
@@ -146,7 +156,7 @@ def _wanted(
     return MetadataResponseTopic(error_code=error, name=name)
 
 
-def _row(known: KnownTopic, snapshot: Snapshot, zone: str) -> MetadataResponseTopic:
+async def _row(known: KnownTopic, snapshot: Snapshot, zone: str, turns: Turns) -> MetadataResponseTopic:
     topic = known.topic
     partitions = []
     for index in range(topic.partitions):
@@ -161,6 +171,7 @@ def _row(known: KnownTopic, snapshot: Snapshot, zone: str) -> MetadataResponseTo
                 isr_nodes=nodes,
             )
         )
+        await turns.did()
     return MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
