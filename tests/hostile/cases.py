@@ -25,7 +25,7 @@ from agent.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.hostile.values import Known, hostile_request
+from tests.hostile.values import Known, hostile_request, parts_of
 
 PATIENCE_SECONDS = 1.0
 """What is not answered by then is waited for no longer: the connection is closed under the request."""
@@ -40,6 +40,13 @@ SERVED = sorted(
     if version >= API_VERSIONS[key].min
 )
 """Every API and version that is served."""
+STORING = frozenset({
+    ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.INIT_PRODUCER_ID,
+    ApiKey.JOIN_GROUP, ApiKey.CREATE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.PRODUCE, ApiKey.WRITE_TXN_MARKERS,
+})  # fmt: skip
+"""What is said in these is kept: they are sent more often."""
+ORDER = SERVED + [served for served in SERVED if served[0] in STORING] * 4
+UNKNOWN_SERVER_ERROR = -1
 
 
 @dataclass(slots=True)
@@ -52,6 +59,8 @@ class Stage:
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     sent: Counter[str] = field(default_factory=Counter)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    unforeseen: list[str] = field(default_factory=list)
+    """Requests that were answered with an error that no one foresaw."""
     _next_at: float = 0.0
 
     async def turn(self) -> None:
@@ -101,13 +110,26 @@ class Connection:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             self.close()
             return None
-        return decode_response(api, version, body)[1]
+        answer = decode_response(api, version, body)[1]
+        if UNKNOWN_SERVER_ERROR in codes_in(answer):
+            self._stage.unforeseen.append(f"{api.name} {version} {request!r:.500}: {answer!r:.500}")
+        return answer
 
     def close(self) -> None:
         """Hang up, whatever is on its way."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
+
+
+def codes_in(answer: Any) -> set[int]:
+    """Every error code of an answer."""
+    return {
+        getattr(part, name)
+        for part in parts_of(answer)
+        for name in part.__struct_fields__
+        if name.endswith("error_code")
+    }
 
 
 async def extreme_values(stage: Stage, rng: random.Random) -> None:
@@ -119,7 +141,7 @@ async def extreme_values(stage: Stage, rng: random.Random) -> None:
         if count % SETTING_THE_STAGE == 0:
             await _set_the_stage(connection, known)
         if not order:
-            order = rng.sample(SERVED, len(SERVED))
+            order = rng.sample(ORDER, len(ORDER))
         api, version = order.pop()
         known.learn(await connection.ask(api, version, hostile_request(api, version, known, rng)))
         count += 1

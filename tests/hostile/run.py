@@ -74,6 +74,10 @@ def try_broker(broker: Broker, seconds: float, *, seed: int, rate: float = RATE)
         _tell(bystanders)
         said = bystanders.stdout.readline() if bystanders.stdout else ""
     verdict.last_sent = list(stage.last)
+    if stage.unforeseen:
+        verdict.faults.append(
+            f"{len(stage.unforeseen)} answers are UNKNOWN_SERVER_ERROR; the first: {stage.unforeseen[0]}"
+        )
     _judge(broker, verdict, json.loads(said or "{}"), before)
     verdict.figures["requests"] = stage.sent.total()
     return verdict
@@ -111,10 +115,11 @@ def _judge(broker: Broker, verdict: Verdict, told: dict[str, Any], before_mib: f
         faults.append(f"the broker's memory grew by {grown:.0f} MiB; {MAX_GROWTH_MIB} are allowed")
     if not broker.is_alive:
         faults.append("the broker ended")
-    log = broker.log.read_text(errors="replace")
-    if "Traceback" in log:
-        found = [line for line in log.splitlines() if "Traceback" in line]
-        faults.append(f"{len(found)} tracebacks were logged; the first: {found[0][:3000]}")
+    log = broker.log.read_text(errors="replace").splitlines()
+    for what, sign in (("tracebacks", "Traceback"), ("errors", '"level": "error"')):
+        found = [line for line in log if sign in line]
+        if found:
+            faults.append(f"{len(found)} {what} were logged; the first: {found[0][:3000]}")
 
 
 @contextmanager

@@ -30,6 +30,9 @@ READING = frozenset({
 })  # fmt: skip
 """Requests that may name what is the bystanders'."""
 
+INCOMPRESSIBLE = "".join(map(chr, random.Random(0).choices(range(33, 127), k=32_767)))
+"""PostgreSQL packs what stands in an index: a long row of one letter would fit."""
+LONG_NAMES = tuple(INCOMPRESSIBLE[:size] for size in (MAX_NAME_BYTES, MAX_NAME_BYTES + 1, 9_000, 32_767))
 TEXTS = (
     "", "a", "x" * 249, "x" * 250, "x" * MAX_NAME_BYTES, "x" * (MAX_NAME_BYTES + 1), "x" * 32_767,
     "\\" * MAX_NAME_BYTES, "\x00", "\x00" * MAX_NAME_BYTES, "é" * 16_383, "😀" * 600, ".", "..", "a/b", "%s{}\n", "²",
@@ -114,7 +117,8 @@ def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random)
 
 
 class _Maker:
-    """Fills in the fields of one request."""
+    """Fills in the fields of one request. Half of them have one extreme value: what is sound otherwise gets further.
+    `is_outsider`: who sends it is no member of any group, as its fields say all together."""
 
     def __init__(self, api: ApiKey, version: int, known: Known, rng: random.Random) -> None:
         self._api = api
@@ -122,6 +126,9 @@ class _Maker:
         self._known = known
         self._rng = rng
         self._has_large = False
+        self._sound_values = self._pick((0, 1, 2, 3, 4, 5, 7, 9)) if self._rng.random() < 0.5 else -1
+        self._extremes = self._pick((0.1, 0.4))
+        self._is_outsider = self._rng.random() < 0.5
 
     def message(self, kind: MessageType) -> Any:
         values = {
@@ -132,7 +139,9 @@ class _Maker:
         return kind(**values)
 
     def _field(self, kind: MessageType, each: Field) -> Any:
-        if self._version in each.nullable and self._rng.random() < 0.15:
+        if self._version in each.nullable and (
+            self._rng.random() < 0.15 or (each.name == "group_instance_id" and self._is_outsider)
+        ):
             return None
         if not each.is_array:
             return self._single(kind, each)
@@ -159,8 +168,10 @@ class _Maker:
         return self._number(each.name, WIDTHS[wire])
 
     def _text(self, kind: MessageType, name: str) -> str:
-        if self._rng.random() < 0.4:
-            text = self._pick(TEXTS)
+        if name == "member_id" and self._is_outsider:
+            return ""
+        if self._is_extreme():
+            text = self._pick(LONG_NAMES if self._rng.random() < 0.5 else TEXTS)
             if len(text) > 2_000 and self._has_large:
                 text = "x"
             self._has_large = self._has_large or len(text) > 2_000
@@ -195,7 +206,9 @@ class _Maker:
 
     def _number(self, name: str, bits: int) -> int:
         half = 1 << (bits - 1)
-        if self._rng.random() < 0.3:
+        if name in ("generation_id", "generation_id_or_member_epoch") and self._is_outsider:
+            return -1
+        if self._is_extreme():
             return self._pick((half - 1, -half, -1, -2, 0, 1, half // 2))
         known = self._known
         if "producer_id" in name:
@@ -203,7 +216,7 @@ class _Maker:
         if "producer_epoch" in name:
             return self._pick([each[1] for each in known.producers] or [0])
         if name in ("generation_id", "generation_id_or_member_epoch"):
-            return self._pick([*known.generations, -1])
+            return self._pick(known.generations or [0])
         if name == "session_id":
             return self._pick([each[0] for each in known.sessions] or [0])
         if name in ("key_type", "acks", "config_operation", "isolation_level", "session_epoch"):
@@ -219,6 +232,16 @@ class _Maker:
         if name in ("partition", "partitions", "partition_index", "partition_indexes", "index"):
             return self._pick((0, 0, 1, 2))
         return self._pick((0, 1, 5, 100))
+
+    def _is_extreme(self) -> bool:
+        """Whether the next value is one at a bound: by luck, or the only one after some that are sound."""
+        if self._sound_values < 0:
+            return self._rng.random() < self._extremes
+        self._sound_values -= 1
+        is_its_turn = self._sound_values < 0
+        if is_its_turn:
+            self._sound_values = 1_000
+        return is_its_turn
 
     def _topic_ids(self) -> list[UUID]:
         return [*self._known.topic_ids, *(self._known.quiet_topic_ids if self._api in READING else [])]
