@@ -46,6 +46,7 @@ from tailrace.cli.security import (
     open_security,
 )
 from tailrace.cli.sequencer_metrics import SequencerMetrics
+from tailrace.cli.service_manager import told_service_manager
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectStore
@@ -239,6 +240,7 @@ async def _run_agent(
         kind = "agent" if data is None else "serve"
         add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
         stack.enter_context(watched_loop(machine.clock, telemetry.registry))
+        tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
         await stack.enter_async_context(kept_current(machine.clock, telemetry.registry, security, http_tls))
         store = await stack.enter_async_context(
             opened_store(store_url, machine, StoreMetrics(telemetry.registry))
@@ -293,6 +295,7 @@ async def _run_agent(
             serving = Serving(os.getpid(), agent.kafka_port, http.port, node.address, store_url)
             stack.enter_context(shown_as_serving(data, serving))
         collect_rarely()
+        tell_ready()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
         await ending.wait()
     ending.check()

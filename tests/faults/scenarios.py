@@ -84,6 +84,15 @@ def pause_an_agent(trial: Trial) -> None:
     trial.observe(3)
 
 
+def freeze_an_agent(trial: Trial) -> None:
+    agent = trial.stand.agents[-1]
+    trial.stand.pause(agent)
+    trial.stand.be_watchdog(agent)
+    trial.observe(1)
+    trial.restart(agent)
+    trial.observe(3)
+
+
 def kill_the_committer(trial: Trial) -> None:
     for _ in range(2):  # one after the other: each has to take over once
         committer = trial.stand.wait_for_committer(SEQUENCER_SECONDS)
@@ -185,6 +194,11 @@ SCENARIOS: tuple[Scenario, ...] = (
         "agent-pause",
         f"SIGSTOP of an agent for {PAUSE_SECONDS:.0f} s, past its leases; SIGCONT",
         pause_an_agent,
+    ),
+    Scenario(
+        "agent-freeze",
+        "SIGSTOP of an agent; its service manager's watchdog ends it after 3 s",
+        freeze_an_agent,
         5.0,
     ),
     Scenario("sequencer-kill", "kill -9 of the committer, twice", kill_the_committer, 5.0),

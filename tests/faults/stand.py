@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pwd
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from tests.support.servers import S3Server, end_process, end_with_parent, moto_s
 ROOT = Path(__file__).parents[2]
 ZONES = ("az-a", "az-a")
 DISK_MIB = 64
+WATCHDOG_SECONDS = 3.0
 StoreKind = Literal["folder", "s3", "small-disk"]
 
 
@@ -45,6 +47,8 @@ class Stand(Cluster):
     """Where the objects are, if not on S3."""
     postgres_pid: int = 0
     mended: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    notified: dict[str, socket.socket] = field(default_factory=dict)
+    """Where each process tells its service manager that it lives."""
 
     @property
     def store_url(self) -> str:
@@ -62,12 +66,22 @@ class Stand(Cluster):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._environ(),
+                env=self._environ(part.name),
                 preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
             )
 
     def pause(self, part: Part) -> None:
         part.process.send_signal(signal.SIGSTOP)
+
+    def be_watchdog(self, part: Part) -> None:
+        """As systemd with WatchdogSec=3 in the unit: kill the process when it has said nothing for so long."""
+        channel, silent_since = self.notified[part.name], time.monotonic()
+        channel.settimeout(0.05)
+        while time.monotonic() < silent_since + WATCHDOG_SECONDS:
+            with suppress(TimeoutError):
+                while channel.recv(100):
+                    silent_since = time.monotonic()
+        self.kill(part)
 
     def resume(self, part: Part) -> None:
         part.process.send_signal(signal.SIGCONT)
@@ -125,14 +139,22 @@ class Stand(Cluster):
         """Those that were started here; the first is its starter's."""
         for process in self.mended:
             end_process(process, signal.SIGINT)
+        for channel in self.notified.values():
+            channel.close()
 
     # -- below: details
 
     def _shift_file(self, name: str) -> Path:
         return self.logs / f"{name}.clock"
 
-    def _environ(self) -> dict[str, str]:
+    def _environ(self, name: str) -> dict[str, str]:
+        notify = self.logs / f"{name}.notify"
+        if name not in self.notified:
+            self.notified[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.notified[name].bind(str(notify))
         return {
+            "NOTIFY_SOCKET": str(notify),
+            "WATCHDOG_USEC": str(round(WATCHDOG_SECONDS * 1_000_000)),
             **os.environ,
             **self.s3.environ,
             "TAILRACE_LOG_FORMAT": "json",
@@ -150,7 +172,7 @@ class Stand(Cluster):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._environ(),
+                env=self._environ(name),
                 preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
             )
         return Part(name, address, http, log, process, zone)
