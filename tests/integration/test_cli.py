@@ -90,7 +90,8 @@ def test_a_database_that_cannot_be_used_is_one_line(postgres: PostgresServer, ur
         capture_output=True, text=True, timeout=60, env=environment(),
     )  # fmt: skip
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    # Lines in JSON are the log's: on a busy machine, that the event loop was held.
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("{"))
     assert line.startswith("tailrace: ")
     assert said in line
 
@@ -164,12 +165,12 @@ def test_compact_works_on_the_folder_of_a_running_serve_and_of_a_stopped_one(
     ]
     compact += ["--min-age-ms", "0", "--json"]
 
-    beside = subprocess.run(compact, capture_output=True, text=True, timeout=180, env=environment())
+    beside = subprocess.run(compact, capture_output=True, text=True, timeout=400, env=environment())
     assert beside.returncode == 0, beside.stderr
     assert json.loads(beside.stdout)["records"] == 100
 
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=30) == 0
-    alone = subprocess.run(compact, capture_output=True, text=True, timeout=180, env=environment())
+    alone = subprocess.run(compact, capture_output=True, text=True, timeout=400, env=environment())
     assert alone.returncode == 0, alone.stderr
     assert json.loads(alone.stdout)["records"] == 0

@@ -42,7 +42,7 @@ pytestmark = [
 
 REGION = "eu-central-1"
 PASSWORDS = ("a/b@c:d?e%f\"g'h$i", "another one")
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 180.0
 
 
 @dataclass
@@ -216,7 +216,7 @@ def test_the_compactors_container_compacts(site: Site, agents: list[tuple[Machin
     done = subprocess.run(
         [str(machine.folder / "bin" / command[0]), *command[1:], "--json"],
         env={**environment, **site.s3.environ, "PATH": "/usr/bin:/bin", "HOME": str(site.folder)},
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["failures"] == []
