@@ -27,8 +27,13 @@ LONG_PAUSE_SECONDS = 5.0
 
 
 def neighbour_of(ring: Ring, broker_id: int) -> Member | None:
-    """The member after this one, in the order of broker ids and round; None for one that is alone."""
-    others = [member for member in ring.members if member.broker_id != broker_id and member.info.peer_port]
+    """The member after this one, in the order of broker ids and round, of those that don't drain; None for one that is
+    alone."""
+    others = [
+        member
+        for member in ring.members
+        if member.broker_id != broker_id and member.info.peer_port and not member.draining
+    ]
     after = [member for member in others if member.broker_id > broker_id]
     return next(iter(after or others), None)
 
@@ -123,6 +128,8 @@ class NeighbourWatch:
         return True
 
     def _say(self, member: Member) -> None:
+        if self._clock.monotonic() - self._heard_at < PATIENCE_SECONDS:
+            return  # it may be about to leave in order
         if not self._is_said:
             log.warning(
                 "an agent does not answer its neighbour; unless the sequencer hears it, its lease is over soon",

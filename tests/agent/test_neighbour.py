@@ -45,6 +45,12 @@ def test_the_neighbour_is_the_next_one_round() -> None:
     assert neighbour_of(ring_of(), 3) is None
 
 
+def test_an_agent_that_drains_is_not_watched() -> None:
+    draining = Member(2, 1, info(2), True)
+    ring = Ring(1, [*ring_of(1, 3).members, draining])
+    assert neighbour_of(ring, 1).broker_id == 3  # type: ignore[union-attr]
+
+
 def test_an_agent_without_a_peer_address_can_not_be_watched() -> None:
     alone = AgentInfo("h", 9092, "", 0, 0, "z", "0", UUID(int=9))
     ring = Ring(1, [*ring_of(1, 3).members, Member(2, 1, alone, False)])
