@@ -179,6 +179,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers = 0
         self._outside = contextvars.copy_context()
         self._is_ending = False
+        self.born: list[asyncio.Task[Any]] = []
+        """Every task, kept to the end: what waits in a dead process would go whenever Python's collector looks."""
         self.turns = 0
         self.set_task_factory(_numbered_task)
         self.set_exception_handler(self._remember)
@@ -324,7 +326,9 @@ def _numbered_task(
     context: Context | None = None,
 ) -> asyncio.Task[T]:
     assert isinstance(loop, SimulatedLoop) and isinstance(coroutine, Coroutine)
-    return NumberedTask(coroutine, loop=loop, context=context)
+    task = NumberedTask(coroutine, loop=loop, context=context)
+    loop.born.append(task)
+    return task
 
 
 class SimulatedClock:
