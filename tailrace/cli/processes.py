@@ -94,7 +94,7 @@ def serve(
                          rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_serve
 
-    _run(run_serve(settings))
+    _run(run_serve(settings), settings.store)
 
 
 def agent(
@@ -125,11 +125,11 @@ def agent(
     if settings.processes > 1:
         from tailrace.cli.supervisor import run_supervisor
 
-        _run(run_supervisor(settings, config))
+        _run(run_supervisor(settings, config), None)
         return
     from tailrace.cli.process import run_agent
 
-    _run(run_agent(settings))
+    _run(run_agent(settings), settings.store)
 
 
 def sequencer(
@@ -153,7 +153,7 @@ def sequencer(
                          log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace.cli.process import run_sequencer
 
-    _run(run_sequencer(settings))
+    _run(run_sequencer(settings), settings.store)
 
 
 def compact(
@@ -247,9 +247,11 @@ def _settings(config: Path | None, **flags: Any) -> Any:
     return settings
 
 
-def _run(process: Coroutine[Any, Any, None]) -> None:
+def _run(process: Coroutine[Any, Any, None], store: str | None) -> None:
     from tailrace.cli.loop import allow_open_files, keep_freed_memory, run
+    from tailrace.object_store.open import load_backend
 
+    load_backend(store)
     keep_freed_memory()
     allow_open_files()
     try:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -56,6 +57,12 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
     if not url or "://" in url or url.startswith("memory:"):
         raise BadStoreUrl(f"store {shown(url)!r}: allowed are {_ALLOWED}")
     return _open_folder(url, clock)
+
+
+def load_backend(url: str | None) -> None:
+    """Import what the store of this URL needs: before the event loop starts, as S3's libraries hold it for a second."""
+    if url is not None and url.startswith("s3:"):
+        import_module("tailrace.object_store.s3_obstore")
 
 
 def shown(url: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,14 @@ BACKENDS = pytest.mark.parametrize("backend", ["obstore", "aioboto3"])
 
 def close(store: ObjectStore) -> None:
     asyncio.run(store.close())
+
+
+def test_the_libraries_of_s3_are_loaded_before_the_loop_starts_and_only_for_s3() -> None:
+    code = (
+        "import sys; from tailrace.object_store.open import load_backend; load_backend(None); load_backend('/data');"
+        "assert 'botocore' not in sys.modules; load_backend('s3://bucket/x'); assert 'botocore' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_path_and_a_file_url_are_folders(tmp_path: Path) -> None:
