@@ -30,7 +30,6 @@ import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
 import sequencer.bucket as bucket_module
-import sequencer.client as client_module
 import sequencer.committer as committer_module
 import sequencer.compaction as compaction
 import sequencer.garbage as garbage
@@ -720,11 +719,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an error that nobody foresaw ends the task that it meets", [(keepers, "outlived", _lets_its_tasks_end)],
         {"unforeseen": 0.03},
-    ),
-    Mutation(
-        "an end that was carried out is told as refused",
-        [(client_module, "_REFUSED_WHEN_STALE", lambda original: frozenset())],
-        {**TRANSACTIONS, "loss": 0.08, "batches": 12, "trouble_s": 6.0, "slow_writes": 0.1},
     ),
     # --- garbage
     Mutation(
