@@ -138,6 +138,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer_host = "?"
         self.client_software = ""
         self.leadership = LeadershipTold()
+        self.deferred = 0
+        """Produce requests that wait for their answer."""
         self.principal: Any = None
 
     # --- the transport's side ------------------------------------------------------------------------
@@ -319,6 +321,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._budget.give(charge)
             else:  # its bytes stay in the active buffer, whatever becomes of the connection
                 reply.later.add_done_callback(partial(self._give_back, charge))
+                self.deferred += 1
             del frame
             await self._replies.put(reply)
             self._maybe_resume()
@@ -333,6 +336,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 break
             try:
                 parts = reply.parts if reply.later is None else await asyncio.shield(reply.later)
+                self.deferred -= reply.later is not None
             except Exception:  # noqa: BLE001 - the dispatcher told of it; an answer that is missing ends the connection
                 break
             if parts and self._transport is not None and not self._transport.is_closing():

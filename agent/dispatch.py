@@ -76,6 +76,7 @@ class Dispatcher:
             zone=zone_of_client(header.client_id, self._services.identity.zone),
             client_software=connection.client_software,
             leadership=connection.leadership,
+            is_first_waiting=connection.deferred == 0,
         )
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"

@@ -50,7 +50,8 @@ class Services:
 class RequestContext:
     """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
     `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
-    connection's client was told of it."""
+    connection's client was told of it. `is_first_waiting`: no produce request of the connection
+    waits for its answer."""
 
     api_version: int
     client_id: str
@@ -58,6 +59,7 @@ class RequestContext:
     zone: str
     client_software: str = ""
     leadership: LeadershipTold = field(default_factory=LeadershipTold)
+    is_first_waiting: bool = True
 
 
 @dataclass(frozen=True, slots=True)

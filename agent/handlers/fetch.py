@@ -78,13 +78,12 @@ async def handle(
     fetch = services.sessions.begin(request, context.client_id)
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
-    if services.identity.is_leaving:
-        return _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     grant: Grant | None = None
     try:
         before = services.catalog.snapshot
         wanted = await _wanted(services, context, fetch)
-        _send_away_once(services, context, wanted)
+        if _is_sent_away(services, context, wanted):
+            return _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         grant = await _fill(services, request, wanted)
         if _has_unknown(wanted) and await services.catalog.has_moved_on(before):
             if grant is not None:
@@ -129,16 +128,20 @@ async def _wanted(services: Services, context: RequestContext, fetch: FetchConte
     return wanted
 
 
-def _send_away_once(services: Services, context: RequestContext, wanted: list[_Wanted]) -> None:
-    """Have the client ask who leads what another agent leads now, once after the ring has changed."""
-    named = {
-        TopicPartition(each.topic.topic.topic_id, each.wish.key[2]): each
-        for each in wanted
-        if each.topic is not None and not each.is_failed
-    }
-    ring, now = services.catalog.snapshot.ring, services.clock.monotonic()
-    for partition in context.leadership.moved(ring, services.identity.broker_id, context.zone, named, now):
-        named[partition].data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+def _is_sent_away(services: Services, context: RequestContext, wanted: list[_Wanted]) -> bool:
+    """Whether the consumer is to ask who leads now."""
+    identity = services.identity
+    return identity.is_leaving or context.leadership.sends_away(
+        services.catalog.snapshot.ring,
+        identity.broker_id,
+        context.zone,
+        services.clock.monotonic(),
+        (
+            TopicPartition(each.topic.topic.topic_id, each.wish.key[2])
+            for each in wanted
+            if each.topic is not None
+        ),
+    )
 
 
 def _has_unknown(wanted: list[_Wanted]) -> bool:

@@ -65,7 +65,7 @@ async def handle(
     version = context.api_version
     response = ProduceResponse()
     accepted: list[_Accepted] = []
-    refusal = _refusal_of(services, request, version)
+    refusal = _refusal_of(services, context, request)
     for topic_data in request.topic_data:
         rows: list[PartitionProduceResponse] = []
         response.responses.append(
@@ -75,18 +75,13 @@ async def handle(
         error = refusal
         if error is None:
             topic, error = await _topic_of(services, topic_data, version)
-        moved: set[TopicPartition] = set()
-        if topic is not None and request.acks != 0:
-            moved = _moved(services, context, topic, topic_data)
         for partition_data in topic_data.partition_data:
             row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
             rows.append(row)
             if error is not None or topic is None:
                 _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
                 continue
-            if TopicPartition(topic.topic.topic_id, partition_data.index) in moved:
-                _refuse(services, row, ErrorCode.NOT_LEADER_OR_FOLLOWER, "")
-                continue
+            context.leadership.note(TopicPartition(topic.topic.topic_id, partition_data.index))
             _admit(services, topic, partition_data, row, accepted)
     if any(each.needs_keys for each in accepted):
         accepted = await _with_keys(services, accepted)
@@ -116,27 +111,29 @@ def _let_go_of_refused(accepted: list[_Accepted]) -> None:
             each.data = bytes(each.data)
 
 
-def _moved(
-    services: Services, context: RequestContext, topic: KnownTopic, data: TopicProduceData
-) -> set[TopicPartition]:
-    """The partitions whose producer is to ask who leads them now."""
-    return context.leadership.moved(
-        services.catalog.snapshot.ring,
-        services.identity.broker_id,
-        context.zone,
-        [TopicPartition(topic.topic.topic_id, each.index) for each in data.partition_data],
-        services.clock.monotonic(),
-    )
-
-
-def _refusal_of(services: Services, request: ProduceRequest, version: int) -> ErrorCode | None:
+def _refusal_of(services: Services, context: RequestContext, request: ProduceRequest) -> ErrorCode | None:
     if request.acks not in (-1, 0, 1):
         return ErrorCode.INVALID_REQUIRED_ACKS
-    if version < 3:
+    if context.api_version < 3:
         return ErrorCode.UNSUPPORTED_VERSION
-    if services.identity.is_leaving and request.acks != 0:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # who wants no answer could not be told: that is stored
+    if _is_sent_away(services, context, request):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return None
+
+
+def _is_sent_away(services: Services, context: RequestContext, request: ProduceRequest) -> bool:
+    """Whether the producer is to ask who leads now.
+
+    One that wants no answer could not be told. One in a transaction is told at once or not at all: where its answer
+    had to wait for those before it, librdkafka may be aborting by then, keeps the batch for another try that it never
+    makes, and lets `abort_transaction` run into its time-out.
+    """
+    if request.acks == 0 or (request.transactional_id is not None and not context.is_first_waiting):
+        return False
+    identity = services.identity
+    return identity.is_leaving or context.leadership.sends_away(
+        services.catalog.snapshot.ring, identity.broker_id, context.zone, services.clock.monotonic()
+    )
 
 
 async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Accepted]:

@@ -219,6 +219,7 @@ def connection() -> KafkaConnection:
     made.peer_host = "client-host"
     made.client_software = ""
     made.leadership = LeadershipTold()
+    made.deferred = 0
     return made
 
 

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from agent.handlers.produce import handle
 from agent.protocol import ApiKey
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
+from agent.services import Deferred
 from sequencer.api import CreateTopic, FindPartition, FindRequest
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.object_store.faulty import Operation
 from tailrace.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
 from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import context as context_of
 
 HOUR_MS = 3_600_000
 
@@ -321,5 +326,22 @@ def test_what_was_refused_of_a_request_is_not_kept_with_what_was_accepted(
         kept, refused = await produce(bench, (0, batch(b"y" * 1000)), (99, b"z" * 5_000))
         assert kept.base_offset == 1 and refused.error_code
         assert [type(data) for data in buffered] == [memoryview, bytes]
+
+    run(scenario)
+
+
+def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_told_at_once() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        bench.identity.is_leaving = True
+        request = request_of((0, batch(b"in a transaction")))
+        request.transactional_id = "t"
+        refused = await handle(bench.services, context_of(9), request)
+        assert isinstance(refused, ProduceResponse)
+        assert refused.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        stored = await handle(bench.services, replace(context_of(9), is_first_waiting=False), request)
+        assert isinstance(stored, Deferred)
+        answer = await bench.until(asyncio.ensure_future(stored.response))
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
     run(scenario)
