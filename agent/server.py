@@ -361,14 +361,16 @@ class Agent:
             self._on_lost(reason)
 
     async def _is_taken(self) -> bool:
-        """Whether another process lives under this agent's broker id: one that was started at the same address."""
+        """Whether another process lives at this agent's address: one that was started there."""
         try:
             ring = (await self.catalog.refresh()).ring
         except SequencerError:
             return False  # then taking the lease again will fail as well, and this is asked once more
-        mine = self.services.identity.broker_id
+        mine = self.services.identity.info
         return any(
-            member.broker_id == mine and member.info.instance != self._instance for member in ring.members
+            (member.info.host, member.info.port) == (mine.host, mine.port)
+            and member.info.instance != self._instance
+            for member in ring.members
         )
 
     async def _register_again(self) -> None:

@@ -4,7 +4,8 @@ Whether an agent is live is said by its row, never by comparing clocks elsewhere
 row.
 
 Invariants:
-- a broker id belongs to one advertised address for ever; each registration raises its epoch;
+- a broker id belongs to one life of an agent, at one advertised address, and is never given out again; each
+  registration of that life raises its epoch;
 - the ring's generation never falls, and changes with every change of the ring;
 - a named lease's epoch rises whenever it is taken anew.
 """
@@ -38,7 +39,7 @@ from sequencer.state import BROKER_ID, RING_GENERATION, Draft, HotState, replace
 from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 MAX_GONE_AGENTS = 1_000
-"""Agents without a lease whose broker ids are kept for when they come back."""
+"""Agents without a lease that are remembered, for when they come back."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
@@ -86,7 +87,11 @@ def agent_info(row: AgentRow) -> AgentInfo:
 def register_agent(
     draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings
 ) -> AgentLease:
-    """Lease a broker id: the one this address had before, or a new one. Whoever held it before is fenced."""
+    """Lease a broker id: the one that this instance had before, or a new one. Whoever had the address before is fenced.
+
+    A process that was started again is a new broker to clients (decision 19): one that they know by its id is down to
+    them, and not connected to for as long as their backoff lasts.
+    """
     if not is_name(info.host) or any(
         port not in PORTS for port in (info.port, info.peer_port, info.http_port)
     ):
@@ -94,12 +99,17 @@ def register_agent(
             f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
             " and ports of at most 65535 are needed"
         )
-    before = next((row for row in draft.all(AgentRow) if _same_address(agent_info(row), info)), None)
+    there = [row for row in draft.all(AgentRow) if _same_address(agent_info(row), info)]
+    before = next((row for row in there if agent_info(row).instance == info.instance), None)
     broker_id = draft.count_up(BROKER_ID) if before is None else before.broker_id
     epoch = 1 if before is None else before.epoch + 1
+    fenced = {row.broker_id for row in there}
     for session in draft.all(SessionRow):
-        if session.broker_id == broker_id and session.closed_ms is None:
+        if session.broker_id in fenced and session.closed_ms is None:
             draft.put(replace_row(session, closed_ms=draft.now_ms))
+    for row in there:
+        if row.expires_ms != 0:
+            draft.put(replace_row(row, expires_ms=0))
     draft.put(
         AgentRow(
             broker_id=broker_id,
@@ -143,7 +153,7 @@ def renew_agent(
 
 
 def release_agent(draft: Draft, request: AgentRef) -> Empty:
-    """Give a lease back; one that is over is fine. The broker id stays this address's."""
+    """Give a lease back; one that is over is fine. The broker id stays this agent's."""
     row = draft.get(AgentRow, request.broker_id)
     if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
         draft.put(replace_row(row, expires_ms=0))

@@ -413,12 +413,22 @@ def test_a_swap_for_a_deleted_topic_leaves_only_garbage(factory: Factory) -> Non
     run(factory, scenario)
 
 
-def test_an_address_keeps_its_broker_id_and_fences_who_had_it(factory: Factory) -> None:
+def test_a_process_keeps_its_broker_id_under_a_higher_epoch(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         again = await bench.sequencer.register_agent(info("a"))
         other = await bench.sequencer.register_agent(info("bb"))
         assert (again.broker_id, again.epoch) == (bench.agent.broker_id, bench.agent.epoch + 1)
         assert other.broker_id != again.broker_id
+
+    run(factory, scenario)
+
+
+def test_a_process_started_anew_is_another_broker_and_fences_who_had_its_address(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        anew = await bench.sequencer.register_agent(msgspec.structs.replace(info("a"), instance=UUID(int=77)))
+        assert anew.broker_id > bench.agent.broker_id
+        ring = (await bench.sequencer.metadata(MetadataRequest())).ring
+        assert ring is not None and [member.broker_id for member in ring.members] == [anew.broker_id]
         with pytest.raises(LeaseLost):
             await bench.sequencer.renew_agent(RenewAgent(bench.agent.broker_id, bench.agent.epoch))
         with pytest.raises(SessionClosed):
