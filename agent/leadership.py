@@ -3,12 +3,14 @@
 Any agent serves any partition, but a client that is never told of an agent that joined doesn't use it before its
 metadata is old (five minutes by default), and is cut off from all agents that it knows when this one dies. So after the
 ring has changed, a connection of which another agent leads a partition now has its produce and fetch requests refused
-once: all of them for WINDOW_SECONDS, as what is in flight belongs together, and not again for PAUSE_SECONDS.
+once: all of them for WINDOW_SECONDS, as what is in flight belongs together, and not again for PAUSE_SECONDS. In a small
+ring the same is done when an agent has joined: a client must know more than one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from cache.ring import replicas_of
 from sequencer.api import Ring
@@ -16,6 +18,7 @@ from tailrace.ids import TopicPartition
 
 WINDOW_SECONDS = 0.1
 PAUSE_SECONDS = 30.0
+SMALL_RING = 4
 MAX_USED = 1_000
 """Partitions that a connection remembers to have written; a change of the others is not told."""
 
@@ -26,7 +29,7 @@ class LeadershipTold:
     __slots__ = ("_known", "_refused_until", "_silent_until", "_used")
 
     def __init__(self) -> None:
-        self._known: int | None = None
+        self._known: Ring | None = None
         self._used: set[TopicPartition] = set()
         self._refused_until = 0.0
         self._silent_until = 0.0
@@ -41,17 +44,25 @@ class LeadershipTold:
     ) -> bool:
         """Whether a request is to be refused: the ring has changed, and of what the client wrote, or of `partitions`,
         another agent leads something now."""
-        if self._known is None:
-            self._known = ring.generation
+        before = self._known or ring
         if now < self._refused_until:
             return True
-        if ring.generation == self._known or now < self._silent_until:
+        if self._known is None or (ring.generation != before.generation and now >= self._silent_until):
+            self._known = ring
+        if self._known is before:
             return False
-        self._known = ring.generation
-        for used in (self._used, partitions):
-            for each in used:
-                if replicas_of(ring, zone, each.topic_id, each.partition, 1) != [broker_id]:
-                    self._used.clear()
-                    self._refused_until, self._silent_until = now + WINDOW_SECONDS, now + PAUSE_SECONDS
-                    return True
-        return False
+        if not _has_joined(before, ring) and not any(
+            replicas_of(ring, zone, each.topic_id, each.partition, 1) != [broker_id]
+            for each in chain(self._used, partitions)
+        ):
+            return False
+        self._used.clear()
+        self._refused_until, self._silent_until = now + WINDOW_SECONDS, now + PAUSE_SECONDS
+        return True
+
+
+def _has_joined(before: Ring, ring: Ring) -> bool:
+    """Whether an agent has joined a ring that is small."""
+    known = {member.broker_id for member in before.members}
+    joined = [member for member in ring.members if member.broker_id not in known and not member.draining]
+    return bool(joined) and len(ring.members) <= SMALL_RING

@@ -45,8 +45,17 @@ def test_a_client_of_this_ring_and_one_whose_partitions_stay_are_never_refused()
     told = LeadershipTold()
     assert not any(told.sends_away(ring(5, 1, 2, 3), ME, "z", now, ALL) for now in (0.0, 50.0))
     assert not told.sends_away(ring(6, 1), ME, "z", 100.0, ALL)
-    stays = next(each for each in ALL if replicas_of(ring(7, 1, 9), "z", TOPIC, each.partition, 1) == [ME])
-    assert not told.sends_away(ring(7, 1, 9), ME, "z", 200.0, [stays])
+    large = ring(7, *range(1, 20))
+    stays = next(each for each in ALL if replicas_of(large, "z", TOPIC, each.partition, 1) == [ME])
+    assert not told.sends_away(large, ME, "z", 200.0, [stays])
+
+
+def test_in_a_small_ring_a_client_is_told_of_an_agent_that_joined_whatever_it_leads() -> None:
+    told, small = LeadershipTold(), ring(2, 1, 2)
+    stays = next(each for each in ALL if replicas_of(small, "z", TOPIC, each.partition, 1) == [ME])
+    assert not told.sends_away(ring(1, 1), ME, "z", 0.0, [stays])
+    assert told.sends_away(small, ME, "z", 10.0, [stays])
+    assert not told.sends_away(ring(3, 1), ME, "z", 100.0, [stays]), "nobody joined"
 
 
 def test_what_a_connection_remembers_is_bounded() -> None:
