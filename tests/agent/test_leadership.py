@@ -10,7 +10,7 @@ from sequencer.api import AgentInfo, Member, Ring
 from tailrace.ids import TopicPartition
 
 TOPIC = UUID(int=7)
-ALL = [TopicPartition(TOPIC, index) for index in range(20)]
+ALL = [TopicPartition(TOPIC, index) for index in range(200)]
 ME = 1
 
 
