@@ -38,7 +38,7 @@ class KnownTopic:
 class Snapshot:
     """Everything at one metadata version and ring generation. Immutable; replaced as a whole.
 
-    `departed`: the last agents that this one saw leave the ring, by broker id.
+    `departed`: the last agents that have left the ring, as the sequencer says or as this one saw it, by broker id.
     """
 
     cluster_id: str
@@ -120,7 +120,8 @@ def _seen(refresh: asyncio.Task[None]) -> None:
 def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
     """The agents that have left by the time of this ring, the latest MAX_DEPARTED; one that came back has not."""
     live = {member.broker_id for member in ring.members}
-    left = [member for member in (*known.departed, *known.ring.members) if member.broker_id not in live]
+    named = (*ring.departed, *known.departed, *known.ring.members)
+    left = [member for member in named if member.broker_id not in live]
     latest = list({member.broker_id: member for member in left}.values())[-MAX_DEPARTED:]
     return tuple(sorted(latest, key=lambda member: member.broker_id))
 

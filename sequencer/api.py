@@ -353,10 +353,14 @@ class Member(Value, frozen=True):
 
 
 class Ring(Value, frozen=True):
-    """The live agents, ordered by broker id; `generation` never falls and is metadata's leader epoch."""
+    """The live agents, ordered by broker id; `generation` never falls and is metadata's leader epoch.
+
+    `departed`: the last that have left, as clients may wait for them.
+    """
 
     generation: int
     members: list[Member]
+    departed: list[Member] = []
 
 
 # --- topics ---------------------------------------------------------------------------------------------

@@ -795,11 +795,13 @@ class LocalSequencer:
 
     async def renew_agent(self, request: RenewAgent) -> AgentLease:
         return await self._change(
-            lambda draft: self._hear(leases.renew_agent(draft, request, self._identity, self._settings))
+            lambda draft: self._hear(
+                leases.renew_agent(draft, request, self._identity, self._settings), is_renewal=True
+            )
         )
 
-    def _hear(self, lease: AgentLease) -> AgentLease:
-        self._heard.note(lease, self._clock.monotonic())
+    def _hear(self, lease: AgentLease, *, is_renewal: bool = False) -> AgentLease:
+        self._heard.note(lease, self._clock.monotonic(), is_renewal=is_renewal)
         return lease
 
     async def release_agent(self, request: AgentRef) -> Empty:
@@ -940,7 +942,10 @@ class LocalSequencer:
 
     async def locate_group(self, request: LocateGroup) -> GroupOwner:
         await self._be_ready()
-        return leases.locate_group(self._state, request)
+        now = self._clock.monotonic()
+        return leases.locate_group(
+            self._state, request, lambda agent: self._heard.has_stopped(agent, now, self._settings)
+        )
 
     async def load_group(self, request: LoadGroup) -> GroupState:
         return await self._change(lambda draft: groups.load_group(draft, request))

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -38,6 +38,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.state import BROKER_ID, RING_GENERATION, Draft, HotState, replace_row
 from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
+MAX_DEPARTED = 32
 MAX_GONE_AGENTS = 1_000
 """Agents without a lease that are remembered, for when they come back."""
 
@@ -59,15 +60,23 @@ class LastHeard:
     def __init__(self, now: float) -> None:
         self._began = now
         self._heard: dict[int, tuple[int, float]] = {}
+        self._renewing: dict[int, int] = {}
 
-    def note(self, lease: AgentLease, now: float) -> None:
+    def note(self, lease: AgentLease, now: float, *, is_renewal: bool = False) -> None:
         """The agent has just registered or renewed."""
         self._heard[lease.broker_id] = lease.epoch, now
+        if is_renewal:
+            self._renewing[lease.broker_id] = lease.epoch
 
     def silent_ms(self, agent: AgentRef, now: float) -> float:
         """For how long nothing was heard of the agent under this epoch."""
         epoch, at = self._heard.get(agent.broker_id, (agent.epoch, self._began))
         return (now - (at if epoch == agent.epoch else self._began)) * 1000
+
+    def has_stopped(self, agent: AgentRef, now: float, settings: SequencerSettings) -> bool:
+        """Whether an agent that renewed its lease has missed a renewal: it may be dead, or only late."""
+        is_renewing = self._renewing.get(agent.broker_id) == agent.epoch
+        return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2
 
     def has_listened_ms(self, now: float) -> float:
         """For how long agents could renew since the state was loaded."""
@@ -203,13 +212,16 @@ def expire_sessions(draft: Draft) -> int:
 
 
 def ring_of(generation: int, agents: Iterable[AgentRow]) -> Ring:
-    """The live agents, by broker id."""
-    members = [
-        Member(row.broker_id, row.epoch, agent_info(row), row.draining)
-        for row in agents
-        if row.expires_ms > 0
-    ]
-    return Ring(generation, sorted(members, key=lambda member: member.broker_id))
+    """The live agents, by broker id, and of those that have left the last."""
+    rows = sorted(agents, key=lambda row: row.broker_id)
+    gone = [row for row in rows if row.expires_ms == 0][-MAX_DEPARTED:]
+    return Ring(
+        generation, [_member(row) for row in rows if row.expires_ms > 0], [_member(row) for row in gone]
+    )
+
+
+def _member(row: AgentRow) -> Member:
+    return Member(row.broker_id, row.epoch, agent_info(row), row.draining)
 
 
 def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
@@ -242,20 +254,30 @@ def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
     return NamedLease(request.name, request.holder, epoch, request.lease_ms)
 
 
-def locate_group(state: HotState, request: LocateGroup) -> GroupOwner:
+def locate_group(
+    state: HotState, request: LocateGroup, has_stopped: Callable[[AgentRef], bool] = lambda agent: False
+) -> GroupOwner:
     """The group's coordinator: its owner while that lives and does not drain, else the first such candidate.
 
     Changes nothing: whoever takes the group up becomes its owner (sequencer.groups). Agents whose candidates differ for
     a moment may name two; the first to take it up has it, and the other's clients are sent on to that one.
+
+    Raises:
+        SequencerUnavailable: no agent lives, or the owner has stopped renewing its lease (`has_stopped`): in a moment
+            it is heard again, or has left. A client that is sent to a dead agent is slow to ask again.
     """
     row = state.get(GroupRow, request.group_id)
     owner = None if row is None else placeable_agent(state, row.owner)
     if owner is not None:
+        if has_stopped(AgentRef(owner.broker_id, owner.epoch)):
+            raise SequencerUnavailable(
+                f"agent {owner.broker_id}, which coordinates group {request.group_id!r}, is silent; ask again"
+            )
         return _owner_of(owner)
-    for candidate in request.candidates:
-        agent = placeable_agent(state, candidate)
-        if agent is not None:
-            return _owner_of(agent)
+    found = [agent for each in request.candidates if (agent := placeable_agent(state, each)) is not None]
+    found.sort(key=lambda agent: has_stopped(AgentRef(agent.broker_id, agent.epoch)))
+    if found:
+        return _owner_of(found[0])
     living = [row for row in state.all(AgentRow) if placeable_agent(state, row.broker_id) is not None]
     if not living:
         raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")

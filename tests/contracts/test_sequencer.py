@@ -458,6 +458,33 @@ def test_the_rings_generation_rises_with_every_change_of_it(factory: Factory) ->
     run(factory, scenario)
 
 
+def test_who_asks_for_the_coordinator_of_an_agent_that_stopped_renewing_waits_until_it_is_known_who_has_it(
+    factory: Factory,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        sequencer, mine = bench.sequencer, bench.agent
+        other = await sequencer.register_agent(info("bb"))
+        state = GroupState("g", 3, "Stable", "consumer", ["m"], b"x")
+        await sequencer.save_group(SaveGroup(mine.broker_id, mine.epoch, state))
+        for lease in (mine, other):
+            await sequencer.renew_agent(RenewAgent(lease.broker_id, lease.epoch))
+        asked = LocateGroup("g", [mine.broker_id, other.broker_id])
+        assert (await sequencer.locate_group(asked)).broker_id == mine.broker_id
+        await bench.advance(mine.silence_ms // 2)
+        await sequencer.renew_agent(RenewAgent(other.broker_id, other.epoch))
+        with pytest.raises(SequencerUnavailable):
+            await sequencer.locate_group(asked)
+        fresh = await sequencer.locate_group(LocateGroup("new", [mine.broker_id, other.broker_id]))
+        assert fresh.broker_id == other.broker_id, "nobody is sent to the one that is silent"
+        await bench.advance(mine.silence_ms // 2)
+        await sequencer.suspect_agent(AgentRef(mine.broker_id, mine.epoch))
+        assert (await sequencer.locate_group(asked)).broker_id == other.broker_id
+        ring = (await sequencer.metadata(MetadataRequest())).ring
+        assert ring is not None and [member.broker_id for member in ring.departed] == [mine.broker_id]
+
+    run(factory, scenario)
+
+
 def test_a_suspected_agent_loses_its_place_once_it_is_silent_for_long(factory: Factory) -> None:
     async def scenario(bench: Bench) -> None:
         async def members() -> list[int]:
