@@ -36,12 +36,14 @@ import sequencer.garbage as garbage
 import sequencer.groups as groups
 import sequencer.leases as leases
 import sequencer.node as node_module
+import sequencer.repeats as repeats
 import sequencer.retention as retention
 import sequencer.sessions as sessions
 import sequencer.topics as topics
 import sequencer.transactions as transactions
 import tailrace.keepers as keepers
 from agent.groups.group import Group
+from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
 from agent.protocol.error_codes import ErrorCode
 from agent.server import Agent
@@ -65,6 +67,7 @@ from sequencer.memory import MemoryRowStore
 from sequencer.producers import STORE, Judgement
 from sequencer.rows import AbortedRow, GroupRow, LeaseRow, OpenRangeRow, ProducerRow, SessionRow
 from sequencer.state import HotState, replace_row
+from sequencer.term import Term
 from tailrace.record_batch import read_header
 from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
@@ -133,7 +136,9 @@ def find(mutation: Mutation, max_seeds: int = MAX_SEEDS, first: int = 0) -> Find
 
 
 def _short(violations: Sequence[str]) -> str:
-    text = violations[0].strip().splitlines()[-1]
+    """The first violation in one line: of a traceback the error, without the stacks that follow it."""
+    lines = [line for line in violations[0].strip().splitlines() if not line.startswith((" ", "File "))]
+    text = lines[-1 if lines[0].startswith("logged") else 0]
     return text if len(text) <= 150 else text[:147] + "..."
 
 
@@ -566,6 +571,37 @@ def _gives_the_lease_to_all(original: Any) -> Any:
     return take_lease
 
 
+def _gives_groups_away(original: Any) -> Any:
+    """A group is given to an agent though its owner lives."""
+
+    def load_group(draft: Any, request: Any) -> Any:
+        with mock.patch.object(groups, "placeable_agent", lambda *_: None):
+            return original(draft, request)
+
+    return load_group
+
+
+def _saves_whoever_asks(original: Any) -> Any:
+    """The state of a group is taken from an agent that is not its owner."""
+
+    def save_group(draft: Any, request: Any, settings: Any) -> Any:
+        with mock.patch.object(groups, "_owned_group", lambda draft, name, *rest: draft.get(GroupRow, name)):
+            return original(draft, request, settings)
+
+    return save_group
+
+
+def _takes_it_for_granted(original: Any) -> Any:
+    async def confirm(*args: Any) -> None:
+        return None
+
+    return confirm
+
+
+def _decides_each_time(original: Any) -> Any:
+    return lambda draft, request_id, answer, decide: decide(draft)
+
+
 def _loses_pending_commits(original: Any) -> Any:
     """An agent tells its producers that all is well when the session has ended."""
 
@@ -609,6 +645,24 @@ GROUPS = {
     "batches": 10,
     "trouble_s": 7.0,
     "misfortunes": at("an agent is cut off", "an agent stops for a while", "a client stops for a while"),
+}
+LATE_COMMITS = {
+    "agents": 2,
+    "sequencers": 3,
+    "group_members": 3,
+    "partitions": 3,
+    "idempotent_producers": 2,
+    "batches": 12,
+    "trouble_s": 8.0,
+    "misfortunes": tuple(
+        (begin + after, kind)
+        for begin in (0.8, 2.4, 4.0, 5.6)
+        for after, kind in (
+            (0.0, "an agent can't reach the committer"),
+            (0.3, "a follower stops for a while"),
+            (0.5, "a client stops for a while"),
+        )
+    ),
 }
 SLOW_LOADS = {
     "slow_loads_s": 3.0,
@@ -707,6 +761,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         },
     ),
     Mutation(
+        "a committer whose lease is over answers",
+        [(node_module.SequencerNode, "_confirm", _takes_it_for_granted), (Term, "confirm", _takes_it_for_granted)],
+        {
+            "sequencers": 3,
+            "agents": 3,
+            "readers": 2,
+            "idempotent_producers": 2,
+            "slow_loads_s": 0.0,
+            "batches": 12,
+            "trouble_s": 7.0,
+            "misfortunes": at(*5 * ["the committer stops for long"]),
+        },
+    ),
+    Mutation(
         "the lease is not renewed while the state loads",
         [(committer_module.LocalSequencer, "_load", _loads_without_renewing)],
         SLOW_LOADS,
@@ -719,6 +787,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an error that nobody foresaw ends the task that it meets", [(keepers, "outlived", _lets_its_tasks_end)],
         {"unforeseen": 0.03},
+    ),
+    Mutation(
+        "a change that is repeated is carried out again",
+        [(repeats, "decide_once", _decides_each_time)],
+        {"transactional_producers": 3, "repetition": 0.3},
+    ),
+    Mutation(
+        "memory that is given back goes to nobody",
+        [(MemoryBudget, "_hand_over", does_nothing)],
+        {"has_low_bounds": True, "idempotent_producers": 2, "window": 5},
     ),
     # --- garbage
     Mutation(
@@ -774,6 +852,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "aborted ranges are not kept", [(transactions, "_end_range", _ends_without_aborted_ranges)], TRANSACTIONS
     ),
     Mutation("an abort commits", [(transactions, "_end_range", _commits_what_is_aborted)], TRANSACTIONS),
+    Mutation(
+        "what one commit stores joins its transaction with the first partition only",
+        [(transactions, "join_partitions", does_nothing)],
+        {**TRANSACTIONS, "partitions": 3},
+    ),
     Mutation(
         "a transaction ends on its first partition only",
         [(transactions, "_finish", _ends_one_partition_only)],
@@ -837,6 +920,25 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("any generation's heartbeat is fine", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
     Mutation(
         "a new coordinator begins with nothing", [(coordinator_module, "restored", _keeps_no_generations)], GROUPS
+    ),
+    Mutation(
+        "a position that was overtaken is taken", [(groups, "_is_overtaken", always(False))], LATE_COMMITS
+    ),
+    Mutation(
+        "a group is whoever's takes it up or saves it",
+        [(groups, "load_group", _gives_groups_away), (groups, "save_group", _saves_whoever_asks)],
+        {
+            **GROUPS,
+            "agents": 3,
+            "max_delay_s": 0.05,
+            "misfortunes": at(
+                "an agent restarts",
+                "an agent is cut off",
+                "an agent restarts",
+                "an agent stops for a while",
+                "an agent restarts",
+            ),
+        },
     ),
     # --- recovery
     Mutation(

@@ -29,6 +29,8 @@ AGENT_SETTINGS = AgentSettings(
     group_min_session_timeout_ms=500,
     group_initial_rebalance_delay_ms=0,
 )
+LITTLE_MEMORY = AGENT_SETTINGS.model_copy(update={"memory_budget_bytes": 40_000})
+"""Room for five requests at a time; agents have more than this in earnest."""
 SEQUENCER_SETTINGS = SequencerSettings(
     session_lease_ms=4_000,
     agent_lease_ms=3_000,
@@ -147,7 +149,8 @@ class Scenario:
     stutter: float = 0.0
     """The chance that a process of the product's pauses before a step: between a look and what is done upon it."""
     has_low_bounds: bool = False
-    """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages."""
+    """Answers of the sequencer and rounds of compaction hold a few runs, so that everything comes in pages; and agents
+    have memory for a few requests at a time."""
     wall_errors_ms: int = 0
     loses_database: bool = False
     """The database is lost once, and recovered from the bucket."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agent.protocol import ApiKey
 from agent.protocol.error_codes import ErrorCode
@@ -30,7 +31,7 @@ from agent.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.simulation.clients import Client, Log, OutBatch, Producer, Reader, Stage
+from tests.simulation.clients import PATIENCE_S, Client, Log, OutBatch, Producer, Reader, Stage
 from tests.simulation.network import NoAnswer
 from tests.support.history.events import (
     AbortAsked,
@@ -65,6 +66,8 @@ class Progress:
     """What is left to do for all instances of a transactional id."""
 
     transactions_left: int
+    instances: int = 0
+    """How many there have been so far."""
 
 
 class TransactionalProducer(Producer):
@@ -79,12 +82,15 @@ class TransactionalProducer(Producer):
         self._is_v2 = is_second_version
         self._sequences: dict[tuple[str, int], int] = {}
         self._transactions = 0
+        self._inits = 0
 
     # --- the run
 
     async def run(self, topics: Sequence[str], progress: Progress) -> None:
         """Transactions until none is left, or until fenced."""
+        progress.instances += 1
         logs = [await self.surely_look_up(topic) for topic in topics]
+        began = self.stage.now()
         try:
             await self.init()
             while progress.transactions_left > 0:
@@ -93,6 +99,11 @@ class TransactionalProducer(Producer):
                 await self.pause(0.0, 0.4)
         except Fenced as error:
             self.stage.note(f"{self.name} is fenced: {error}")
+            has_time = self.stage.now() < began + self.timeout_ms / 1000
+            if has_time and self._inits == progress.instances == 1:
+                self.stage.violated(
+                    f"{self.name} is fenced, {error}, and nobody asked for its id but itself, once"
+                )
 
     async def _transact(self, logs: Sequence[Log]) -> None:
         transaction = self.begin()
@@ -110,6 +121,12 @@ class TransactionalProducer(Producer):
         await self.end(transaction, is_commit=is_whole and self.luck.below(4) != 0, is_whole=is_whole)
 
     # --- steps
+
+    async def ask(
+        self, host: str, api: ApiKey, version: int, request: Any, patience_s: float = PATIENCE_S
+    ) -> Any:
+        self._inits += api is ApiKey.INIT_PRODUCER_ID
+        return await super().ask(host, api, version, request, patience_s)
 
     async def init(self, *, is_bump: bool = False) -> None:
         """Take the transactional id over, or (KIP-360) a new epoch for what this instance has."""
