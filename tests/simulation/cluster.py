@@ -31,6 +31,7 @@ from tailrace.object_store.faulty import FaultPlan, FaultyStore, Operation
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
 from tests.simulation.loop import Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.simulation.network import Network
+from tests.simulation.scenario import CALM
 from tests.support.simulated_link import Weather
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ T = TypeVar("T")
 UNFORESEEN = "unforeseen (simulated)"
 SLOWEST_WRITE_S = 1.9
 """Longer than the committer's lease, shorter than half the deletion's grace."""
+MAX_RECOVERIES_IN_BAD_WEATHER = 3
 KAFKA_PORT, PEER_PORT, SEQUENCER_PORT = 9092, 9093, 9094
 
 
@@ -442,23 +444,38 @@ class Cluster:
     async def recover(
         self, make_rows: Callable[[], RowStore], note_recovery: Callable[[str], None]
     ) -> RecoveryReport:
-        """Fill new databases from the bucket until one is complete, as an operator would; nobody else is there."""
+        """Fill new databases from the bucket until one is complete, as an operator would; nobody else is there.
+
+        One failed request ends a recovery. Whoever has seen that a few times waits until store and database are well.
+        """
+        attempts = 0
         while True:
+            attempts += 1
+            if attempts > MAX_RECOVERIES_IN_BAD_WEATHER:
+                self.rows.failing = 0.0
             self.rows.replace(make_rows())
             process = self.process("recover")
             clock = SimulatedClock(self.loop, process)
             try:
                 await self.rows.open()
+                store = self.store_of(process)
+                if attempts > MAX_RECOVERIES_IN_BAD_WEATHER:
+                    store.plan = CALM
                 report = await process.run(
                     recover(
-                        self.store_of(process),
+                        store,
                         cast(RowStore, self.rows),
                         clock,
                         holder=process.name,
                         settings=self._sequencer_settings,
                     )
                 )
-            except (SequencerError, StoreError, RecoveryRefused) as error:
+            except (
+                SequencerError,
+                StoreError,
+                RecoveryRefused,
+                RuntimeError,
+            ) as error:  # some are unforeseen
                 note_recovery(f"the recovery failed: {type(error).__name__}: {error}")
                 await self.clock.sleep(0.3)
             else:
