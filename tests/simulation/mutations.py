@@ -925,7 +925,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a position that was overtaken is taken", [(groups, "_is_overtaken", always(False))], LATE_COMMITS
     ),
     Mutation(
-        "a group is whoever's takes it up or saves it",
+        "a group is anybody's who takes it up or saves it",
         [(groups, "load_group", _gives_groups_away), (groups, "save_group", _saves_whoever_asks)],
         {
             **GROUPS,
