@@ -16,6 +16,7 @@ request; nothing was written, so the state stays.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -163,6 +164,8 @@ GROUPS_PER_STEP = 500
 """Groups that one transaction of expiry looks at."""
 DECIDED_IN_A_TURN = 16
 """Requests that are decided in one turn of the loop; a commit of many runs takes several."""
+LAST_WRITE_S = 30.0
+"""How long the end of a term waits for its last write: longer than a database's own bounds let one take."""
 MAX_FORGOTTEN = 100_000
 """Objects remembered as collected: far more than go within the time in which a batch is asked again."""
 
@@ -309,18 +312,30 @@ class LocalSequencer:
     async def close(self) -> None:
         """Finish what is being written, refuse the rest, give the lease back. The store stays open.
 
-        The lease is renewed until the last write has ended, and given back only then, whatever went wrong before.
+        The lease is renewed until the last write has ended, and given back only then, whatever went wrong before. A
+        write that doesn't end in LAST_WRITE_S is left to itself, and the lease to run out: the store takes no write of
+        this term's epoch once another term has begun.
         """
         if self._is_closed:
             return
         self._is_closed = True
         self._arrived.set()
         self._feed.wake_all()
-        if self._committing is not None:
-            await asyncio.wait([self._committing])
+        if self._committing is not None and not await wait_for(self._clock, self._committing, LAST_WRITE_S):
+            await self._leave_last_write(self._committing)
+            return
         await self._finish_checkpoints()
         await self._end_keeping()
         await self._term.release()
+
+    async def _leave_last_write(self, committing: asyncio.Task[None]) -> None:
+        where = io.StringIO()
+        committing.print_stack(file=where)
+        _log.error("the last write of a term does not end; it is left to itself", where=where.getvalue())
+        self._term.end("its last write did not end")
+        committing.cancel()
+        await self._end_keeping()
+        self._refuse_what_waits()
 
     async def _end_keeping(self) -> None:
         keeping, self._keeping = self._keeping, []
@@ -502,6 +517,9 @@ class LocalSequencer:
                     _log.exception("the committer broke down: it ends", cause=cause_of(error))
                     self._term.end(f"it broke down: {cause_of(error)}")
                     self._fail_group(group, [], SequencerUnavailable("the committer ended; ask again"))
+        self._refuse_what_waits()
+
+    def _refuse_what_waits(self) -> None:
         closing = SequencerUnavailable("the sequencer is closing; ask another")
         early = [change for waiting in self._early.values() for change in waiting.values()]
         for change in [*self._queue, *early]:

@@ -207,6 +207,25 @@ def test_closing_waits_for_the_write_in_progress_whatever_became_of_the_keepers(
     run(use)
 
 
+def test_a_last_write_that_never_ends_keeps_no_next_term_from_beginning() -> None:
+    async def use(world: World) -> None:
+        world.store.hold_writes()
+        writing = asyncio.ensure_future(world.sequencer.create_topic(CreateTopic("t", 1, {})))
+        await settle()
+        closing = asyncio.ensure_future(world.sequencer.close())
+        for _ in range(80):
+            world.clock.advance(0.5)
+            await settle()
+        assert closing.done()
+        writing.cancel()
+        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        await second.start()
+        assert second.epoch > world.sequencer.epoch
+        await second.close()
+
+    run(use)
+
+
 def test_a_stalled_committer_that_nobody_replaced_goes_on_without_loading_anew() -> None:
     async def use(world: World) -> None:
         world.clock.advance(60.0)  # nothing ran meanwhile, its lease is over

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+import sqlalchemy as sa
 
 import sequencer.sql.postgres as postgres_module
 import sequencer.sql.sqlite as sqlite_module
@@ -361,6 +362,92 @@ def test_a_load_may_take_longer_than_a_statement(
         await store.write(changes(*rows), epoch)
         assert (await store.load())[CounterRow] == rows
         await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+class MuteableProxy:
+    """In front of a database: while it is mute, nothing passes and no connection ends, as behind a cut network."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._place = host, port
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def mute(self) -> None:
+        self._passing.clear()
+
+    def speak(self) -> None:
+        self._passing.set()
+
+    async def stop(self) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(*self._place)
+        self._pumps.append(asyncio.create_task(self._pump(reader, there[1])))
+        self._pumps.append(asyncio.create_task(self._pump(there[0], writer)))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                await self._passing.wait()
+                writer.write(data)
+        writer.close()
+
+
+@pytest.mark.parametrize("work", ["write", "load"])
+def test_a_database_that_falls_silent_holds_nobody_and_is_used_again(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr(postgres_module, "CONNECT_SECONDS", 1.0)
+
+    url = postgres.create_database()
+
+    async def act() -> None:
+        place = sa.engine.make_url(url)
+        assert place.host is not None and place.port is not None
+        proxy = MuteableProxy(place.host, place.port)
+        behind = place.set(host="127.0.0.1", port=await proxy.start())
+        store = store_at(behind.render_as_string(hide_password=False))
+        epoch = await become_committer(store)
+
+        async def do() -> None:
+            if work == "write":
+                await store.write(changes(CounterRow("n", 1)), epoch)
+            else:
+                await store.load()
+
+        await do()
+        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        async with other.transaction():
+            await other.execute("select from cluster for update")
+            doing = asyncio.create_task(do())
+            await until_waiting(other, 1)  # within its transaction
+            proxy.mute()
+            async with asyncio.timeout(20):
+                with pytest.raises(SequencerUnavailable):
+                    await doing
+        await other.close()
+        proxy.speak()
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(SequencerUnavailable):
+                    await do()
+                    break
+        await store.close()
+        await proxy.stop()
 
     asyncio.run(act())
     postgres.drop_database(url)
