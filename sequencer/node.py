@@ -154,7 +154,8 @@ class SequencerNode:
         if listen:
             await self.server.listen(self._settings.host, self._settings.port)
             self._address = self._address or f"{self._settings.host}:{self.server.port}"
-        await self._try_to_lead()
+        with outlived(_log, "a sequencer node's first turn failed"):
+            await self._try_to_lead()
         self._leading = asyncio.create_task(self._lead(), name="sequencer node")
 
     async def close(self) -> None:
