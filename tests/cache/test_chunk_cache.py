@@ -24,7 +24,7 @@ from tailrace.object_store.memory import MemoryStore
 from tailrace.rpc import LinkDown, RpcClient, RpcServer, TcpLink, decode_body, encode_body
 
 KEY = "c/mixed/ab/1"
-SETTINGS = CacheSettings(chunk_bytes=100, memory_bytes=100_000, peer_timeout_s=0.02)
+SETTINGS = CacheSettings(chunk_bytes=100, memory_bytes=100_000, peer_timeout_s=0.1)
 OBJECT = bytes(range(256)) * 5
 CHUNKS = chunks_of(KEY, 0, len(OBJECT), len(OBJECT), 100)
 
