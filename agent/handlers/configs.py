@@ -35,6 +35,7 @@ from agent.protocol.messages.list_config_resources import (
 from agent.services import RequestContext, Services
 from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs
+from tailrace.rpc.link import join_address
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 
 RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER = 2, 4, 8
@@ -185,7 +186,7 @@ def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
 def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
     """The agent's own settings under Kafka's names, where Kafka has one."""
     settings, identity = services.settings, services.identity
-    here = f"PLAINTEXT://{_host_and_port(identity.info.host, identity.info.port)}"
+    here = f"PLAINTEXT://{join_address(identity.info.host, identity.info.port)}"
     values = {
         "broker.id": str(identity.broker_id),
         "node.id": str(identity.broker_id),
@@ -223,10 +224,6 @@ def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
         )
         for name, value in values.items()
     ]
-
-
-def _host_and_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def list_config_resources(

@@ -84,13 +84,14 @@ def _explain(error: Exception) -> str | None:
 
 def _explain_address(error: OSError) -> str | None:
     """What asyncio and uvloop say of an address that can't be bound, as HOST:PORT and what to do."""
+    from tailrace.rpc.link import join_address
+
     found = re.search(r"\('([^']+)', (\d+)", str(error))
     if found is None or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
         return None
-    host = f"[{found[1]}]" if ":" in found[1] else found[1]
     return (
-        f"can't listen at {host}:{found[2]}: {os.strerror(error.errno).lower()}; give another address with --listen, "
-        "--http or --rpc"
+        f"can't listen at {join_address(found[1], int(found[2]))}: {os.strerror(error.errno).lower()}; "
+        "give another address with --listen, --http or --rpc"
     )
 
 

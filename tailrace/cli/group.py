@@ -27,13 +27,13 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         from agent.protocol.messages.list_groups import ListGroupsRequest
         from agent.protocol.messages.metadata import MetadataRequest
         from tailrace.cli.kafka_client import KafkaClient, check
+        from tailrace.rpc.link import join_address
 
         # Each coordinator lists its own, as in Kafka: every broker is asked.
         brokers = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers
         found: dict[str, dict[str, Any]] = {}
         for broker in brokers:
-            host = f"[{broker.host}]" if ":" in broker.host else broker.host
-            async with KafkaClient(f"{host}:{broker.port}") as each:
+            async with KafkaClient(join_address(broker.host, broker.port)) as each:
                 answer = await each.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())
             check(answer.error_code, None, f"broker {broker.node_id} does not list its groups")
             for group in answer.groups:

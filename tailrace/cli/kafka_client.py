@@ -11,7 +11,7 @@ from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersionsRequest
 from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.cli.failures import CommandFailed
-from tailrace.rpc.link import split_address
+from tailrace.rpc.link import join_address, split_address
 
 CLIENT_ID = "tailrace-cli"
 PATIENCE_SECONDS = 30.0
@@ -84,8 +84,7 @@ class KafkaClient:
         )
         found = answer.coordinators[0]
         check(found.error_code, found.error_message, f"group {group_id!r} has no coordinator")
-        host = f"[{found.host}]" if ":" in found.host else found.host
-        client = KafkaClient(f"{host}:{found.port}")
+        client = KafkaClient(join_address(found.host, found.port))
         await client.connect()
         return client
 

@@ -21,7 +21,7 @@ from tailrace.cli.failures import CommandFailed
 from tailrace.cli.security import check_rpc_is_closed, open_security
 from tailrace.cli.settings import Settings
 from tailrace.clock import Clock, SystemClock
-from tailrace.rpc.link import split_address
+from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
 
 log = structlog.get_logger("tailrace.supervisor")
@@ -91,8 +91,7 @@ def plan_children(
 def shifted(address: str, by: int) -> str:
     """The address `by` ports on; port 0 takes a free one and stays."""
     host, port = split_address(address)
-    text = f"[{host}]" if ":" in host else host
-    return f"{text}:{port + by if port else 0}"
+    return join_address(host, port + by if port else 0)
 
 
 def next_pause(before: float, lived_seconds: float) -> float:

@@ -90,6 +90,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """'host:port', or '[v6]:port': what `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class TcpLink:
     """Frames over TCP, over TLS where an identity is given: its newest certificate for each connection."""
 

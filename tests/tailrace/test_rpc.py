@@ -30,6 +30,7 @@ from tailrace.rpc import (
     TcpLink,
     decode_body,
     encode_body,
+    join_address,
     split_address,
 )
 from tailrace.rpc.client import following
@@ -499,3 +500,8 @@ def test_an_address_without_host_or_port_is_refused(address: str) -> None:
 
 def test_addresses_may_be_ipv6() -> None:
     assert split_address("[::1]:80") == ("::1", 80)
+
+
+@pytest.mark.parametrize("address", ["[::1]:80", "broker-1.example:9092"])
+def test_an_address_that_was_split_is_joined_to_what_it_was(address: str) -> None:
+    assert join_address(*split_address(address)) == address
