@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 MIB = 1024 * 1024
+PUTS_PER_SECOND_ON_S3 = 5.0
+"""13 million PUTs in 30 days: $65 where 1,000 cost $0.005 (decision 20)."""
 
 
 class AgentSettings(BaseModel):
@@ -15,11 +17,12 @@ class AgentSettings(BaseModel):
     flush_bytes: int = Field(8 * MIB, ge=64 * 1024, le=256 * MIB, description="Seal the buffer at this size.")
     linger_ms: int = Field(250, ge=1, le=60_000, description="Seal the buffer at the latest after this time.")
     quiet_ms: int = Field(10, ge=0, le=60_000, description="Seal early when no batch came for this long.")
-    max_puts_per_second: float = Field(
-        20.0,
+    max_puts_per_second: float | None = Field(
+        None,
         gt=0,
         le=10_000,
-        description="Budget of early-sealed PUTs a second, per lane; what early sealing may cost.",
+        description="Budget of early-sealed PUTs a second, per lane: what early sealing may cost. Unset: none on a "
+        "folder, where a PUT costs nothing; 5 on S3, which are $65 a month where 1,000 cost $0.005.",
     )
     max_rows_per_second: float = Field(
         2_000.0,
@@ -107,3 +110,9 @@ class AgentSettings(BaseModel):
         description="What the members of one group say of themselves and are assigned, together.",
     )
     offset_metadata_max_bytes: int = Field(4_096, ge=0, le=MIB, description="offset.metadata.max.bytes")
+
+    def on_store(self, url: str) -> AgentSettings:
+        """With what an unset budget of PUTs means on the store at this URL."""
+        if self.max_puts_per_second is not None or not url.startswith("s3:"):
+            return self
+        return self.model_copy(update={"max_puts_per_second": PUTS_PER_SECOND_ON_S3})

@@ -152,8 +152,10 @@ class Lane:
         self._inflight: set[asyncio.Task[None]] = set()
         self._unanswered = 0
         self._uploads = asyncio.Semaphore(settings.max_inflight_uploads)
+        self._uploading = 0
+        self._upload_ended: asyncio.Future[None] | None = None
         puts, rows, now = settings.max_puts_per_second, settings.max_rows_per_second, clock.monotonic()
-        self._early_puts = RateBudget(puts, max(puts / 4, 1.0), now)
+        self._early_puts = None if puts is None else RateBudget(puts, max(puts / 4, 1.0), now)
         self._rows = RateBudget(rows, max(rows, 1.0), now)
         self._sealer: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -240,9 +242,10 @@ class Lane:
     # --- when to seal ---------------------------------------------------------------------------------
 
     async def _seal_when_due(self) -> None:
-        """Seal at linger_ms; earlier when the lane is idle, or nothing came for quiet_ms, within the PUT budget.
+        """Seal at linger_ms; earlier, within the PUT budget, when no PUT is under way or nothing came for quiet_ms.
 
-        Closed-window clients (five requests in flight, then silence) would otherwise wait out the whole linger.
+        Closed-window clients (five requests in flight, then silence) would otherwise wait out the whole linger. What
+        comes during a PUT is the next object, so there are no more of them than the store takes one after the other.
         Later, up to MAX_STRETCH times the linger, when sealing would cost the sequencer more rows (one a partition)
         than the budget has: the scarcest thing there is.
         """
@@ -274,16 +277,18 @@ class Lane:
                 wait = min(wait, rows_in)
             elif self._unanswered >= self._settings.max_unanswered_commits // 2:
                 pass  # fewer, larger objects: the sequencer is slow
-            elif not self._inflight or now >= quiet_at:
-                put_in = self._early_puts.wait(1, now)
+            elif not self._uploading or now >= quiet_at:
+                put_in = 0.0 if self._early_puts is None else self._early_puts.wait(1, now)
                 if not put_in:
-                    self._early_puts.spend(1)
-                    self._seal("quiet" if self._inflight else "idle")
+                    if self._early_puts is not None:
+                        self._early_puts.spend(1)
+                    self._seal("quiet" if self._uploading else "idle")
                     continue
                 wait = min(wait, put_in)
             else:
                 wait = min(wait, quiet_at - now)
-            await self._clock.sleep(max(wait, 0.0005))
+            self._upload_ended = asyncio.get_running_loop().create_future()
+            await wait_for(self._clock, self._upload_ended, max(wait, 0.0005))
 
     @property
     def _can_seal(self) -> bool:
@@ -307,6 +312,7 @@ class Lane:
             return
         self._rows.spend(len(buffer.batches))
         self._telemetry.flushes.labels(reason).inc()
+        self._uploading += 1
         self._spawn(self._flush(session, self._take_number(session), buffer))
 
     def _take_number(self, session: Session) -> int:
@@ -337,7 +343,10 @@ class Lane:
         upload's deadline or the commit's has its producers told to retry; the number is asked about all the same."""
         started = self._clock.monotonic()
         try:
-            stored = await self._store_object(session, number, buffer)
+            try:
+                stored = await self._store_object(session, number, buffer)
+            finally:
+                self._end_upload()
             if stored is None:
                 await self._commit(session, number, None, [], deadline=None)
                 return
@@ -359,6 +368,11 @@ class Lane:
             raise
         finally:
             self._answered(session, number)
+
+    def _end_upload(self) -> None:
+        self._uploading -= 1
+        if not self._uploading and self._upload_ended is not None and not self._upload_ended.done():
+            self._upload_ended.set_result(None)
 
     async def _store_object(
         self, session: Session, number: int, buffer: ActiveBuffer

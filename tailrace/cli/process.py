@@ -276,7 +276,7 @@ async def _run_agent(
         await http.start(*split_address(settings.http), http_tls)
         agent = Agent(
             agent_options(settings, http.port, security.rpc),
-            settings.agent,
+            settings.agent.on_store(store_url),
             sequencer=sequencer,
             store=store,
             clock=machine.clock,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.settings import AgentSettings
 from sequencer.api import (
     BatchError,
     CommitAnswer,
@@ -25,12 +26,13 @@ from sequencer.api import (
 from sequencer.settings import SequencerSettings
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
-from tailrace.object_store.faulty import Operation
+from tailrace.object_store.faulty import FaultPlan, Faults, Latency, Operation
 from tailrace.record_batch import read_header
 from tests.support.agents import AgentBench, batch, run, settle
 
 LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
 """Nothing seals early: only linger and size do."""
+A_PUT_TAKES_A_SECOND = FaultPlan(put=Faults(latency=Latency(1_000, 1_000)))
 
 
 def submit(bench: AgentBench, topic: Topic, *batches: bytes, partition: int = 0) -> Submission:
@@ -46,6 +48,11 @@ def submit(bench: AgentBench, topic: Topic, *batches: bytes, partition: int = 0)
         ]
     )
     return submission
+
+
+def spend_early_puts(bench: AgentBench) -> None:
+    assert bench.lane._early_puts is not None
+    bench.lane._early_puts.spend(1)
 
 
 async def result_of(bench: AgentBench, submission: Submission) -> BatchResult:
@@ -307,7 +314,7 @@ def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
 
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts.spend(1)
+        spend_early_puts(bench)
         small = [bytearray(batch(b"1")) for _ in range(50)]
         await stored(bench, topic, small)
         assert not any(map(is_viewed, small))
@@ -360,9 +367,9 @@ def test_past_half_of_the_bound_buffers_linger() -> None:
         for _ in range(8):
             submit(bench, topic, batch(b"1"))
             await bench.advance(0.05, 0.01)
-        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0}
+        assert flushes(bench) == {"idle": 2.0}
         await bench.advance(0.4, 0.01)
-        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0, "linger": 1.0}
+        assert flushes(bench) == {"idle": 2.0, "linger": 1.0}
 
     run(scenario, max_unanswered_commits=4, linger_ms=500)
 
@@ -393,7 +400,7 @@ def test_a_partition_keeps_the_order_of_arrival_even_where_later_uploads_are_fas
 def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts.spend(1)
+        spend_early_puts(bench)
         first = submit(bench, topic, batch(b"1"))
         await bench.advance(0.2)
         second = submit(bench, topic, batch(b"2"))
@@ -409,7 +416,7 @@ def test_a_buffer_is_sealed_at_its_linger_and_no_earlier() -> None:
 def test_a_full_buffer_is_sealed_at_once() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts.spend(1)
+        spend_early_puts(bench)
         submission = submit(bench, topic, batch(b"x" * 40_000), batch(b"y" * 40_000))
         assert flushes(bench) == {"size": 1.0} and bench.lane.buffered_bytes == 0
         await settle()
@@ -421,7 +428,7 @@ def test_a_full_buffer_is_sealed_at_once() -> None:
 def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.sequencer.may_commit.clear()
+        bench.store.plan = A_PUT_TAKES_A_SECOND
         submit(bench, topic, batch(b"1"))
         await settle()
         assert flushes(bench) == {"idle": 1.0}
@@ -434,6 +441,51 @@ def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
         assert flushes(bench) == {"idle": 1.0, "quiet": 1.0}
 
     run(scenario, quiet_ms=20, linger_ms=1_000)
+
+
+def test_what_comes_during_a_put_is_sealed_when_that_is_done_whatever_its_commit_does() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.store.plan = A_PUT_TAKES_A_SECOND
+        bench.sequencer.may_commit.clear()
+        submit(bench, topic, batch(b"1"))
+        await settle()
+        for _ in range(5):
+            submit(bench, topic, batch(b"2"))
+            await bench.advance(0.1)
+        assert flushes(bench) == {"idle": 1.0}
+        await bench.advance(0.55)
+        assert flushes(bench) == {"idle": 2.0}
+        assert len(bench.sequencer.commits) == 1 and not bench.lane.buffered_bytes
+
+    run(scenario, quiet_ms=60_000, linger_ms=60_000, max_puts_per_second=None)
+
+
+def puts_in_ten_seconds(url: str) -> float:
+    """Objects made of a batch every 20 ms, on the default budget of this store."""
+    counted: list[float] = []
+
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        for _ in range(500):
+            submit(bench, topic, batch(b"1"))
+            await bench.advance(0.02, 0.01)
+        counted.append(sum(flushes(bench).values()))
+
+    settings = AgentSettings().on_store(url)
+    run(scenario, quiet_ms=settings.quiet_ms, max_puts_per_second=settings.max_puts_per_second)
+    return counted[0]
+
+
+def test_on_s3_five_puts_a_second_are_made_by_default_and_on_a_folder_as_many_as_it_takes() -> None:
+    assert 48 <= puts_in_ten_seconds("s3://bucket/prefix") <= 52
+    assert puts_in_ten_seconds("/var/lib/tailrace/objects") == 500
+
+
+def test_a_budget_of_puts_that_was_set_holds_on_every_store() -> None:
+    settings = AgentSettings(max_puts_per_second=7)
+    assert settings.on_store("s3://bucket").max_puts_per_second == 7
+    assert settings.on_store("/data").max_puts_per_second == 7
 
 
 def test_early_sealing_stays_within_its_budget_of_puts() -> None:
@@ -549,7 +601,7 @@ def test_closing_ends_in_time_whatever_the_sequencer_does() -> None:
 def test_closing_flushes_and_refuses_what_comes_after() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.lane._early_puts.spend(1)
+        spend_early_puts(bench)
         submission = submit(bench, topic, batch(b"1"))
         await bench.lane.close(1)
         assert submission.done.done() and flushes(bench) == {"drain": 1.0}
