@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from cache.ring import replicas_of
+from cache.ring import Replicas
 from sequencer.api import Ring
 from tailrace.ids import TopicPartition
 
@@ -40,10 +40,16 @@ class LeadershipTold:
             self._used.add(partition)
 
     def sends_away(
-        self, ring: Ring, broker_id: int, zone: str, now: float, partitions: Iterable[TopicPartition] = ()
+        self,
+        replicas: Replicas,
+        broker_id: int,
+        zone: str,
+        now: float,
+        partitions: Iterable[TopicPartition] = (),
     ) -> bool:
         """Whether a request is to be refused: the ring has changed, and of what the client wrote, or of `partitions`,
         another agent leads something now."""
+        ring = replicas.ring
         before = self._known or ring
         if now < self._refused_until:
             return True
@@ -52,7 +58,7 @@ class LeadershipTold:
         if self._known is before:
             return False
         if not _has_joined(before, ring) and not any(
-            replicas_of(ring, zone, each.topic_id, each.partition, 1) != [broker_id]
+            replicas.of(zone, each.topic_id, each.partition, 1) != [broker_id]
             for each in chain(self._used, partitions)
         ):
             return False

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
+from cache.ring import Replicas
 from sequencer.api import (
     BrokerConfigsRequest,
     Member,
@@ -44,14 +45,19 @@ class Snapshot:
     cluster_id: str
     incarnation: int
     version: int
-    ring: Ring
     by_name: dict[str, KnownTopic]
     by_id: dict[UUID, KnownTopic]
     broker_configs: dict[str, str]
+    replicas: Replicas
     departed: tuple[Member, ...] = ()
 
+    @property
+    def ring(self) -> Ring:
+        """Who is in the ring, and its generation."""
+        return self.replicas.ring
 
-EMPTY = Snapshot("", 0, -1, Ring(-1, []), {}, {}, {})
+
+EMPTY = Snapshot("", 0, -1, {}, {}, {}, Replicas(Ring(-1, [])))
 
 
 class Catalog:
@@ -138,14 +144,14 @@ def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str])
             topics.append(KnownTopic(topic, settings[configs]))
         by_name = {each.topic.name: each for each in topics}
         by_id = {each.topic.topic_id: each for each in topics}
-    ring = known.ring if answer.ring is None else answer.ring
+    replicas = known.replicas if answer.ring is None else Replicas(answer.ring)
     return Snapshot(
         cluster_id=answer.cluster_id,
         incarnation=answer.incarnation,
         version=answer.version,
-        ring=ring,
         by_name=by_name,
         by_id=by_id,
         broker_configs=broker_configs,
-        departed=departed_of(known, ring),
+        replicas=replicas,
+        departed=departed_of(known, replicas.ring),
     )

@@ -23,6 +23,10 @@ NO_LEADER = -1
 
 _MASK = (1 << 64) - 1
 _MEMO_ENTRIES = 8192
+MAX_RANKED = 200_000
+"""Partitions of which the replicas are remembered: about 50 MB."""
+MAX_REMEMBERED_REPLICAS = 8
+MAX_ZONES = 100
 
 
 class ZoneRing:
@@ -66,18 +70,53 @@ class ZoneRing:
         return owner is not None and owner.broker_id == self.broker_id
 
 
-def replicas_of(ring: Ring, zone: str | None, topic_id: UUID, partition: int, count: int) -> list[int]:
-    """The `count` broker ids that metadata shows a client of `zone` as replicas, the leader first: affinity only, any
-    agent can serve.
+class Replicas:
+    """The replicas that metadata shows of partitions, for one ring: each is worked out once, however often it is asked.
 
-    Live agents of the zone; of any zone where the zone is not known or has none; those that drain only where
-    there are no others. Where there are fewer agents than `count`, they repeat: the object store holds the copies, and
-    the number is what the topic's creator asked for. Empty for an empty ring.
+    Affinity only: any agent can serve any partition.
     """
-    members = _eligible(ring.members)
-    in_zone = [member for member in members if member.info.zone == zone]
-    ranked = _ranked(in_zone or members, _hash(topic_id.bytes + partition.to_bytes(4, "big", signed=True)))
-    return list(islice(cycle(ranked), count))
+
+    __slots__ = ("_eligible", "_of_zone", "_ranked", "ring")
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self._eligible = [(_mix(each.broker_id), each) for each in _eligible(ring.members)]
+        self._of_zone: dict[str | None, list[tuple[int, int]]] = {}
+        self._ranked: dict[tuple[str | None, UUID, int, int], list[int]] = {}
+
+    def of(self, zone: str | None, topic_id: UUID, partition: int, count: int) -> list[int]:
+        """The `count` broker ids that a client of `zone` is shown, the leader first. Not to be changed.
+
+        Live agents of the zone; of any zone where the zone is not known or has none; those that drain only where
+        there are no others. Where there are fewer agents than `count`, they repeat: the object store holds the copies,
+        and the number is what the topic's creator asked for. Empty for an empty ring.
+        """
+        asked = (zone, topic_id, partition, count)
+        known = self._ranked.get(asked)
+        if known is None:
+            known = self._rank(zone, _partition_key(topic_id, partition), count)
+            if count <= MAX_REMEMBERED_REPLICAS:
+                if len(self._ranked) >= MAX_RANKED:
+                    self._ranked.clear()
+                self._ranked[asked] = known
+        return known
+
+    def _rank(self, zone: str | None, key: int, count: int) -> list[int]:
+        scored = ((_mix(key ^ mixed), broker_id) for mixed, broker_id in self._members_of(zone))
+        if count == 1:
+            best = max(scored, default=None)
+            return [] if best is None else [best[1]]
+        return list(islice(cycle(broker_id for _, broker_id in sorted(scored, reverse=True)), count))
+
+    def _members_of(self, zone: str | None) -> list[tuple[int, int]]:
+        found = self._of_zone.get(zone)
+        if found is None:
+            in_zone = [each for each in self._eligible if each[1].info.zone == zone]
+            found = [(mixed, member.broker_id) for mixed, member in in_zone or self._eligible]
+            if len(self._of_zone) >= MAX_ZONES:  # a client names any zone it likes
+                self._of_zone.clear()
+            self._of_zone[zone] = found
+        return found
 
 
 def group_candidates(ring: Ring, group_id: str) -> list[int]:
@@ -87,6 +126,10 @@ def group_candidates(ring: Ring, group_id: str) -> list[int]:
 
 def _eligible(members: list[Member]) -> list[Member]:
     return [member for member in members if not member.draining] or members
+
+
+def _partition_key(topic_id: UUID, partition: int) -> int:
+    return _hash(topic_id.bytes + partition.to_bytes(4, "big", signed=True))
 
 
 def _ranked(members: Iterable[Member], key: int) -> list[int]:

@@ -420,7 +420,7 @@ class GroupCoordinator:
     # --- time-outs
 
     def _arm(self, held: _Held) -> None:
-        deadline = held.group.next_deadline()
+        deadline = held.group.next_deadline(self._clock.monotonic())
         if deadline is not None and (held.armed_at is None or deadline < held.armed_at):
             held.armed_at = deadline
             is_soonest = not self._due or deadline < self._due[0][0]
@@ -463,7 +463,7 @@ class GroupCoordinator:
                 self._forget(held)
                 return
             now = self._clock.monotonic()
-            deadline = held.group.next_deadline()
+            deadline = held.group.next_deadline(now)
             if deadline is not None and deadline <= now:
                 held.group.expire(now)
             await self._settle(held)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
 from agent.protocol.error_codes import ErrorCode
@@ -146,6 +147,8 @@ class Group:
     _delay_limit: float | None = None
     """Set during the initial delay: it is prolonged by newcomers up to this time."""
     _sync_deadline: float | None = None
+    _nothing_before: float | None = None
+    """Nothing is due earlier; None when that has to be found."""
     _answers: list[tuple[int, Answer]] = field(default_factory=list)
 
     # --- what a coordinator asks
@@ -155,12 +158,18 @@ class Group:
         answers, self._answers = self._answers, []
         return answers
 
-    def next_deadline(self) -> float | None:
-        """When `expire` has something to do next, None for never."""
-        deadlines = [member.session_deadline for member in self.members.values() if not member.is_waiting]
-        deadlines.extend(self.pending.values())
-        deadlines.extend(each for each in (self._join_deadline, self._sync_deadline) if each is not None)
-        return min(deadlines, default=None)
+    def next_deadline(self, now: float) -> float | None:
+        """Until when `expire` has nothing to do, None for ever. Exact where it is past; else it may be too early.
+
+        Members are looked through only when something but a heartbeat or a commit came, or the time that was found then
+        is over: those two only move a member's deadline on.
+        """
+        if self._nothing_before is None or self._nothing_before <= now:
+            deadlines = [each.session_deadline for each in self.members.values() if not each.is_waiting]
+            deadlines.extend(self.pending.values())
+            deadlines.extend(each for each in (self._join_deadline, self._sync_deadline) if each is not None)
+            self._nothing_before = min(deadlines, default=inf)
+        return None if self._nothing_before == inf else self._nothing_before
 
     @property
     def is_idle(self) -> bool:
@@ -188,6 +197,7 @@ class Group:
 
     def join(self, now: float, ticket: int, request: JoinRequest) -> None:
         """Take a JoinGroup request; its answer comes out of `take_answers`, maybe later."""
+        self._nothing_before = None
         if self.phase is GroupPhase.DEAD:
             self._refuse_join(ticket, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif not self._supports(request):
@@ -444,6 +454,7 @@ class Group:
 
     def sync(self, now: float, ticket: int, request: SyncRequest) -> None:
         """Take a SyncGroup request; followers are answered once the leader's came."""
+        self._nothing_before = None
         code = self._validate_generation(request.member_id, request.instance_id, request.generation)
         if code is ErrorCode.NONE and self.phase is GroupPhase.PREPARING_REBALANCE:
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -520,6 +531,7 @@ class Group:
 
     def leave(self, now: float, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """Remove members, (id, instance id) each; a static one may be named by its instance alone."""
+        self._nothing_before = None
         codes: list[ErrorCode] = []
         is_changed = False
         for member_id, instance_id in leaving:
@@ -542,13 +554,14 @@ class Group:
         """NONE if this is a member, and the one that holds its instance id."""
         if self.phase is GroupPhase.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if instance_id is not None:
+        member = self.members.get(member_id)
+        if instance_id is not None and (member is None or member.instance_id != instance_id):
             held_by = self.static_member(instance_id)
             if held_by is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if held_by.member_id != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member is not None else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _validate_generation(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         code = self.validate_member(member_id, instance_id)
@@ -560,6 +573,7 @@ class Group:
 
     def expire(self, now: float) -> None:
         """Do what is due: end sessions, close a rebalance, drop ids that never came back."""
+        self._nothing_before = None
         over = [member_id for member_id, deadline in self.pending.items() if deadline <= now]
         for member_id in over:
             del self.pending[member_id]
@@ -584,6 +598,7 @@ class Group:
 
     def close(self, code: ErrorCode) -> None:
         """Answer whoever waits with this code, and be Dead."""
+        self._nothing_before = None
         for member in self.members.values():
             if member.join_ticket is not None:
                 self._refuse_join(member.join_ticket, member.member_id, code)
@@ -595,6 +610,7 @@ class Group:
 
     def resume(self, now: float) -> None:
         """Go on after another coordinator: every session, and an assignment that is awaited, gets its full time."""
+        self._nothing_before = None
         for member in self.members.values():
             self._restart_session(now, member)
         limit = now + max((each.rebalance_seconds for each in self.members.values()), default=0.0)

@@ -12,7 +12,7 @@ from agent.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from agent.services import RequestContext, Services
-from cache.ring import NO_LEADER, replicas_of
+from cache.ring import NO_LEADER
 
 MAX_PARTITIONS = 2_000
 
@@ -44,8 +44,8 @@ async def handle(
         last = min(first + left, known.topic.partitions)
         rows = []
         for index in range(first, last):
-            nodes = replicas_of(
-                snapshot.ring, context.zone, known.topic.topic_id, index, known.topic.replication_factor
+            nodes = snapshot.replicas.of(
+                context.zone, known.topic.topic_id, index, known.topic.replication_factor
             )
             rows.append(
                 DescribeTopicPartitionsResponsePartition(

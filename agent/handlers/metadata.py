@@ -27,7 +27,7 @@ from agent.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from agent.services import RequestContext, Services
-from cache.ring import NO_LEADER, replicas_of
+from cache.ring import NO_LEADER
 from sequencer.api import CreateTopic, TopicExists
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.turns import Turns
@@ -36,7 +36,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions that are placed in one turn of the loop."""
-CREATED_AT_ONCE = 256
+CREATED_AT_ONCE = 1_000
 """Topics that one request has under way at the sequencer."""
 FIRST_NULL_NAME_VERSION = 12
 KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -160,7 +160,7 @@ async def _row(known: KnownTopic, snapshot: Snapshot, zone: str, turns: Turns) -
     topic = known.topic
     partitions = []
     for index in range(topic.partitions):
-        nodes = replicas_of(snapshot.ring, zone, topic.topic_id, index, topic.replication_factor)
+        nodes = snapshot.replicas.of(zone, topic.topic_id, index, topic.replication_factor)
         partitions.append(
             MetadataResponsePartition(
                 error_code=ErrorCode.NONE if nodes else ErrorCode.LEADER_NOT_AVAILABLE,

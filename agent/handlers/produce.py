@@ -132,7 +132,7 @@ def _is_sent_away(services: Services, context: RequestContext, request: ProduceR
         return False
     identity = services.identity
     return identity.is_leaving or context.leadership.sends_away(
-        services.catalog.snapshot.ring, identity.broker_id, context.zone, services.clock.monotonic()
+        services.catalog.snapshot.replicas, identity.broker_id, context.zone, services.clock.monotonic()
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from agent.leadership import MAX_USED, PAUSE_SECONDS, LeadershipTold
-from cache.ring import replicas_of
+from cache.ring import Replicas
 from sequencer.api import AgentInfo, Member, Ring
 from tailrace.ids import TopicPartition
 
@@ -14,9 +14,9 @@ ALL = [TopicPartition(TOPIC, index) for index in range(200)]
 ME = 1
 
 
-def ring(generation: int, *broker_ids: int) -> Ring:
+def ring(generation: int, *broker_ids: int) -> Replicas:
     info = AgentInfo("h", 1, "", 0, 0, "z", "0", UUID(int=1))
-    return Ring(generation, [Member(each, 1, info, False) for each in broker_ids])
+    return Replicas(Ring(generation, [Member(each, 1, info, False) for each in broker_ids]))
 
 
 def test_what_an_agent_that_joined_leads_is_refused_once_and_then_served() -> None:
@@ -46,13 +46,13 @@ def test_a_client_of_this_ring_and_one_whose_partitions_stay_are_never_refused()
     assert not any(told.sends_away(ring(5, 1, 2, 3), ME, "z", now, ALL) for now in (0.0, 50.0))
     assert not told.sends_away(ring(6, 1), ME, "z", 100.0, ALL)
     large = ring(7, *range(1, 20))
-    stays = next(each for each in ALL if replicas_of(large, "z", TOPIC, each.partition, 1) == [ME])
+    stays = next(each for each in ALL if large.of("z", TOPIC, each.partition, 1) == [ME])
     assert not told.sends_away(large, ME, "z", 200.0, [stays])
 
 
 def test_in_a_small_ring_a_client_is_told_of_an_agent_that_joined_whatever_it_leads() -> None:
     told, small = LeadershipTold(), ring(2, 1, 2)
-    stays = next(each for each in ALL if replicas_of(small, "z", TOPIC, each.partition, 1) == [ME])
+    stays = next(each for each in ALL if small.of("z", TOPIC, each.partition, 1) == [ME])
     assert not told.sends_away(ring(1, 1), ME, "z", 0.0, [stays])
     assert told.sends_away(small, ME, "z", 10.0, [stays])
     assert not told.sends_away(ring(3, 1), ME, "z", 100.0, [stays]), "nobody joined"

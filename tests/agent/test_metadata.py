@@ -9,6 +9,7 @@ from agent.handlers import metadata
 from agent.metadata import EMPTY, MAX_DEPARTED, departed_of
 from agent.protocol.messages.metadata import MetadataRequest
 from agent.services import RequestContext
+from cache.ring import Replicas
 from sequencer.api import AgentInfo, AgentRef, Member, Ring
 from tests.support.agents import AgentBench, run
 
@@ -23,12 +24,12 @@ def ring_of(*broker_ids: int) -> Ring:
 
 
 def test_who_has_left_is_remembered_until_it_is_back_and_not_without_bound() -> None:
-    known = replace(EMPTY, ring=ring_of(1, 2, 3))
-    known = replace(known, departed=departed_of(known, ring_of(1)), ring=ring_of(1))
+    known = replace(EMPTY, replicas=Replicas(ring_of(1, 2, 3)))
+    known = replace(known, departed=departed_of(known, ring_of(1)), replicas=Replicas(ring_of(1)))
     assert [member.broker_id for member in known.departed] == [2, 3]
-    known = replace(known, departed=departed_of(known, ring_of(1, 3)), ring=ring_of(1, 3))
+    known = replace(known, departed=departed_of(known, ring_of(1, 3)), replicas=Replicas(ring_of(1, 3)))
     assert [member.broker_id for member in known.departed] == [2]
-    many = replace(known, ring=ring_of(*range(4, 104)))
+    many = replace(known, replicas=Replicas(ring_of(*range(4, 104))))
     assert len(departed_of(many, ring_of(1))) == MAX_DEPARTED
 
 

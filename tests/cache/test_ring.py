@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cache.ring
 from cache.chunk import ChunkId
-from cache.ring import ZoneRing, group_candidates, replicas_of
+from cache.ring import Replicas, ZoneRing, group_candidates
 from sequencer.api import AgentInfo, Member, Ring
 
 TOPIC = UUID(int=77)
@@ -64,14 +66,14 @@ def test_nobody_owns_a_chunk_in_an_empty_zone() -> None:
 
 
 def leader_of(of: Ring, zone: str | None, topic_id: UUID, partition: int) -> int:
-    return replicas_of(of, zone, topic_id, partition, 1)[0]
+    return Replicas(of).of(zone, topic_id, partition, 1)[0]
 
 
 def test_replicas_are_agents_of_the_zone_and_repeat_where_there_are_too_few() -> None:
     of = ring(member(1), member(2), member(3, "b"))
 
     for partition in range(20):
-        first, second, third = replicas_of(of, "a", TOPIC, partition, 3)
+        first, second, third = Replicas(of).of("a", TOPIC, partition, 3)
         assert {first, second} == {1, 2}
         assert third == first == leader_of(of, "a", TOPIC, partition)
 
@@ -85,9 +87,26 @@ def test_a_leader_is_of_the_clients_zone_where_there_is_one() -> None:
     assert {leader_of(of, None, TOPIC, partition) for partition in range(50)} == {1, 2, 3}
 
 
+def test_leaders_are_worked_out_once_for_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+    mix = cache.ring._mix
+
+    def counted(value: int) -> int:
+        scored.append(value)
+        return mix(value)
+
+    monkeypatch.setattr(cache.ring, "_mix", counted)
+    replicas = Replicas(ring(*(member(each) for each in range(1, 101)), member(101, "b")))
+    for _ in range(10):
+        for partition in range(50):
+            replicas.of("a", TOPIC, partition, 1)
+
+    assert len(scored) == 101 + 50 * 100, "each member once, then once for each partition"
+
+
 def test_a_draining_agent_leads_only_where_it_is_the_last() -> None:
     assert leader_of(ring(member(4, draining=True)), "a", TOPIC, 0) == 4
-    assert replicas_of(ring(), "a", TOPIC, 0, 1) == []
+    assert Replicas(ring()).of("a", TOPIC, 0, 1) == []
 
 
 def test_the_order_of_members_changes_nothing() -> None:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.groups.group import Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.group import (
+    Group,
+    GroupMember,
+    GroupPhase,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
 from agent.groups.stored_group import restored, stored
 from agent.protocol.compiler import Parts, codec
 from agent.protocol.error_codes import ErrorCode
@@ -85,6 +93,45 @@ class Driver:
         self.sync("b", 2, instance=instances[1])
         self.sync("a", 2, {"a": b"0", "b": b"1"}, instance=instances[0])
         assert self.group.phase is GroupPhase.STABLE
+
+
+class LookedThrough(dict[str, GroupMember]):
+    """Members that count how often all of them are visited."""
+
+    times = 0
+
+    def values(self) -> Any:
+        self.times += 1
+        return super().values()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_heartbeat_visits_no_other_member(static: bool) -> None:
+    driver = Driver()
+    driver.stable_pair(static)
+    first = driver.group.next_deadline(driver.now)
+    members = driver.group.members = LookedThrough(driver.group.members)
+    for _ in range(4):
+        driver.now += 2.0
+        for member, instance in (("a", "ia"), ("b", "ib")):
+            assert driver.heartbeat(member, 2, instance if static else None) is ErrorCode.NONE
+            assert driver.group.next_deadline(driver.now) == first
+    assert members.times == 0
+    driver.now = first or 0.0
+    assert driver.group.next_deadline(driver.now) == 8.0 + 10.0, "found anew once that time has come"
+    assert members.times == 1
+
+
+def test_a_session_that_runs_out_is_seen_whatever_was_remembered() -> None:
+    driver = Driver()
+    driver.stable_pair()
+    for _ in range(3):
+        driver.now += 4.0
+        driver.heartbeat("a", 2)
+        deadline = driver.group.next_deadline(driver.now)
+        if deadline is not None and deadline <= driver.now:
+            driver.advance(0.0)
+    assert list(driver.group.members) == ["a"], "b was silent for 12 s"
 
 
 def test_the_first_member_leads_and_is_alone_told_of_the_members() -> None:
@@ -367,6 +414,6 @@ def test_a_generation_has_one_leader_and_one_assignment(actions: list[tuple[str,
             assert driver.group.leader in driver.group.members
         if driver.group.phase is GroupPhase.EMPTY:
             assert not driver.group.members
-        deadline = driver.group.next_deadline()
+        deadline = driver.group.next_deadline(driver.now)
         if driver.group.phase is GroupPhase.PREPARING_REBALANCE:
             assert deadline is not None, "a rebalance ends by itself"
