@@ -168,8 +168,7 @@ class SequencerNode:
         await self._step_down("this node is closing")
         if self._ending is not None:
             await asyncio.gather(self._ending, return_exceptions=True)
-        if self._forwarder is not None:
-            await self._forwarder[1].close()
+        await self._forward_by(None)
 
     @property
     def sequencer(self) -> Sequencer:
@@ -283,6 +282,7 @@ class SequencerNode:
         self._local, self._checkpointer = local, checkpointer
         self._committer = ""
         self._is_without_committer = False
+        await self._forward_by(None)
         self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
         if checkpointer is not None:
             self._housekeeping.append(asyncio.create_task(checkpointer.run(), name="checkpoints"))
@@ -432,10 +432,14 @@ class SequencerNode:
             follow_hints=False,
             link=self._link,
         )
-        old, self._forwarder = self._forwarder, (address, forwarder)
+        await self._forward_by((address, forwarder))
+        return forwarder
+
+    async def _forward_by(self, forwarder: tuple[str, RemoteSequencer] | None) -> None:
+        """What was passed on to another and is not answered fails: that one is not the committer any more."""
+        old, self._forwarder = self._forwarder, forwarder
         if old is not None:
             await old[1].close()
-        return forwarder
 
     # --- housekeeping
 

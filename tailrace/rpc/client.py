@@ -1,4 +1,7 @@
-"""The calling side: many calls at once over one connection, each with a deadline; reconnects when lost."""
+"""The calling side: many calls at once over one connection, each with a deadline; reconnects when lost.
+
+A connection whose peer is silent for 2 s while calls wait is ended (tailrace.rpc.silence): they fail with LinkDown.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ from tailrace.rpc.frames import (
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, Wire
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
+from tailrace.rpc.silence import ALIVE, LOOK_SECONDS, Silence
 
 T = TypeVar("T")
 _HEADER_ROOM = 1024
@@ -90,6 +94,7 @@ class RpcClient:
         self._in_flight = 0
         self._slots: deque[asyncio.Future[None]] = deque()
         self._deadlines = _Deadlines(clock)
+        self._listening: dict[asyncio.Task[None], None] = {}
 
     @property
     def address(self) -> str:
@@ -151,6 +156,7 @@ class RpcClient:
             if not waiting.done():
                 waiting.set_exception(LinkDown(f"{self.address}: closed by this side"))
         await self._deadlines.close()
+        await asyncio.gather(*self._listening, return_exceptions=True)
 
     # --- waiting
 
@@ -276,6 +282,12 @@ class RpcClient:
             raise HelloRefused(failure.code, f"{self.address}: {failure.message}")
         return connection.decode(frame, kind)
 
+    def _listen_to(self, connection: _Connection) -> asyncio.Task[None]:
+        task = asyncio.create_task(connection.listen(self._clock), name="rpc silence")
+        self._listening[task] = None
+        task.add_done_callback(self._listening.pop)
+        return task
+
     def _disconnected(self, connection: _Connection) -> None:
         if self._connection is connection:
             self._connection = None
@@ -295,6 +307,7 @@ class _Connection:
         self._numbers: dict[asyncio.Future[Any], int] = {}
         self._next = 0
         self._ended: LinkDown | None = None
+        self._listening: asyncio.Task[None] | None = None
 
     def ask(
         self, method: str, body: bytes, tail: Sequence[Buffer] = (), request_id: str = ""
@@ -307,12 +320,32 @@ class _Connection:
         self._next = number + 1
         self._waiting[number] = answer
         self._numbers[answer] = number
-        header = Header(self.version, number, method, 0, request_id)
+        self._send(Header(self.version, number, method, 0, request_id), body, tail)
+        if self._listening is None:
+            self._listening = self._client._listen_to(self)
+        return answer
+
+    def _send(self, header: Header, body: bytes, tail: Sequence[Buffer] = ()) -> None:
         if self.signer is None:
             self.wire.send(encode_frame(header, body, tail))
         else:
             self.wire.send(self.signer.sign(encode_frame(header, body, tail, mac_bytes=MAC_BYTES)))
-        return answer
+
+    async def listen(self, clock: Clock) -> None:
+        """End this connection when its peer falls silent while calls wait."""
+        silence = Silence(self.wire.heard)
+        while self._waiting and self._ended is None:
+            began = clock.monotonic()
+            await clock.sleep(LOOK_SECONDS)
+            slept = clock.monotonic() - began
+            match silence.look(self.wire.heard, slept, self.wire.room() is not None):
+                case "ask" if self.limit > MAX_HELLO_BYTES:  # the hello comes first
+                    self._send(Header(self.version, self._next, ALIVE, 0), b"")
+                    self._next += 1
+                case "dead":
+                    self.abort()
+                    self.end(LinkDown(f"{self._client.address}: the peer is silent"))
+        self._listening = None
 
     def forget(self, answer: asyncio.Future[Any]) -> None:
         number = self._numbers.pop(answer, None)
@@ -334,6 +367,8 @@ class _Connection:
         if self._ended is not None:
             return
         self._ended = error
+        if self._listening is not None and self._listening is not asyncio.current_task():
+            self._listening.cancel()
         waiting, self._waiting = self._waiting, {}
         self._numbers.clear()
         for answer in waiting.values():

@@ -33,6 +33,11 @@ class Wire(Protocol):
         """Whether TLS carries it."""
         ...
 
+    @property
+    def heard(self) -> int:
+        """A number that grows whenever bytes arrive, also those of a frame that is not whole yet."""
+        ...
+
     def send(self, frame: Sequence[Buffer]) -> None:
         """Queue one frame (a gather list that starts with its length); dropped when the connection is
         gone."""
@@ -148,6 +153,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._staged = 0
         self._own: memoryview | None = None
         self._own_filled = 0
+        self._heard = 0
         self._reason = "closed by the peer"
 
     # --- Wire
@@ -155,6 +161,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
     @property
     def is_encrypted(self) -> bool:
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    @property
+    def heard(self) -> int:
+        return self._heard
 
     def send(self, frame: Sequence[Buffer]) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -214,6 +224,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return self._staging[self._staged :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._heard += nbytes
         if self._own is not None:
             self._own_filled += nbytes
             if self._own_filled == len(self._own):

@@ -30,6 +30,7 @@ from tailrace.rpc.frames import (
 from tailrace.rpc.hello import KnownCluster
 from tailrace.rpc.link import FrameProtocol, Receiver, Wire
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
+from tailrace.rpc.silence import ALIVE
 
 Handler = Callable[[str, memoryview], Awaitable[tuple[bytes, Sequence[Buffer]]]]
 """Answers (method, body) with (body, tail). Raises CallFailed for what the caller should know by a code."""
@@ -249,7 +250,9 @@ class _Served:
             taken = decode_frame(frame if self._verifier is None else self._verifier.verify(frame))
             if taken.header.flags:
                 raise ProtocolViolation("an answer came to the answering side")
-            if self.is_greeted and taken.header.method not in (hello_messages.HELLO, hello_messages.PROOF):
+            if self.is_greeted and taken.header.method == ALIVE:
+                self.reply(taken.header, RESPONSE, b"")
+            elif self.is_greeted and taken.header.method not in (hello_messages.HELLO, hello_messages.PROOF):
                 self._server._serve(self, taken)
             else:
                 self._greet(taken)

@@ -308,6 +308,7 @@ class PipeEnd(Wire):
     """One end."""
 
     is_encrypted = False
+    heard = 0
     other: PipeEnd
     receiver: Receiver
 
@@ -323,6 +324,7 @@ class PipeEnd(Wire):
 
     def _deliver(self, data: bytes) -> None:
         if not self._is_over:
+            self.heard += len(data)
             self.receiver.received(memoryview(data))
 
     def room(self) -> asyncio.Future[None] | None:

@@ -29,7 +29,7 @@ from sequencer.rows import Identity, Row
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.api import Buffer
 from tailrace.object_store.memory import MemoryStore
-from tests.support.simulated_link import SimulatedLink
+from tests.support.simulated_link import SimulatedLink, Weather
 
 
 class Cut:
@@ -78,14 +78,21 @@ class World:
             )
             for name, cut in self.cuts.items()
         }
-        self.links: list[SimulatedLink] = []
+        self.weather = {name: Weather() for name in self.nodes}
 
     def link(self, address: str) -> SimulatedLink:
-        made = SimulatedLink(
-            self.nodes[address].server, clock=self.clock, entropy=self.entropy, address=address
+        return SimulatedLink(
+            self.nodes[address].server,
+            clock=self.clock,
+            entropy=self.entropy,
+            address=address,
+            weather=self.weather[address],
         )
-        self.links.append(made)
-        return made
+
+    def freeze(self, name: str) -> None:
+        """This node answers nothing, and its connections stay: as a process that is stopped."""
+        self.cuts[name].is_away = True
+        self.weather[name].loss = 1.0
 
     def remote(self, *addresses: str) -> RemoteSequencer:
         return RemoteSequencer(
@@ -153,6 +160,30 @@ def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_a
         with pytest.raises(SequencerUnavailable):
             await waiting
         assert await world.during(remote.commit(request)) == answer
+        await remote.close()
+
+    run(use)
+
+
+@pytest.mark.parametrize("known", [("a:1", "b:1"), ("b:1", "a:1"), ("b:1",)])
+@pytest.mark.parametrize("frozen_s", [0.0, 2.0])
+def test_when_the_committer_freezes_whoever_asks_it_is_served_by_the_next_within_three_seconds(
+    known: tuple[str, ...], frozen_s: float
+) -> None:
+    async def use(world: World) -> None:
+        remote = world.remote(*known)
+        await world.during(remote.create_topic(CreateTopic("t", 1, {})))
+        world.freeze("a:1")
+        await world.pass_time(frozen_s)
+        asking = [
+            asyncio.ensure_future(remote.create_topic(CreateTopic("u", 1, {}))),
+            asyncio.ensure_future(world.nodes["b:1"].sequencer.metadata(MetadataRequest())),
+        ]
+        await world.pass_time(3.0)
+        assert world.nodes["b:1"].is_committer
+        assert [task.done() for task in asking] == [True, True]
+        assert (await asking[0]).name == "u"
+        await asyncio.gather(asking[1], return_exceptions=True)  # passed on by a node, which asks once
         await remote.close()
 
     run(use)

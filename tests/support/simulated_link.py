@@ -103,6 +103,7 @@ class _End:
         self.other: _End
         self.receiver: Receiver
         self.is_over = False
+        self.heard = 0
         self._link = link
         self._travelling = 0
         self._is_closing = False
@@ -135,6 +136,7 @@ class _End:
         self._travelling -= 1
         other = self.other
         if not other.is_over:
+            other.heard += len(whole)
             if len(whole) > other.receiver.frame_limit():
                 other.abort()
             else:

@@ -296,6 +296,107 @@ def test_while_a_peer_is_away_calls_fail_at_once_and_attempts_get_rarer() -> Non
     asyncio.run(run())
 
 
+class SilentPeer:
+    """A server on a manual clock behind a link that may fall silent, and a client of it with one call that waits."""
+
+    def __init__(self) -> None:
+        self.clock, entropy, self.desk = ManualClock(), SeededEntropy(1), Desk()
+        self._server = RpcServer(self.desk.handle, clock=self.clock, entropy=entropy)
+        self.link = SimulatedLink(self._server, clock=self.clock, entropy=entropy)
+        self.client = RpcClient(self.link, clock=self.clock, entropy=entropy)
+
+    async def __aenter__(self) -> SilentPeer:
+        self.call = asyncio.create_task(self.client.call("wait", Number(1), Number, 60))
+        while not self.desk.asked:
+            await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.desk.gate.set()
+        await self.client.close()
+        await self._server.close(grace_s=0)
+        await asyncio.gather(self.call, return_exceptions=True)
+
+    async def pass_time(self, seconds: float, step: float = 0.1) -> None:
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+
+def test_a_peer_that_falls_silent_is_left_within_two_and_a_half_seconds() -> None:
+    async def run() -> None:
+        async with SilentPeer() as peer:
+            peer.link.weather.loss = 1.0  # a process that is stopped: its connections stay
+            await peer.pass_time(1.9)
+            assert not peer.call.done()
+            await peer.pass_time(0.6)
+            assert peer.call.done()
+            with pytest.raises(LinkDown, match="the peer is silent"):
+                await peer.call
+            assert not peer.client.is_connected
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_takes_long_but_lives_keeps_its_connection() -> None:
+    async def run() -> None:
+        async with SilentPeer() as peer:
+            await peer.pass_time(50)
+            peer.desk.gate.set()
+            assert (await peer.call)[0].value == 2
+            assert peer.desk.asked == [1]  # no handler sees the questions
+
+    asyncio.run(run())
+
+
+def test_a_caller_that_was_stopped_itself_does_not_take_its_peer_for_dead() -> None:
+    async def run() -> None:
+        async with SilentPeer() as peer:
+            for _ in range(4):
+                await peer.pass_time(12, step=12)
+            peer.desk.gate.set()
+            assert (await peer.call)[0].value == 2
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_answers_in_small_pieces_is_not_silent() -> None:
+    async def run() -> None:
+        async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+
+        server = await asyncio.start_server(dribble, "127.0.0.1", 0)
+        heard = asyncio.Event()
+
+        class Whole:
+            def frame_limit(self) -> int:
+                return 1 << 20
+
+            def received(self, frame: memoryview) -> None:
+                heard.set()
+
+            def lost(self, reason: str) -> None:
+                pass
+
+        wire = await TcpLink(f"127.0.0.1:{server.sockets[0].getsockname()[1]}").connect(Whole())
+        frame = encode_frame(Header(1, 1, "", 0), b"x" * 10)
+        whole = b"".join(frame)
+        for part in (whole[:9], whole[9:12]):
+            before = wire.heard
+            wire.send([part])
+            while wire.heard == before:
+                await asyncio.sleep(0.001)
+            assert not heard.is_set()
+        wire.send([whole[12:]])
+        await heard.wait()
+        wire.close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
 def test_calls_on_a_bad_link_are_answered_right_or_time_out() -> None:
     async def run(seed: int) -> list[int]:
         clock, entropy, desk = ManualClock(), SeededEntropy(seed), Desk()

@@ -206,6 +206,7 @@ class MeddledLink:
 
 class _End:
     is_encrypted = False
+    heard = 0
     other: _End
     receiver: Receiver
 
