@@ -59,6 +59,11 @@ class CacheMetrics:
             ["tier"],
             registry=registry,
         )
+        self._framed_bytes = Counter(
+            "tailrace_cache_framed_read_bytes",
+            "Bytes that readers got in the form in which they are kept to be sent: no chunk was needed.",
+            registry=registry,
+        )
         self._peer_failures = Counter(
             "tailrace_cache_peer_failures", "Calls to cache peers that failed.", registry=registry
         )
@@ -76,6 +81,10 @@ class CacheMetrics:
         """Count one chunk."""
         self._reads.labels(tier.value, "catch_up" if is_catch_up else "tail").inc()
         self._bytes.labels(tier.value).inc(length)
+
+    def framed_read(self, length: int) -> None:
+        """Count what one read got."""
+        self._framed_bytes.inc(length)
 
     def peer_failed(self, broker_id: int, reason: str) -> None:
         """Count one; which peer and why is the log's."""

@@ -25,6 +25,10 @@ class CacheObserver(Protocol):
         """A reader got a chunk of `length` bytes; those who shared one GET are told of one by one."""
         ...
 
+    def framed_read(self, length: int) -> None:
+        """A reader got so many bytes that were kept in the form in which they are sent: no chunk was needed."""
+        ...
+
     def peer_failed(self, broker_id: int, reason: str) -> None:
         """A peer did not answer as it should; the store was read in its place."""
         ...
@@ -42,6 +46,9 @@ class NoObserver:
     """Nobody counts."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
+        """Nothing."""
+
+    def framed_read(self, length: int) -> None:
         """Nothing."""
 
     def peer_failed(self, broker_id: int, reason: str) -> None:

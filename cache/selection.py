@@ -1,4 +1,4 @@
-"""Which batches of mixed objects, and markers among them, a read takes, and where their bytes stand.
+"""Which batches of mixed objects, and markers among them, a read takes.
 
 Invariants:
 - only batches that were stored are taken, each once, in the order of their offsets;
@@ -11,39 +11,54 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sequencer.api import Run, RunBatch, Verdict
+from cache.framed import FramedRun
+from sequencer.api import Run
 
 
-class Placed(NamedTuple):
-    """A batch of a run, and the byte of the object at which it begins (meaningless for a marker)."""
+class Span(NamedTuple):
+    """Batches [first, upto) of a run."""
 
     run: Run
-    batch: RunBatch
-    start: int
+    framed: FramedRun
+    first: int
+    upto: int
 
     @property
-    def end_offset(self) -> int:
-        """The offset after the batch's last."""
-        return self.batch.base_offset + self.batch.record_count
+    def size(self) -> int:
+        """Bytes of all its batches."""
+        return self.framed.sizes[self.upto] - self.framed.sizes[self.first]
+
+    def by_piece(self) -> Iterator[tuple[int, Span]]:
+        """Each piece that the span touches, by its number, and the part of the span in it."""
+        cuts = self.framed.pieces
+        if self.upto <= cuts[1]:
+            yield 0, self
+            return
+        piece, first = bisect_right(cuts, self.first) - 1, self.first
+        while first < self.upto:
+            upto = min(self.upto, cuts[piece + 1])
+            yield piece, Span(self.run, self.framed, first, upto)
+            piece, first = piece + 1, upto
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The batches taken, their bytes together, and how far the read has got when they are delivered."""
+    """The batches taken, and how far the read has got when they are delivered."""
 
-    batches: list[Placed]
-    bytes: int
+    spans: list[Span]
     end_offset: int
     is_full: bool
     """Whether something that was there was left for the next read."""
 
 
-def select_batches(
+def select_spans(
     runs: Sequence[Run],
+    framed_of: Callable[[Run], FramedRun],
     offset: int,
     max_bytes: int,
     *,
@@ -57,29 +72,27 @@ def select_batches(
         is_first_free: take one batch even where it is longer than that.
         end_limit: nothing that begins at or after this offset is taken.
     """
-    taken: list[Placed] = []
-    room = max_bytes
-    reached = offset
+    spans: list[Span] = []
+    room, reached = max_bytes, offset
     for run in runs:
         if run.end_offset <= reached:
             continue
         if end_limit is not None and run.base_offset >= end_limit:
-            return Selection(taken, max_bytes - room, reached, True)
-        start = run.start
-        for batch in run.batches:
-            if batch.verdict == Verdict.STORED:
-                placed = Placed(run, batch, start)
-                if placed.end_offset > reached:
-                    if end_limit is not None and batch.base_offset >= end_limit:
-                        return Selection(taken, max_bytes - room, reached, True)
-                    if batch.length > room and (taken or not is_first_free):
-                        return Selection(taken, max_bytes - room, reached, True)
-                    taken.append(placed)
-                    room -= batch.length
-                    reached = placed.end_offset
-            start += batch.length
-        assert start == run.start + run.length, (
-            f"batches of {start - run.start} bytes in a run of {run.length} ({run.key})"
-        )
+            return Selection(spans, reached, True)
+        framed = framed_of(run)
+        first = 0 if reached <= run.base_offset else framed.first_from(reached)
+        upto = framed.count
+        if end_limit is not None and run.end_offset > end_limit:
+            upto = bisect_left(framed.base_offsets, end_limit)
+        sizes = framed.sizes
+        if upto > first and sizes[upto] - sizes[first] > room:
+            fitting = bisect_right(sizes, sizes[first] + room, first, upto + 1) - 1
+            upto = max(fitting, first + 1 if is_first_free and not spans else first)
+        if upto > first:
+            spans.append(Span(run, framed, first, upto))
+            room -= sizes[upto] - sizes[first]
+            reached = framed.end_offsets[upto - 1]
+        if upto < framed.count:
+            return Selection(spans, reached, True)
         reached = max(reached, run.end_offset)
-    return Selection(taken, max_bytes - room, reached, False)
+    return Selection(spans, reached, False)

@@ -45,6 +45,8 @@ class CacheSettings:
     """Decoded Parquet indexes kept, beside `memory_bytes`."""
     decoded_bytes: int = 64 * MIB
     """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
+    framed_bytes: int = 64 * MIB
+    """Runs of small batches kept in the form in which they are sent, beside `memory_bytes`."""
 
     def __post_init__(self) -> None:
         complaints: list[str] = []
@@ -63,5 +65,7 @@ class CacheSettings:
             complaints.append("tail_gets, catch_up_gets and peer_failures: at least 1 each")
         if min(self.peer_timeout_s, self.peer_patience_s, self.peer_bypass_s) <= 0:
             complaints.append("peer_timeout_s, peer_patience_s and peer_bypass_s: above 0")
+        if self.framed_bytes < 0:
+            complaints.append(f"framed_bytes {self.framed_bytes}: at least 0")
         if complaints:
             raise ValueError("; ".join(complaints))

@@ -404,7 +404,7 @@ def framed(batch: memoryview, base_offset: int, leader_epoch: int) -> list[Buffe
     return [_HEAD.pack(base_offset, len(batch) - PREFIX_BYTES, leader_epoch), batch[PATCHED_BYTES:]]
 
 
-def patch_base_offset_and_epoch(batch: bytearray, base_offset: int, leader_epoch: int) -> None:
+def patch_base_offset_and_epoch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """As `framed`, in place, for a batch that the caller owns."""
     _HEAD.pack_into(batch, 0, base_offset, len(batch) - PREFIX_BYTES, leader_epoch)
 

@@ -26,6 +26,8 @@ from agent.protocol.messages.fetch import (
     PartitionData,
 )
 from agent.services import Holding, RequestContext, Services
+from cache.read_batches import ReadBatches
+from cache.reader import BatchReader
 from sequencer.api import (
     FindAnswer,
     FindPartition,
@@ -35,7 +37,6 @@ from sequencer.api import (
     PartitionError,
     Run,
     SequencerError,
-    Verdict,
 )
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
@@ -47,6 +48,8 @@ log = structlog.get_logger("agent.fetch")
 FIRST_TOPIC_ID_VERSION = 13
 BATCHES_IN_A_TURN = 10_000
 """Rows of batch tables that are looked through in one turn of the loop."""
+READ_IN_A_TURN = 1_000
+"""Partitions and runs, kept as they are sent, that are read in one turn of the loop."""
 READ_COMMITTED = 1
 MAX_PLANS = 3
 """How often a fetch is planned anew when an object was gone (compacted, collected) between plan and read."""
@@ -69,6 +72,26 @@ class _Wanted:
     @property
     def is_failed(self) -> bool:
         return self.data.error_code != ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One partition's part of a read: `room` bytes, or one batch where `minimum_one` says so."""
+
+    wanted: _Wanted
+    room: int
+    minimum_one: bool
+    read_committed: bool
+
+    @property
+    def found(self) -> FoundPartition:
+        assert self.wanted.found is not None, "only what was found is read"
+        return self.wanted.found
+
+    @property
+    def end(self) -> int:
+        """Nothing is read that begins at or after this offset."""
+        return self.found.last_stable_offset if self.read_committed else self.found.high_watermark
 
 
 async def handle(
@@ -173,7 +196,7 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
         if there >= request.min_bytes or is_cut or failed or left <= 0:
             plans += 1
             bytes_wanted = min(max_bytes, _bytes_expected(live, there))
-            first_batch = _first_batch_bytes(live, read_committed)
+            first_batch = _first_batch_bytes(services.reader, live)
             grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
             if grant is None:
                 for each in live:
@@ -226,12 +249,12 @@ async def _find(services: Services, live: list[_Wanted], max_bytes: int, read_co
             each.data.high_watermark = found.high_watermark
             each.data.last_stable_offset = found.last_stable_offset
             each.data.log_start_offset = found.log_start_offset
-        each.ready_bytes = 0 if each.is_failed else _bytes_ready(each, read_committed)
+        each.ready_bytes = 0 if each.is_failed else _bytes_ready(services.reader, each, read_committed)
         await turns.did(1 + sum(len(run.batches) for run in found.runs))
     return answer
 
 
-def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
+def _bytes_ready(reader: BatchReader, wanted: _Wanted, read_committed: bool) -> int:
     """Bytes that could be sent now, as far as rows tell: at most the partition's own bound."""
     found = wanted.found
     if found is None:
@@ -239,22 +262,22 @@ def _bytes_ready(wanted: _Wanted, read_committed: bool) -> int:
     end = found.last_stable_offset if read_committed else found.high_watermark
     if wanted.wish.fetch_offset >= end:
         return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
-    ready = sum(_run_bytes(run, wanted.wish.fetch_offset, end) for run in found.runs)
+    ready = 0
+    for run in found.runs:
+        ready += _run_bytes(reader, run, wanted.wish.fetch_offset, end)
     return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
 
 
-def _first_batch_bytes(live: list[_Wanted], read_committed: bool) -> int:
+def _first_batch_bytes(reader: BatchReader, live: list[_Wanted]) -> int:
     """The bytes of the batch that must be sent whole, however little is asked for; 0 where rows don't tell."""
     for each in live:
-        if each.is_failed or not _bytes_ready(each, read_committed):
+        if each.is_failed or not each.ready_bytes:
             continue
         assert each.found is not None, "what is ready was found"
-        for run in each.found.runs:
-            for batch in run.batches:
-                is_before = batch.base_offset + batch.record_count <= each.wish.fetch_offset
-                if batch.verdict is Verdict.STORED and not is_before:
-                    return batch.length
-        return 0
+        sizes = (
+            reader.first_batch_bytes(run, each.wish.fetch_offset) for run in each.found.runs if run.batches
+        )
+        return next(filter(None, sizes), 0)
     return 0
 
 
@@ -278,19 +301,13 @@ def _bytes_expected(live: list[_Wanted], there: int) -> int:
     return there + sum(made)
 
 
-def _run_bytes(run: Run, offset: int, end: int) -> int:
+def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
     if run.base_offset >= end:
         return 0
     if not run.batches:
         # A hole brings a batch without data, which takes the client past it.
         return max(run.length, MARKER_BYTES)
-    return sum(
-        batch.length
-        for batch in run.batches
-        if batch.verdict is Verdict.STORED
-        and offset < batch.base_offset + batch.record_count
-        and batch.base_offset < end
-    )
+    return reader.ready_bytes(run, offset, end)
 
 
 async def _read(
@@ -298,21 +315,27 @@ async def _read(
 ) -> bool:
     """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and should be made anew."""
     left, minimum_one = max_bytes, True
-    plan: list[tuple[_Wanted, int, bool]] = []
+    turns = Turns(READ_IN_A_TURN)
+    waiting: list[_Reading] = []
     for each in live:
         ready = 0 if each.is_failed else each.ready_bytes
         if not ready or (left <= 0 and not minimum_one):
             continue
-        plan.append((each, min(each.wish.max_bytes, max(left, 0)), minimum_one))
+        reading = _Reading(each, min(each.wish.max_bytes, max(left, 0)), minimum_one, read_committed)
         left -= ready
         minimum_one = False
+        if not _read_held(services, reading):
+            waiting.append(reading)
+        await turns.did(1 + len(each.found.runs if each.found is not None else ()))
+    if not waiting:
+        return True
     outcomes = await asyncio.gather(
-        *(_read_partition(services, each, room, first, read_committed) for each, room, first in plan),
-        return_exceptions=True,
+        *(_read_partition(services, reading) for reading in waiting), return_exceptions=True
     )
     if not is_last_plan and any(isinstance(outcome, ObjectMissing) for outcome in outcomes):
         return False
-    for (each, _, _), outcome in zip(plan, outcomes, strict=True):
+    for reading, outcome in zip(waiting, outcomes, strict=True):
+        each = reading.wanted
         if isinstance(outcome, EXPECTED):
             each.data.error_code = code = code_of(outcome)
             services.telemetry.fetch_failures.labels(code.name).inc()
@@ -326,23 +349,46 @@ async def _read(
     return True
 
 
-async def _read_partition(
-    services: Services, wanted: _Wanted, room: int, minimum_one: bool, read_committed: bool
-) -> None:
-    found = wanted.found
-    assert found is not None
-    end = found.last_stable_offset if read_committed else found.high_watermark
-    read = await services.reader.read(
-        found.runs, wanted.wish.fetch_offset, room, found.leader_epoch, minimum_one=minimum_one, end_limit=end
+def _read_held(services: Services, reading: _Reading) -> bool:
+    """Read the partition if nothing must be waited for."""
+    found = reading.found
+    read = services.reader.read_held(
+        found.runs,
+        reading.wanted.wish.fetch_offset,
+        reading.room,
+        found.leader_epoch,
+        minimum_one=reading.minimum_one,
+        end_limit=reading.end,
     )
+    if read is None:
+        return False
+    _take(services, reading, read)
+    return True
+
+
+async def _read_partition(services: Services, reading: _Reading) -> None:
+    found = reading.found
+    read = await services.reader.read(
+        found.runs,
+        reading.wanted.wish.fetch_offset,
+        reading.room,
+        found.leader_epoch,
+        minimum_one=reading.minimum_one,
+        end_limit=reading.end,
+    )
+    _take(services, reading, read)
+
+
+def _take(services: Services, reading: _Reading, read: ReadBatches) -> None:
+    wanted = reading.wanted
     wanted.data.records = read.parts
     wanted.read_bytes = read.bytes
     services.telemetry.fetched_bytes.inc(read.bytes)
     services.telemetry.fetched_records.inc(read.record_count)
-    if read_committed:
+    if reading.read_committed:
         wanted.data.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-            for aborted in sorted(found.aborted, key=attrgetter("first_offset", "last_offset"))
+            for aborted in sorted(reading.found.aborted, key=attrgetter("first_offset", "last_offset"))
             if aborted.first_offset < read.end_offset and aborted.last_offset >= wanted.wish.fetch_offset
         ]
 

@@ -182,9 +182,11 @@ def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_pat
         await nothing_is_half_visible(client, 1)
         assert plans == 2
 
-        wired.agent.cache.forget(ChunkId(key, 0))
-        await wired.objects.delete([key])
-        gone = await client.fetch()
+        await client.produce(batch(b"2"))
+        (other_key,) = set(await wired.keys()) - {key}
+        wired.agent.cache.forget(ChunkId(other_key, 0))
+        await wired.objects.delete([other_key])
+        gone = await client.fetch(1)
         assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR and plans == 5, "asked thrice, then told"
         assert wired.told("records can't be read now")
 

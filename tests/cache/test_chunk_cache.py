@@ -60,6 +60,8 @@ class Counted(NoObserver):
     failed: list[str] = field(default_factory=list)
     bypassed: int = 0
 
+    def framed_read(self, length: int) -> None: ...
+
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
         self.tiers[tier] += 1
 

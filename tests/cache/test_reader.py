@@ -15,6 +15,7 @@ from msgspec import structs
 
 from cache.chunk import ObjectRotten
 from cache.chunk_cache import ChunkCache
+from cache.layout import LARGE_BATCH_BYTES
 from cache.reader import BatchReader, FoundRecord, ReadBatches
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
@@ -121,9 +122,11 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
             await store.put(key, [body])
             if fresh:
                 cache.write_through(key, [body[:200], body[200:]])
-        return await BatchReader(cache, clock, POOL).read(
-            runs, asked, budget, EPOCH, minimum_one=minimum_one, end_limit=limit
-        )
+        reader = BatchReader(cache, clock, POOL)
+        found = await reader.read(runs, asked, budget, EPOCH, minimum_one=minimum_one, end_limit=limit)
+        again = reader.read_held(runs, asked, budget, EPOCH, minimum_one=minimum_one, end_limit=limit)
+        assert again == found, "what is kept as it is sent is the same"
+        return found
 
     found = asyncio.run(whole())
 
@@ -144,6 +147,89 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
     assert found.end_offset == (wanted[-1][1] if wanted else asked)
     assert found.record_count == sum(end - base for base, end, _ in wanted)
     assert found.is_complete == (not left)
+
+
+def test_what_was_read_is_read_again_without_its_object() -> None:
+    run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED) for _ in range(9)])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock, replace(SETTINGS, memory_bytes=0))
+        assert reader.read_held([run], 10, 10_000, EPOCH) is None
+        first = await reader.read([run], 10, 10_000, EPOCH)
+        await store.delete(["m/1"])
+        assert reader.read_held([run], 10, 10_000, EPOCH) == first
+        later = reader.read_held([run], 17, 500, EPOCH)
+        assert later is not None and batches_in(later)[0][0] == stored[2][0]
+
+    asyncio.run(whole())
+
+
+def test_a_run_is_sent_with_the_epoch_that_is_asked_for() -> None:
+    run, body, _ = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock)
+        await reader.read([run], 10, 10_000, EPOCH - 1)
+        assert reader.read_held([run], 10, 10_000, EPOCH) is None
+        assert len(batches_in(await reader.read([run], 10, 10_000, EPOCH))) == 3
+
+    asyncio.run(whole())
+
+
+def test_large_batches_are_sent_out_of_their_chunk_and_are_not_copied() -> None:
+    batches = [batch_of(1, 10), batch_of(1, LARGE_BATCH_BYTES), batch_of(1, 10), batch_of(1, 10)]
+    run, body, stored = mixed_run("m/1", 0, [(data, Verdict.STORED) for data in batches])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        reader = reader_over(store, clock, CacheSettings())
+        for _ in range(2):
+            found = await reader.read([run], 0, 1 << 20, EPOCH)
+            assert [data[16:] for _, data in batches_in(found)] == [data[16:] for _, _, data in stored]
+            assert len(found.parts) == 4, "a piece, a head with a view of the chunk, a piece"
+        assert reader.framed_bytes_held < LARGE_BATCH_BYTES
+
+    asyncio.run(whole())
+
+
+def test_runs_are_kept_as_sent_within_their_budget() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        reader = reader_over(store, clock, replace(SETTINGS, framed_bytes=10_000))
+        for number in range(20):
+            run, body, stored = mixed_run(f"m/{number}", 0, [(batch_of(3, 300), Verdict.STORED)] * 3)
+            await store.put(run.key, [body])
+            found = await reader.read([run], 0, 1 << 20, EPOCH)
+            assert len(batches_in(found)) == len(stored)
+            assert 0 < reader.framed_bytes_held <= 10_000
+
+    asyncio.run(whole())
+
+
+def test_a_piece_with_a_rotten_batch_is_not_kept() -> None:
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [rotten(body, 8 + len(stored[0][2]) + 100)])
+        reader = reader_over(store, clock, CacheSettings())
+        for _ in range(2):
+            assert (await reader.read([run], 0, 10_000, EPOCH)).batch_count == 1
+            assert reader.read_held([run], 0, 10_000, EPOCH) is None
+        last = await reader.read([run], 6, 10_000, EPOCH)
+        assert [base for base, _ in batches_in(last)] == [6], "what stands after it is sound"
+
+    asyncio.run(whole())
 
 
 def test_reading_on_from_the_end_offset_gives_every_batch_once() -> None:

@@ -47,6 +47,8 @@ from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
 from agent.protocol.error_codes import ErrorCode
 from agent.server import Agent
+from cache import framed, mixed_reader
+from cache.layout import Layout
 from sequencer import assign
 from sequencer.api import (
     BatchError,
@@ -453,20 +455,21 @@ def _gives_names_their_ids_again(original: Any) -> Any:
 
 
 def _serves_repeated_batches(original: Any) -> Any:
-    def select(runs: Any, *args: Any, **kwargs: Any) -> Any:
-        shown = []
-        for run in runs:
-            batches = []
-            for batch in run.batches:
-                if batch.verdict is Verdict.DUPLICATE:
-                    batch = msgspec.structs.replace(
-                        batch, verdict=Verdict.STORED, base_offset=run.end_offset, record_count=1
-                    )
-                batches.append(batch)
-            shown.append(msgspec.structs.replace(run, batches=batches))
-        return original(shown, *args, **kwargs)
+    def lay_out(self: Any, run: Any, *args: Any) -> None:
+        batches = []
+        for batch in run.batches:
+            if batch.verdict is Verdict.DUPLICATE:
+                batch = msgspec.structs.replace(
+                    batch, verdict=Verdict.STORED, base_offset=run.end_offset, record_count=1
+                )
+            batches.append(batch)
+        original(self, msgspec.structs.replace(run, batches=batches), *args)
 
-    return select
+    return lay_out
+
+
+def _keys_by_object(original: Any) -> Any:
+    return lambda run: (run.key, 0, 0)
 
 
 def _takes_batches_as_they_come(original: Any) -> Any:
@@ -834,14 +837,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     # --- reading
     Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
     Mutation(
-        "repeated batches are served", [(reader_module, "select_batches", _serves_repeated_batches)],
+        "repeated batches are served", [(Layout, "__init__", _serves_repeated_batches)],
         {"idempotent_producers": 3, "partitions": 1, "window": 5, "cut": 0.08},
     ),
+    Mutation("runs kept as sent are told apart by their object alone", [(framed, "_key_of", _keys_by_object)]),
     Mutation(
         "an answer that is full leaves out its first run", [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
         {"has_low_bounds": True},
     ),
-    Mutation("batches are not checked against their CRC", [(reader_module, "check_crc", does_nothing)], ROT),
+    Mutation("batches are not checked against their CRC", [(mixed_reader, "check_crc", does_nothing)], ROT),
     # --- transactions
     Mutation(
         "the last stable offset is the high watermark",

@@ -48,7 +48,11 @@ NODE_SETTINGS = NodeSettings(
     collection_interval_s=1.0,
 )
 CACHE_SETTINGS = CacheSettings(
-    chunk_bytes=4_096, memory_bytes=64 * 1024, catch_up_age_ms=2_000, decoded_bytes=64 * 1024
+    chunk_bytes=4_096,
+    memory_bytes=64 * 1024,
+    catch_up_age_ms=2_000,
+    decoded_bytes=64 * 1024,
+    framed_bytes=16 * 1024,
 )
 
 _PUT = Faults(

@@ -1,0 +1,299 @@
+"""Batches of mixed objects, and the markers between them: out of chunks once, then out of the runs kept as sent.
+
+A piece of small batches (`cache.layout`) is copied out of its chunks, checked and framed when it is first asked for;
+where one of its batches is not sound or its bytes are not to be had, each batch is looked at by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectRotten, chunks_of
+from cache.chunk_cache import ChunkCache
+from cache.framed import FramedRun, FramedRuns
+from cache.observer import CacheObserver
+from cache.read_batches import ReadBatches
+from cache.selection import Selection, Span, select_spans
+from sequencer.api import Marker, ObjectKind, Run
+from tailrace.clock import Clock
+from tailrace.object_store.api import StoreError
+from tailrace.record_batch import (
+    MARKER_BYTES,
+    InvalidBatch,
+    MarkerKind,
+    check_crc,
+    control_batch,
+    patch_base_offset_and_epoch,
+)
+from tailrace.turns import Turns
+
+BATCHES_IN_A_TURN = 1_000
+"""Batches that are checked and framed in one turn of the loop."""
+
+_Chunks = dict[ChunkId, ChunkBytes | BaseException]
+
+
+class MixedReader:
+    """Reads runs of mixed objects and of markers. Owned by one event loop."""
+
+    def __init__(self, cache: ChunkCache, clock: Clock, observer: CacheObserver) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._observer = observer
+        self.framed = FramedRuns(cache.settings.framed_bytes, cache.settings.chunk_bytes)
+
+    def read_held(
+        self,
+        runs: Sequence[Run],
+        max_bytes: int,
+        leader_epoch: int,
+        minimum_one: bool,
+        end_limit: int | None,
+        out: ReadBatches,
+    ) -> bool:
+        """As `read`, without waiting; False, and nothing read, where something is not held as it is sent."""
+        selection = self._select(runs, max_bytes, minimum_one, end_limit, out)
+        held: list[tuple[memoryview, Span]] = []
+        for span in selection.spans:
+            for piece, part in span.by_piece():
+                data = span.framed.framed(piece, leader_epoch)
+                if data is None:
+                    return False
+                held.append((_part_of(data, piece, part), part))
+        for data, part in held:
+            out.add_framed(data, part)
+        self._observer.framed_read(out.bytes)
+        out.end_offset = selection.end_offset
+        out.is_complete = not selection.is_full
+        return True
+
+    async def read(
+        self,
+        runs: Sequence[Run],
+        max_bytes: int,
+        leader_epoch: int,
+        minimum_one: bool,
+        end_limit: int | None,
+        out: ReadBatches,
+    ) -> None:
+        """Append what the runs hold from the end of `out` on. Raises as `BatchReader.read`."""
+        selection = self._select(runs, max_bytes, minimum_one, end_limit, out)
+        chunks = await self._bring(selection.spans, leader_epoch)
+        turns = Turns(BATCHES_IN_A_TURN)
+        kept = 0
+        for span in selection.spans:
+            for piece, part in span.by_piece():
+                data = span.framed.framed(piece, leader_epoch)
+                if data is not None:
+                    kept += part.size
+                elif not span.framed.is_large(part.first):
+                    data = self._frame(part, piece, leader_epoch, chunks)
+                    await turns.did(part.upto - part.first)
+                if data is not None:
+                    out.add_framed(_part_of(data, piece, part), part)
+                elif not await self._add_each(part, leader_epoch, chunks, out):
+                    return
+        self._observer.framed_read(kept)
+        out.end_offset = selection.end_offset
+        out.is_complete = not selection.is_full
+
+    async def batch_at(self, run: Run, start: int, length: int) -> memoryview:
+        """One batch of the run, its CRC checked. Raises as `BatchReader.read`."""
+        refs = self.chunks_of(run, start, length)
+        return await self._sound_batch(run, start, length, await self._chunks(dict.fromkeys(refs, run)))
+
+    def chunks_of(self, run: Run, start: int, length: int) -> list[ChunkRef]:
+        """The chunks in which these bytes of the run's object stand."""
+        chunk_bytes = self._cache.settings.chunk_bytes
+        return chunks_of(run.key, start, start + length, run.object_size, chunk_bytes)
+
+    def is_catch_up(self, run: Run) -> bool:
+        """Whether the run is old: who reads it does not follow the tail."""
+        age_ms = self._clock.wall_ms() - run.created_ms
+        return run.kind == ObjectKind.PARQUET or age_ms > self._cache.settings.catch_up_age_ms
+
+    def _select(
+        self,
+        runs: Sequence[Run],
+        max_bytes: int,
+        minimum_one: bool,
+        end_limit: int | None,
+        out: ReadBatches,
+    ) -> Selection:
+        return select_spans(
+            runs,
+            self.framed.of,
+            out.end_offset,
+            max(0, max_bytes - out.bytes),
+            is_first_free=minimum_one and not out.batch_count,
+            end_limit=end_limit,
+        )
+
+    async def _bring(self, spans: Sequence[Span], leader_epoch: int) -> _Chunks:
+        """The chunks of all that is not kept as it is sent."""
+        wanted: dict[ChunkRef, Run] = {}
+        for span in spans:
+            if span.run.kind == ObjectKind.MARKERS:
+                continue
+            for piece, part in span.by_piece():
+                if span.framed.framed(piece, leader_epoch) is None:
+                    start, end = span.framed.place_of(piece)
+                    for chunk in self.chunks_of(part.run, start, end - start):
+                        wanted.setdefault(chunk, part.run)
+        return await self._chunks(wanted)
+
+    async def _chunks(self, wanted: dict[ChunkRef, Run]) -> _Chunks:
+        """The chunks, side by side; in place of one that can't be had, its error."""
+        chunks: _Chunks = {}
+        missing: list[tuple[ChunkRef, bool]] = []
+        for chunk, run in wanted.items():
+            is_catch_up = self.is_catch_up(run)
+            held = self._cache.held(chunk, is_catch_up=is_catch_up)
+            if held is not None:
+                chunks[chunk.id] = held
+            else:
+                missing.append((chunk, is_catch_up))
+        if missing:
+            brought = await asyncio.gather(
+                *(self._cache.get(chunk, is_catch_up=is_catch_up) for chunk, is_catch_up in missing),
+                return_exceptions=True,
+            )
+            for (chunk, _), found in zip(missing, brought, strict=True):
+                chunks[chunk.id] = found
+        return chunks
+
+    def _frame(self, part: Span, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
+        """Make the piece that `part` is of, and keep it; None where a chunk is missing or a batch is not sound."""
+        run = part.framed
+        if part.run.kind == ObjectKind.MARKERS:
+            data = bytearray().join(map(_marker_batch, _markers_of(part.run, run, piece)))
+        else:
+            start, end = run.place_of(piece)
+            refs = self.chunks_of(part.run, start, end - start)
+            found = [each for ref in refs if isinstance(each := chunks[ref.id], ChunkBytes)]
+            if len(found) < len(refs):
+                return None
+            data = bytearray().join(_views_of(start, end, refs, found))
+            if not _are_sound(memoryview(data), run, piece, found):
+                return None
+        framed = memoryview(data)
+        for batch, view in _batches_of(framed, run, piece):
+            patch_base_offset_and_epoch(view, run.base_offsets[batch], leader_epoch)
+        framed = framed.toreadonly()
+        run.keep(piece, leader_epoch, framed)
+        return framed
+
+    async def _add_each(self, part: Span, leader_epoch: int, chunks: _Chunks, out: ReadBatches) -> bool:
+        """Append batch after batch; False where one can't be had and those before it are to be given."""
+        run = part.framed
+        for batch in range(part.first, part.upto):
+            try:
+                data = await self._sound_batch(part.run, run.starts[batch], run.length_of(batch), chunks)
+            except StoreError:
+                if out.batch_count:
+                    out.is_complete = False
+                    return False
+                raise
+            records = run.records[batch + 1] - run.records[batch]
+            out.add(data, run.base_offsets[batch], run.end_offsets[batch], records, leader_epoch)
+        return True
+
+    async def _sound_batch(self, run: Run, start: int, length: int, chunks: _Chunks) -> memoryview:
+        """The batch's bytes, CRC checked; read again from the store itself where it is wrong."""
+        refs = self.chunks_of(run, start, length)
+        found = [_present(chunks[chunk.id]) for chunk in refs]
+        batch = _bytes_of(start, start + length, refs, found)
+        if all(each.is_trusted or start in each.checked for each in found):
+            return batch
+        try:
+            check_crc(batch)
+        except InvalidBatch:
+            found = [await self._cache.get_again(chunk) for chunk in refs]
+            chunks.update((chunk.id, again) for chunk, again in zip(refs, found, strict=True))
+            batch = _bytes_of(start, start + length, refs, found)
+            try:
+                check_crc(batch)
+            except InvalidBatch as still:
+                self._observer.batch_rotten(run.key, start, length, is_repaired=False)
+                raise ObjectRotten(run.key, start, length, str(still)) from still
+            self._observer.batch_rotten(run.key, start, length, is_repaired=True)
+        for each in found:
+            each.checked.add(start)
+        return batch
+
+
+def _part_of(framed: memoryview, piece: int, part: Span) -> memoryview:
+    run = part.framed
+    begin = run.sizes[run.pieces[piece]]
+    return framed[run.sizes[part.first] - begin : run.sizes[part.upto] - begin]
+
+
+def _batches_of(data: memoryview, run: FramedRun, piece: int) -> Iterator[tuple[int, memoryview]]:
+    """Each batch of a piece, by its number."""
+    first, upto = run.pieces[piece], run.pieces[piece + 1]
+    begin = run.sizes[first]
+    for batch in range(first, upto):
+        yield batch, data[run.sizes[batch] - begin : run.sizes[batch + 1] - begin]
+
+
+def _are_sound(data: memoryview, run: FramedRun, piece: int, chunks: Sequence[ChunkBytes]) -> bool:
+    """Whether every batch has the CRC that it carries; each batch of a chunk is summed once."""
+    if all(chunk.is_trusted for chunk in chunks):
+        return True
+    for batch, view in _batches_of(data, run, piece):
+        start = run.starts[batch]
+        if all(chunk.is_trusted or start in chunk.checked for chunk in chunks):
+            continue
+        try:
+            check_crc(view)
+        except InvalidBatch:
+            return False
+        for chunk in chunks:
+            chunk.checked.add(start)
+    return True
+
+
+def _markers_of(run: Run, framed: FramedRun, piece: int) -> list[Marker]:
+    first, upto = framed.pieces[piece], framed.pieces[piece + 1]
+    markers = run.markers[framed.base_offsets[first] - run.base_offset :][: upto - first]
+    offsets = [marker.offset for marker in markers]
+    assert offsets == framed.base_offsets[first:upto].tolist(), (
+        f"markers at {offsets[:1]} where batches at {framed.base_offsets[first]} are listed"
+    )
+    assert framed.sizes[upto] - framed.sizes[first] == MARKER_BYTES * len(markers), "markers of one size"
+    return markers
+
+
+def _marker_batch(marker: Marker) -> bytes:
+    return bytes(
+        control_batch(
+            MarkerKind.COMMIT if marker.is_commit else MarkerKind.ABORT,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp_ms=marker.timestamp,
+        )
+    )
+
+
+def _present(chunk: ChunkBytes | BaseException) -> ChunkBytes:
+    if isinstance(chunk, BaseException):
+        raise chunk
+    return chunk
+
+
+def _bytes_of(start: int, end: int, refs: Sequence[ChunkRef], chunks: Sequence[ChunkBytes]) -> memoryview:
+    """Bytes [start, end) of an object as one buffer: a view, but a copy where they lie across two chunks."""
+    views = _views_of(start, end, refs, chunks)
+    return views[0] if len(views) == 1 else memoryview(b"".join(views))
+
+
+def _views_of(
+    start: int, end: int, refs: Sequence[ChunkRef], chunks: Sequence[ChunkBytes]
+) -> list[memoryview]:
+    views: list[memoryview] = []
+    for ref, chunk in zip(refs, chunks, strict=True):
+        first = max(start, ref.start) - ref.start
+        last = min(end, ref.start + ref.length) - ref.start
+        views.extend(chunk.views(first, last))
+    return views

@@ -1,0 +1,51 @@
+"""What a read of one partition gives: batches as a gather list, and where it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cache.selection import Span
+from tailrace.object_store.api import Buffer
+from tailrace.record_batch import framed
+
+
+@dataclass(slots=True)
+class ReadBatches:
+    """Batches of one partition, in order: `parts` one after the other are `bytes` bytes.
+
+    `first_offset`: where the first batch begins, perhaps before the offset asked for; -1 for none.
+    `end_offset`: the offset to go on from, past compaction's holes; the one asked for if nothing was read.
+    `is_complete`: all that the runs hold (below the limit) is in it.
+    `record_count`: what producers wrote; markers are batches, not records.
+    """
+
+    parts: list[Buffer] = field(default_factory=list)
+    bytes: int = 0
+    first_offset: int = -1
+    end_offset: int = 0
+    batch_count: int = 0
+    record_count: int = 0
+    is_complete: bool = True
+    client_offset: int = 0
+    """Where a client will ask next: the end of the last batch. Behind `end_offset` where a hole follows."""
+
+    def add(self, batch: memoryview, base_offset: int, end_offset: int, records: int, epoch: int) -> None:
+        """Append one batch, patched."""
+        if self.batch_count == 0:
+            self.first_offset = base_offset
+        self.parts.extend(framed(batch, base_offset, epoch))
+        self.bytes += len(batch)
+        self.batch_count += 1
+        self.record_count += records
+        self.end_offset = self.client_offset = end_offset
+
+    def add_framed(self, data: memoryview, span: Span) -> None:
+        """Append the batches of a span, which are patched already."""
+        run = span.framed
+        if self.batch_count == 0:
+            self.first_offset = run.base_offsets[span.first]
+        self.parts.append(data)
+        self.bytes += len(data)
+        self.batch_count += span.upto - span.first
+        self.record_count += run.records[span.upto] - run.records[span.first]
+        self.end_offset = self.client_offset = run.end_offsets[span.upto - 1]
