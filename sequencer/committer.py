@@ -1015,12 +1015,6 @@ class LocalSequencer:
             leases.forget_agents(draft)
             repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 
-        async def move(draft: Draft) -> int:
-            return await retention.move_log_starts(draft, self._store, settings)
-
-        async def remove(draft: Draft) -> retention.Removed:
-            return await retention.remove_runs(draft, self._store, settings)
-
         async def forget(draft: Draft) -> None:
             await retention.forget_emptied_partitions(draft, self._store)
 
@@ -1033,16 +1027,11 @@ class LocalSequencer:
             TransactionRow, settings.transactional_id_expiration_ms, transactions.expire_transactional_ids
         )
         while True:
-            # Removed first: what is left then is what is counted against retention.bytes.
-            while True:
-                removed = await self._change_alone(remove)
-                total.runs += removed.runs
-                total.objects += removed.objects
-                if not removed.runs:
-                    break
-            moved = await self._change_alone(move)
+            plan = await retention.plan_retention(self._state, self._reads, settings)
+            removed = await self._remove_runs(plan.removable, total)
+            moved = await self._move_log_starts(plan.due)
             total.partitions += moved
-            if not moved:
+            if not removed and not moved:
                 break
         await self._change_alone(forget)
         return RetentionSummary(
@@ -1053,6 +1042,34 @@ class LocalSequencer:
             total.producers,
             total.sessions,
             total.agents,
+        )
+
+    async def _remove_runs(self, partitions: list[tuple[UUID, int]], total: _Removal) -> int:
+        """Remove what lies below the log start of these partitions, some runs at a time; how many went."""
+        before = total.runs
+        left = partitions
+        while left:
+            asked = left
+
+            async def remove(draft: Draft, asked: list[tuple[UUID, int]] = asked) -> retention.Removed:
+                return await retention.remove_runs(draft, self._store, asked, self._settings)
+
+            removed = await self._change_alone(remove)
+            total.runs += removed.runs
+            total.objects += removed.objects
+            left = removed.left
+        return total.runs - before
+
+    async def _move_log_starts(self, due: list[retention.DueLogStart]) -> int:
+        """Move the log starts that were planned, some at a time; how many moved."""
+        step = self._settings.removal_step
+        return sum(
+            [
+                await self._change(
+                    partial(retention.move_log_starts, planned=due[at : at + step], settings=self._settings)
+                )
+                for at in range(0, len(due), step)
+            ]
         )
 
     async def _expire_unused(

@@ -11,7 +11,7 @@ Invariants of a swap:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -52,6 +52,8 @@ MAX_PAGE_BYTES = 4 << 20
 MAX_LOOKED_AT = 500
 """Partitions whose runs are looked at for one page."""
 TOPICS_AT_ONCE = 50
+PARTITIONS_AT_ONCE = 100
+"""Whose runs are summed up by one statement, of a topic that has more."""
 RANGES_IN_A_TURN = 10_000
 ABORTED_BYTES = 32
 """An upper bound of an aborted range's encoded size."""
@@ -110,14 +112,42 @@ async def _sizes_after(
     state: HotState, store: RowStore, after: tuple[UUID, int] | None
 ) -> AsyncIterator[PartitionBytes]:
     """What partitions hold, in the order of topic id and partition; some topics at a time."""
-    topic_ids = sorted(
-        row.topic_id for row in state.all(TopicRow) if after is None or row.topic_id >= after[0]
+    topics = sorted(
+        (row for row in state.all(TopicRow) if after is None or row.topic_id >= after[0]),
+        key=lambda row: row.topic_id,
     )
-    for first in range(0, len(topic_ids), TOPICS_AT_ONCE):
-        sizes = await store.partition_bytes(topic_ids[first : first + TOPICS_AT_ONCE])
-        for size in sorted(sizes, key=lambda size: (size.topic_id, size.partition)):
-            if after is None or (size.topic_id, size.partition) > after:
+    for step in _summed_together(topics):
+        if step[0].partitions <= PARTITIONS_AT_ONCE:
+            for size in _in_order(await store.partition_bytes([row.topic_id for row in step])):
+                if after is None or (size.topic_id, size.partition) > after:
+                    yield size
+            continue
+        (topic,) = step
+        first = after[1] + 1 if after is not None and after[0] == topic.topic_id else 0
+        for begin in range(first, topic.partitions, PARTITIONS_AT_ONCE):
+            end = begin + PARTITIONS_AT_ONCE
+            for size in _in_order(await store.partition_bytes_within(topic.topic_id, begin, end)):
                 yield size
+
+
+def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
+    """Some topics of few partitions, or one of many, whose partitions are summed up in steps: a page costs what is
+    looked at for it, not what its topic holds."""
+    begin = 0
+    for number, topic in enumerate(topics):
+        is_wide = topic.partitions > PARTITIONS_AT_ONCE
+        if begin < number and (is_wide or number - begin == TOPICS_AT_ONCE):
+            yield topics[begin:number]
+            begin = number
+        if is_wide:
+            yield [topic]
+            begin = number + 1
+    if begin < len(topics):
+        yield topics[begin:]
+
+
+def _in_order(sizes: Iterable[PartitionBytes]) -> list[PartitionBytes]:
+    return sorted(sizes, key=lambda size: (size.topic_id, size.partition))
 
 
 async def _candidate(

@@ -231,9 +231,15 @@ class MemoryRowStore:
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         wanted = None if topic_ids is None else set(topic_ids)
+        return self._partition_bytes(lambda topic_id, _: wanted is None or topic_id in wanted)
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        return self._partition_bytes(lambda found, partition: found == topic_id and first <= partition < end)
+
+    def _partition_bytes(self, is_wanted: Callable[[UUID, int], bool]) -> list[PartitionBytes]:
         found: list[PartitionBytes] = []
         for (topic_id, partition), runs in sorted(self._runs.items()):
-            if wanted is not None and topic_id not in wanted:
+            if not is_wanted(topic_id, partition):
                 continue
             mixed = [row for row in runs if row.kind is ObjectKind.MIXED]
             found.append(

@@ -108,6 +108,9 @@ _BYTES = """
 """
 PARTITION_BYTES = _BYTES.replace("{where}", "")
 PARTITION_BYTES_AMONG = _BYTES.replace("{where}", "where topic_id {among}")
+PARTITION_BYTES_WITHIN = _BYTES.replace(
+    "{where}", "where topic_id = $1 and partition >= $2 and partition < $3"
+)
 
 # --- objects ------------------------------------------------------------------------------------------------
 

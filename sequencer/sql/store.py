@@ -267,6 +267,14 @@ class SqlRowStore:
         else:
             asked = [self._uuid(topic_id) for topic_id in dict.fromkeys(topic_ids)]
             found = await self._database.fetch_among(statements.PARTITION_BYTES_AMONG, "uuid", asked)
+        return self._partition_bytes(found)
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        return self._partition_bytes(
+            await self._database.fetch(statements.PARTITION_BYTES_WITHIN, self._uuid(topic_id), first, end)
+        )
+
+    def _partition_bytes(self, found: Sequence[Values]) -> list[PartitionBytes]:
         return [
             PartitionBytes(UUID(bytes=topic_id) if self._dialect == "sqlite" else topic_id, *numbers)
             for topic_id, *numbers in found

@@ -41,7 +41,7 @@ from sequencer.pages import (
     lag_pages,
     positions_at,
 )
-from sequencer.rows import Changes, ProducerRow
+from sequencer.rows import Changes, PartitionBytes, ProducerRow
 from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
@@ -108,6 +108,35 @@ def test_all_partitions_together_are_bounded_by_the_bytes_that_were_asked_for() 
 
             least = await sequencer.find_batches(FindRequest(everything(10), max_bytes=0))
             assert [len(each.runs) for each in least.partitions] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_a_page_of_candidates_sums_up_what_it_looks_at_and_not_its_whole_topic() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=250, runs=2)
+        summed: list[tuple[int, int]] = []
+        within = store.partition_bytes_within
+
+        async def counted(topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+            summed.append((first, end))
+            return await within(topic_id, first, end)
+
+        store.partition_bytes_within = counted  # type: ignore[method-assign]
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        after, found = None, []
+        while True:
+            page = await sequencer.compaction_candidates(CompactionRequest(1, 0, 150, [], after))
+            found += [each.partition for each in page.candidates]
+            if (after := page.next) is None:
+                break
+        assert found == list(range(250))
+        assert summed[0] == (0, 100) and summed[1] == (74, 174)
+        assert len(summed) <= 2 * 4
+        await sequencer.close()
 
     asyncio.run(scenario())
 

@@ -1,12 +1,19 @@
-"""Which runs retention removes: a pure decision."""
+"""Which runs retention removes: a pure decision; and what it costs to look for them."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
-from sequencer.api import ObjectKind, Run
+from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, Empty, ObjectKind, Run
+from sequencer.committer import LocalSequencer
+from sequencer.memory import MemoryRowStore
 from sequencer.retention import RetentionLimits, expired_end, limits_of
+from sequencer.rows import PartitionBytes
 from sequencer.settings import SequencerSettings
+from tailrace.clock import ManualClock, SeededEntropy
+from tests.support.backlog import fill
 
 
 def run(base: int, at: int, length: int = 100, created: int = 0, kind: ObjectKind = ObjectKind.MIXED) -> Run:
@@ -60,3 +67,78 @@ def test_the_clusters_defaults_hold_for_topics_without_a_config_of_their_own() -
     assert limits_of({}, cluster, settings) == RetentionLimits(5, 7)
     assert limits_of({"retention.ms": "6"}, cluster, settings) == RetentionLimits(6, 7)
     assert limits_of({}, {**cluster, "log.cleanup.policy": "compact"}, settings).is_endless
+
+
+class CountingStore(MemoryRowStore):
+    """Counts the runs that were read, and the sums of bytes that were asked for."""
+
+    runs_read = 0
+    sums = 0
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        found = await super().runs_from(topic_id, partition, offset, max_bytes, max_runs)
+        self.runs_read += len(found)
+        return found
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        self.sums += 1
+        return await super().partition_bytes(topic_ids)
+
+
+def test_retention_reads_one_run_of_a_partition_that_loses_none() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = CountingStore(clock)
+        await fill(store, partitions=5, runs=400)
+        sequencer = LocalSequencer(
+            store, clock, SeededEntropy(1), SequencerSettings(default_retention_ms=clock.wall_ms() + 1)
+        )
+        await sequencer.start()
+        before = store.runs_read, store.sums
+        summary = await sequencer.apply_retention(Empty())
+        assert summary.partitions_moved == 0
+        assert (store.runs_read - before[0], store.sums - before[1]) == (5, 0)
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_while_retention_looks_the_committer_goes_on() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store, reads = MemoryRowStore(clock), HeldStore(clock)
+        await fill(store, partitions=2, runs=2)
+        await fill(reads, partitions=2, runs=2)
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1), reads=reads)
+        await sequencer.start()
+        retention = asyncio.create_task(sequencer.apply_retention(Empty()))
+        await reads.is_asked.wait()
+
+        change = ConfigChange("retention.ms", ConfigOperation.SET, "5")
+        await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "old", [change]))
+
+        assert not retention.done()
+        reads.may_answer.set()
+        assert (await retention).partitions_moved == 0  # they were due by limits that hold no longer
+        assert (await sequencer.apply_retention(Empty())).partitions_moved == 2
+        await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+class HeldStore(MemoryRowStore):
+    """Answers what runs there are when it is told to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.is_asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return await super().runs_from_many(queries, max_runs)

@@ -162,6 +162,8 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
     queries = [(*place, world.ends.get(place, (0, 0))[0] // 2, size) for place in PLACES for size in (1, 60)]
     said["many"] = await store.runs_from_many(queries)
     said["bytes"] = [await store.partition_bytes(topics) for topics in (None, [], TOPICS[1:], TOPICS)]
+    within = ((0, 0), (0, 1), (1, 2), (0, 100))
+    said["bytes within"] = [await store.partition_bytes_within(TOPICS[0], *bounds) for bounds in within]
     ids = [*world.objects, UUID(int=0)]
     said["objects"] = await store.object_rows(ids)
     said["runs of"] = [await store.runs_of_object(object_id) for object_id in ids]
