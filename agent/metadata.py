@@ -8,6 +8,7 @@ that the sequencer refuses as unknown.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -86,11 +87,13 @@ class Catalog:
 
     async def _ask(self) -> None:
         known = self.snapshot
-        answer = await self._sequencer.metadata(MetadataRequest(known.version, known.ring.generation))
-        if answer.topics is None and answer.ring is None:
+        answer = await self._sequencer.metadata(
+            MetadataRequest(known.version, known.ring.generation, takes_changes=True)
+        )
+        if answer.version == known.version and answer.topics is None and answer.ring is None:
             return
         broker_configs = known.broker_configs
-        if answer.topics is not None:
+        if answer.version != known.version or answer.topics is not None:
             broker_configs = (await self._sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         self.snapshot = _snapshot(known, answer, broker_configs)
 
@@ -133,25 +136,42 @@ def departed_of(known: Snapshot, ring: Ring) -> tuple[Member, ...]:
 
 
 def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str]) -> Snapshot:
-    by_name, by_id = known.by_name, known.by_id
-    if answer.topics is not None:
-        settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # most topics have the same
-        topics: list[KnownTopic] = []
-        for topic in answer.topics:
-            configs = tuple(topic.configs.items())
-            if configs not in settings:
-                settings[configs] = topic_settings(topic.configs, broker_configs)
-            topics.append(KnownTopic(topic, settings[configs]))
-        by_name = {each.topic.name: each for each in topics}
-        by_id = {each.topic.topic_id: each for each in topics}
     replicas = known.replicas if answer.ring is None else Replicas(answer.ring)
+    by_id = _topics_after(known, answer, broker_configs)
     return Snapshot(
         cluster_id=answer.cluster_id,
         incarnation=answer.incarnation,
         version=answer.version,
-        by_name=by_name,
+        by_name=known.by_name if by_id is known.by_id else {each.topic.name: each for each in by_id.values()},
         by_id=by_id,
         broker_configs=broker_configs,
         replicas=replicas,
         departed=departed_of(known, replicas.ring),
     )
+
+
+def _topics_after(
+    known: Snapshot, answer: Metadata, broker_configs: dict[str, str]
+) -> dict[UUID, KnownTopic]:
+    """The topics as the answer leaves them. Only what changed is looked at, unless the cluster's configs did."""
+    if answer.topics is not None:
+        return _known_topics(answer.topics, broker_configs)
+    if broker_configs == known.broker_configs and not answer.changed and not answer.deleted:
+        return known.by_id
+    left = dict(known.by_id)
+    for topic_id in answer.deleted:
+        left.pop(topic_id, None)
+    if broker_configs != known.broker_configs:
+        left = _known_topics([each.topic for each in left.values()], broker_configs)
+    return left | _known_topics(answer.changed, broker_configs)
+
+
+def _known_topics(topics: Iterable[Topic], broker_configs: dict[str, str]) -> dict[UUID, KnownTopic]:
+    settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # most topics have the same
+    found: dict[UUID, KnownTopic] = {}
+    for topic in topics:
+        configs = tuple(topic.configs.items())
+        if configs not in settings:
+            settings[configs] = topic_settings(topic.configs, broker_configs)
+        found[topic.topic_id] = KnownTopic(topic, settings[configs])
+    return found

@@ -404,20 +404,25 @@ class CreatePartitions(Value, frozen=True):
 
 
 class MetadataRequest(Value, frozen=True):
-    """`known_version` and `known_generation`: what the caller has; -1 for nothing."""
+    """`known_version` and `known_generation`: what the caller has; -1 for nothing. `takes_changes`: it has the topics
+    of its version, and wants to know only what is different since."""
 
     known_version: Int64 = -1
     known_generation: Int64 = -1
+    takes_changes: bool = False
 
 
 class Metadata(Value, frozen=True):
-    """`topics`/`ring` are None when the caller's are current."""
+    """`topics`/`ring` are None when the caller's are current; `topics` also where it takes changes and these are they:
+    topics that are new or different, and the ids of those that are deleted."""
 
     cluster_id: str
     incarnation: int
     version: int
     topics: list[Topic] | None
     ring: Ring | None
+    changed: list[Topic] = []
+    deleted: list[UUID] = []
 
 
 class ConfigScope(enum.IntEnum):

@@ -20,7 +20,7 @@ import io
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -134,20 +134,18 @@ from sequencer.rows import (
     Row,
     RowStore,
     SessionRow,
-    TopicRow,
     TransactionRow,
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import (
     COMMIT_NUMBER,
-    METADATA_VERSION,
     PRODUCER_ID,
-    RING_GENERATION,
     Draft,
     HotState,
     Key,
 )
 from sequencer.term import Term
+from sequencer.topic_changes import TopicChanges
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import cause_of, outlived
 from tailrace.object_store.api import StoreError
@@ -215,12 +213,6 @@ class _Removal:
     agents: int = 0
 
 
-@dataclass(slots=True)
-class _Metadata:
-    version: int = -1
-    topics: list[Topic] = field(default_factory=list)
-
-
 class LocalSequencer:
     """The sequencer's interface over a row store. `start` before use, `close` at the end.
 
@@ -270,7 +262,7 @@ class LocalSequencer:
         self._committing: asyncio.Task[None] | None = None
         self._keeping: list[asyncio.Task[None]] = []
         self._is_closed = False
-        self._metadata = _Metadata()
+        self._topics = TopicChanges(self._state)
         self._recent = RecentRuns(self._settings.max_feed_runs)
         self._reader = Reader(self._reads, lambda: self._state, self._catch_up, self._recent)
         self._feed = CommitFeed(
@@ -409,7 +401,7 @@ class LocalSequencer:
         self._check_not_older(loaded)
         self._term.check()
         self._state = loaded
-        self._metadata = _Metadata()
+        self._topics = TopicChanges(loaded)
         self._heard = leases.LastHeard(self._clock.monotonic())
         self._is_stale = False
         if self._checkpointer is not None:
@@ -452,7 +444,9 @@ class LocalSequencer:
     def _has_expired(self, now_ms: int) -> bool:
         return (
             (self._has_listened and any(0 < row.expires_ms <= now_ms for row in self._state.all(AgentRow)))
-            or any(row.closed_ms is None and row.expires_ms <= now_ms for row in self._state.all(SessionRow))
+            or any(
+                row.expires_ms <= now_ms for row in self._state.rows(SessionRow, self._state.open_sessions)
+            )
             or transactions.has_timed_out(self._state, now_ms)
         )
 
@@ -610,6 +604,7 @@ class LocalSequencer:
         state.apply(draft.changes)
         if self._checkpointer is not None:
             self._checkpointer.written(draft.changes)
+        self._topics.apply(draft.changes)
         self._recent.apply(draft.changes, draft.news)
         self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
 
@@ -834,20 +829,7 @@ class LocalSequencer:
 
     async def metadata(self, request: MetadataRequest) -> Metadata:
         await self._be_ready()
-        version = self._state.counter(METADATA_VERSION)
-        generation = self._state.counter(RING_GENERATION)
-        if self._metadata.version != version:
-            rows = sorted(self._state.all(TopicRow), key=lambda row: row.name)
-            self._metadata = _Metadata(version, [topics.topic_value(row) for row in rows])
-        is_current = request.known_version == version
-        knows_ring = request.known_generation == generation
-        return Metadata(
-            self._identity.cluster_id,
-            self._identity.incarnation,
-            version,
-            None if is_current else self._metadata.topics,
-            None if knows_ring else leases.ring_of(generation, self._state.all(AgentRow)),
-        )
+        return self._topics.answer(request, self._identity)
 
     async def create_topic(self, request: CreateTopic) -> Topic:
         topic_id = self._entropy.uuid()
@@ -1158,15 +1140,15 @@ class LocalSequencer:
         now = await self._reads.now_ms()
         open_rows = (self._state.get(TransactionRow, name) for name in self._state.open_transactions)
         started = [row.started_ms for row in open_rows if row is not None]
-        closed = sum(row.closed_ms is not None for row in self._state.all(SessionRow))
+        opened = len(self._state.open_sessions)
         return Statistics(
             held.runs,
             held.objects,
             held.retired_objects,
             held.retired_bytes,
             held.live_bytes,
-            self._state.count(SessionRow) - closed,
-            closed,
+            opened,
+            self._state.count(SessionRow) - opened,
             self._state.count(ProducerRow),
             self._state.count(GroupRow),
             self._state.counter(COMMIT_NUMBER),

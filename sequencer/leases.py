@@ -33,9 +33,9 @@ from sequencer.api import (
     SequencerUnavailable,
     TakeLease,
 )
-from sequencer.rows import AgentRow, GroupRow, Identity, LeaseRow, SessionRow
+from sequencer.rows import AgentRow, GroupRow, Identity, LeaseRow
 from sequencer.settings import SequencerSettings
-from sequencer.state import BROKER_ID, RING_GENERATION, Draft, HotState, replace_row
+from sequencer.state import BROKER_ID, RING_GENERATION, Draft, HotState, agent_info, replace_row
 from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 MAX_DEPARTED = 32
@@ -43,7 +43,6 @@ MAX_GONE_AGENTS = 1_000
 """Agents without a lease that are remembered, for when they come back."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
-_infos = msgspec.msgpack.Decoder(AgentInfo)
 
 EMPTY_GROUP = "Empty"
 MAX_LEASE_MS = 24 * 3600 * 1000
@@ -88,11 +87,6 @@ def silence_ms(settings: SequencerSettings) -> int:
     return min(settings.agent_silence_ms, settings.agent_lease_ms // 2)
 
 
-def agent_info(row: AgentRow) -> AgentInfo:
-    """How the agent is reached."""
-    return _infos.decode(row.info)
-
-
 def register_agent(
     draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings
 ) -> AgentLease:
@@ -108,15 +102,13 @@ def register_agent(
             f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
             " and ports of at most 65535 are needed"
         )
-    there = [row for row in draft.all(AgentRow) if _same_address(agent_info(row), info)]
+    there = draft.agents_at((info.host, info.port))
     before = next((row for row in there if agent_info(row).instance == info.instance), None)
     broker_id = draft.count_up(BROKER_ID) if before is None else before.broker_id
     epoch = 1 if before is None else before.epoch + 1
-    fenced = {row.broker_id for row in there}
-    for session in draft.all(SessionRow):
-        if session.broker_id in fenced and session.closed_ms is None:
-            draft.put(replace_row(session, closed_ms=draft.now_ms))
     for row in there:
+        for session in draft.open_sessions_of(row.broker_id):
+            draft.put(replace_row(session, closed_ms=draft.now_ms))
         if row.expires_ms != 0:
             draft.put(replace_row(row, expires_ms=0))
     draft.put(
@@ -130,10 +122,6 @@ def register_agent(
     )
     draft.raise_once(RING_GENERATION)
     return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation, silence_ms(settings))
-
-
-def _same_address(one: AgentInfo, other: AgentInfo) -> bool:
-    return (one.host, one.port) == (other.host, other.port)
 
 
 def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
@@ -203,9 +191,7 @@ def expire_agents(draft: Draft) -> int:
 
 def expire_sessions(draft: Draft) -> int:
     """Close the upload sessions whose lease ran out; how many."""
-    expired = [
-        row for row in draft.all(SessionRow) if row.closed_ms is None and row.expires_ms <= draft.now_ms
-    ]
+    expired = [row for row in draft.open_sessions() if row.expires_ms <= draft.now_ms]
     for row in expired:
         draft.put(replace_row(row, closed_ms=draft.now_ms))
     return len(expired)

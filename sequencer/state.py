@@ -15,10 +15,11 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import ObjectKind, Run, TransactionState
+from sequencer.api import AgentInfo, ObjectKind, Run, TransactionState
 from sequencer.rows import (
     HOT,
     AbortedRow,
+    AgentRow,
     Changes,
     CommitRow,
     CounterRow,
@@ -30,6 +31,7 @@ from sequencer.rows import (
     ProducerRow,
     Row,
     RunRow,
+    SessionRow,
     TopicRow,
     TransactionRow,
     key_of,
@@ -39,6 +41,7 @@ from tailrace.ids import TopicPartition
 
 R = TypeVar("R", bound=Row)
 Key = tuple[object, ...]
+Address = tuple[str, int]
 
 TAKEN_AT_ONCE = 2_000
 """Rows that a state takes in one turn of the loop."""
@@ -51,6 +54,8 @@ PRODUCER_ID = "producer_id"
 LOG_EPOCH = "epoch"
 
 _last_offset = attrgetter("last_offset")
+_infos = msgspec.msgpack.Decoder(AgentInfo)
+_NO_ROW = object()
 
 
 class HotState:
@@ -72,6 +77,11 @@ class HotState:
         self.pending_at: dict[tuple[str, UUID, int], int] = {}
         """How many transactions will change this position of a group."""
         self._aborted_on: dict[tuple[UUID, int], list[AbortedRow]] = {}
+        self.agents_at: dict[Address, dict[int, None]] = {}
+        """Broker ids by the advertised address, those whose lease is over among them."""
+        self.open_sessions: dict[UUID, None] = {}
+        self.sessions_of: dict[int, dict[UUID, None]] = {}
+        """Open sessions by the broker id."""
         for kind in HOT:
             self.take(kind, loaded.get(kind, ()))
 
@@ -98,6 +108,11 @@ class HotState:
     def all(self, kind: type[R]) -> Iterator[R]:
         """Every row of a kind, in the order of first writing."""
         return cast("Iterator[R]", iter(self._rows[kind].values()))
+
+    def rows(self, kind: type[R], ids: Iterable[object]) -> Iterator[R]:
+        """The rows of a kind under these keys, each of one field."""
+        rows = self._rows[kind]
+        return (cast("R", rows[(each,)]) for each in ids)
 
     def count(self, kind: type[Row]) -> int:
         """How many rows of a kind there are."""
@@ -165,6 +180,17 @@ class HotState:
             if isinstance(before, AbortedRow):
                 aborted.remove(before)
             insort(aborted, row, key=_last_offset)
+        elif isinstance(row, AgentRow):
+            if not isinstance(before, AgentRow) or before.info != row.info:
+                if isinstance(before, AgentRow):
+                    self._forget_agent(before)
+                self.agents_at.setdefault(address_of(row), {})[row.broker_id] = None
+        elif isinstance(row, SessionRow):
+            if row.closed_ms is None:
+                self.open_sessions[row.session_id] = None
+                self.sessions_of.setdefault(row.broker_id, {})[row.session_id] = None
+            else:
+                self._forget_open_session(row)
         elif isinstance(row, PendingOffsetRow):
             self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
             if before is None:
@@ -175,6 +201,21 @@ class HotState:
         if self.transactional_ids.get(row.producer_id) == row.transactional_id:
             del self.transactional_ids[row.producer_id]
         self.open_transactions.pop(row.transactional_id, None)
+
+    def _forget_agent(self, row: AgentRow) -> None:
+        address = address_of(row)
+        there = self.agents_at[address]
+        del there[row.broker_id]
+        if not there:
+            del self.agents_at[address]
+
+    def _forget_open_session(self, row: SessionRow) -> None:
+        if self.open_sessions.pop(row.session_id, _NO_ROW) is _NO_ROW:
+            return
+        there = self.sessions_of[row.broker_id]
+        del there[row.session_id]
+        if not there:
+            del self.sessions_of[row.broker_id]
 
     def _delete(self, kind: type[Row], key: Key) -> None:
         row = self._rows[kind].pop(key, None)
@@ -209,6 +250,10 @@ class HotState:
             aborted.remove(row)
             if not aborted:
                 del self._aborted_on[place]
+        elif isinstance(row, AgentRow):
+            self._forget_agent(row)
+        elif isinstance(row, SessionRow):
+            self._forget_open_session(row)
         elif isinstance(row, PendingOffsetRow):
             owner = (row.group_id, row.producer_id)
             del self.pending_of[owner][key]
@@ -373,6 +418,22 @@ class Draft:
         found = (self.get(AbortedRow, *key) for key in keys)
         return [row for row in found if row is not None]
 
+    def agents_at(self, address: Address) -> list[AgentRow]:
+        """The agents that are or were advertised at an address."""
+        keys = ((broker_id,) for broker_id in self.durable.agents_at.get(address, ()))
+        return [row for row in self.among(AgentRow, keys, lambda key: True) if address_of(row) == address]
+
+    def open_sessions_of(self, broker_id: int) -> list[SessionRow]:
+        """An agent's upload sessions that are not closed."""
+        keys = ((session_id,) for session_id in self.durable.sessions_of.get(broker_id, ()))
+        rows = self.among(SessionRow, keys, lambda key: True)
+        return [row for row in rows if row.broker_id == broker_id and row.closed_ms is None]
+
+    def open_sessions(self) -> list[SessionRow]:
+        """All upload sessions that are not closed."""
+        keys = ((session_id,) for session_id in self.durable.open_sessions)
+        return [row for row in self.among(SessionRow, keys, lambda key: True) if row.closed_ms is None]
+
     def offsets_of(self, group_id: str) -> list[GroupOffsetRow]:
         """A group's positions."""
         durable = self.durable.offsets_of.get(group_id, {})
@@ -411,6 +472,17 @@ class Draft:
                 continue
             counts[run.object_id] = counts.get(run.object_id, 0) + 1
         return sum(self.release_object(object_id, count) for object_id, count in counts.items())
+
+
+def address_of(row: AgentRow) -> Address:
+    """Where clients reach the agent."""
+    info = agent_info(row)
+    return info.host, info.port
+
+
+def agent_info(row: AgentRow) -> AgentInfo:
+    """How the agent is reached."""
+    return _infos.decode(row.info)
 
 
 def replace_row(row: R, **changes: object) -> R:

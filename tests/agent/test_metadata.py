@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
 from agent.handlers import metadata
-from agent.metadata import EMPTY, MAX_DEPARTED, departed_of
-from agent.protocol.messages.metadata import MetadataRequest
+from agent.metadata import EMPTY, MAX_DEPARTED, Catalog, departed_of
+from agent.protocol.messages import metadata as kafka
 from agent.services import RequestContext
 from cache.ring import Replicas
-from sequencer.api import AgentInfo, AgentRef, Member, Ring
+from sequencer.api import (
+    AgentInfo,
+    AgentRef,
+    BrokerConfigsRequest,
+    Configs,
+    Member,
+    Metadata,
+    MetadataRequest,
+    Ring,
+    Sequencer,
+    Topic,
+)
 from tests.support.agents import AgentBench, run
 
 CONFLUENT_PYTHON = "confluent-kafka-python/2.16.1-rdkafka-2.16.0"
@@ -41,10 +54,69 @@ def test_only_librdkafka_is_told_of_agents_that_have_left() -> None:
         listed = {}
         for software in (CONFLUENT_PYTHON, "librdkafka/2.16.0", "confluent-kafka-dotnet/2.16.0", JAVA):
             context = RequestContext(12, "c", "h", "az-a", software)
-            answer = await metadata.handle(bench.services, context, MetadataRequest(topics=None))
+            answer = await metadata.handle(bench.services, context, kafka.MetadataRequest(topics=None))
             listed[software] = [broker.node_id for broker in answer.brokers]
         mine = bench.identity.broker_id
         assert listed.pop(JAVA) == [mine]
         assert set(map(tuple, listed.values())) == {(mine, other.broker_id)}
 
     run(scenario)
+
+
+def topic(number: int, name: str, partitions: int = 1) -> Topic:
+    return Topic(UUID(int=number), name, partitions, {}, 0)
+
+
+class Told:
+    """A sequencer that has one answer to each question about metadata, in order."""
+
+    def __init__(self, *answers: Metadata, configs: dict[str, str] | None = None) -> None:
+        self.answers = list(answers)
+        self.configs = configs or {}
+
+    async def metadata(self, request: MetadataRequest) -> Metadata:
+        assert request.takes_changes
+        return self.answers.pop(0)
+
+    async def broker_configs(self, request: BrokerConfigsRequest) -> Configs:
+        return Configs(self.configs)
+
+
+def test_changes_are_put_into_what_is_known() -> None:
+    async def scenario() -> None:
+        ring = ring_of(1)
+        told = Told(
+            Metadata("c", 1, 5, [topic(1, "a"), topic(2, "b"), topic(3, "c")], ring),
+            Metadata("c", 1, 7, None, None, [topic(1, "a", 4), topic(4, "b")], [UUID(int=2)]),
+            Metadata("c", 1, 7, None, None),
+        )
+        catalog = Catalog(cast("Sequencer", told))
+        before = await catalog.refresh()
+        after = await catalog.refresh()
+        assert sorted(before.by_name) == ["a", "b", "c"]
+        assert {name: known.topic.topic_id.int for name, known in after.by_name.items()} == {
+            "a": 1,
+            "b": 4,
+            "c": 3,
+        }
+        assert (after.version, after.by_name["a"].topic.partitions) == (7, 4)
+        assert after.by_id[UUID(int=3)] is before.by_id[UUID(int=3)], "what did not change is left alone"
+        assert await catalog.refresh() is after
+
+    asyncio.run(scenario())
+
+
+def test_a_change_of_the_clusters_configs_reaches_every_topic() -> None:
+    async def scenario() -> None:
+        told = Told(
+            Metadata("c", 1, 5, [topic(1, "a"), topic(2, "b")], ring_of(1)),
+            Metadata("c", 1, 6, None, None, [], [UUID(int=2)]),
+        )
+        catalog = Catalog(cast("Sequencer", told))
+        before = await catalog.refresh()
+        told.configs = {"message.max.bytes": "2048"}
+        after = await catalog.refresh()
+        assert list(after.by_name) == ["a"]
+        assert before.by_name["a"].settings != after.by_name["a"].settings
+
+    asyncio.run(scenario())

@@ -1,0 +1,88 @@
+"""What agents are told of topics and ring: all of it once, then what has changed.
+
+Kept beside the committer's state, as of the newest change that readers see. In memory only: a new committer remembers
+the changes that it saw, and tells whoever knows less everything.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sequencer import leases
+from sequencer.api import Metadata, MetadataRequest, Ring, Topic
+from sequencer.rows import AgentRow, Changes, Identity, TopicRow
+from sequencer.state import METADATA_VERSION, RING_GENERATION, HotState
+from sequencer.topics import topic_value
+
+MAX_CHANGES = 10_000
+"""Topics whose last change is remembered; whoever missed an older one is told everything."""
+
+
+class TopicChanges:
+    """The metadata of one loaded state. `apply` comes after each change of that state."""
+
+    def __init__(self, state: HotState) -> None:
+        self._state = state
+        self._known_from = state.counter(METADATA_VERSION)
+        """Of the changes after this version none is forgotten."""
+        self._changed: dict[UUID, int] = {}
+        """At which version each topic changed last, the oldest first."""
+        self._all: tuple[int, list[Topic]] = -1, []
+        self._ring: Ring | None = None
+
+    def apply(self, changes: Changes) -> None:
+        """Take note of what was written."""
+        version = self._state.counter(METADATA_VERSION)
+        for key in changes.by_kind.get(TopicRow, ()):
+            topic_id = key[0]
+            assert isinstance(topic_id, UUID), "topics are known by their id"
+            self._changed.pop(topic_id, None)
+            self._changed[topic_id] = version
+        while len(self._changed) > MAX_CHANGES:
+            self._known_from = self._changed.pop(next(iter(self._changed)))
+
+    def answer(self, request: MetadataRequest, identity: Identity) -> Metadata:
+        """What the caller does not know."""
+        version = self._state.counter(METADATA_VERSION)
+        topics: list[Topic] | None = None
+        changed: list[Topic] = []
+        deleted: list[UUID] = []
+        if request.takes_changes and self._known_from <= request.known_version <= version:
+            for topic_id in self._changed_since(request.known_version):
+                row = self._state.get(TopicRow, topic_id)
+                if row is None:
+                    deleted.append(topic_id)
+                else:
+                    changed.append(topic_value(row))
+        elif request.known_version != version:
+            topics = self._topics(version)
+        ring = self._current_ring()
+        return Metadata(
+            identity.cluster_id,
+            identity.incarnation,
+            version,
+            topics,
+            None if request.known_generation == ring.generation else ring,
+            changed,
+            deleted,
+        )
+
+    def _changed_since(self, version: int) -> list[UUID]:
+        found: list[UUID] = []
+        for topic_id, changed_at in reversed(self._changed.items()):
+            if changed_at <= version:
+                break
+            found.append(topic_id)
+        return found[::-1]
+
+    def _topics(self, version: int) -> list[Topic]:
+        if self._all[0] != version:
+            rows = sorted(self._state.all(TopicRow), key=lambda row: row.name)
+            self._all = version, [topic_value(row) for row in rows]
+        return self._all[1]
+
+    def _current_ring(self) -> Ring:
+        generation = self._state.counter(RING_GENERATION)
+        if self._ring is None or self._ring.generation != generation:
+            self._ring = leases.ring_of(generation, self._state.all(AgentRow))
+        return self._ring

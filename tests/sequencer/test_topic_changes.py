@@ -1,0 +1,92 @@
+"""A change of a topic sends that topic; who knows too little is told everything."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from sequencer import topic_changes
+from sequencer.api import Metadata, MetadataRequest
+from sequencer.rows import Changes, CounterRow, Identity, TopicRow
+from sequencer.state import METADATA_VERSION, HotState
+from sequencer.topic_changes import TopicChanges
+
+ME = Identity("c", 1, 1)
+
+
+def row(number: int, partitions: int = 1) -> TopicRow:
+    return TopicRow(UUID(int=number), f"t{number}", partitions, {}, 0)
+
+
+class Driver:
+    """A state with its topic changes, as a committer moves them."""
+
+    def __init__(self, topics: int) -> None:
+        rows = [row(number) for number in range(topics)]
+        self.state = HotState({TopicRow: rows, CounterRow: [CounterRow(METADATA_VERSION, 7)]})
+        self.metadata = TopicChanges(self.state)
+
+    def write(self, *put: TopicRow, deleted: tuple[int, ...] = ()) -> None:
+        changes = Changes()
+        changes.put(CounterRow(METADATA_VERSION, self.state.counter(METADATA_VERSION) + 1))
+        for one in put:
+            changes.put(one)
+        for number in deleted:
+            changes.delete(TopicRow, (UUID(int=number),))
+        self.state.apply(changes)
+        self.metadata.apply(changes)
+
+    def ask(self, version: int, *, takes_changes: bool = True) -> Metadata:
+        return self.metadata.answer(MetadataRequest(version, 0, takes_changes), ME)
+
+
+def told(answer: Metadata) -> tuple[list[str], list[int]]:
+    assert answer.topics is None
+    return [topic.name for topic in answer.changed], [topic_id.int for topic_id in answer.deleted]
+
+
+def test_a_change_of_one_topic_of_many_sends_that_one() -> None:
+    driver = Driver(1_000)
+    driver.write(row(3, partitions=5))
+    answer = driver.ask(7)
+    assert (answer.version, told(answer)) == (8, (["t3"], []))
+    assert answer.changed[0].partitions == 5
+    assert told(driver.ask(8)) == ([], [])
+
+
+def test_changes_in_a_row_are_sent_together_each_topic_once_as_it_is_now() -> None:
+    driver = Driver(10)
+    driver.write(row(3, partitions=5))
+    driver.write(row(20))
+    driver.write(row(3, partitions=6), deleted=(4, 20))
+    assert told(driver.ask(7)) == (["t3"], [4, 20])
+    assert told(driver.ask(9)) == (["t3"], [4, 20])
+    assert told(driver.ask(10)) == ([], [])
+
+
+@pytest.mark.parametrize("version", [-1, 6, 9])
+def test_who_knows_nothing_or_what_this_committer_never_knew_is_told_everything(version: int) -> None:
+    driver = Driver(10)
+    driver.write(row(3))
+    answer = driver.ask(version)
+    assert answer.topics is not None and len(answer.topics) == 10 and not answer.changed
+
+
+def test_who_takes_no_changes_is_told_everything_or_nothing() -> None:
+    driver = Driver(10)
+    driver.write(row(3))
+    everything, nothing = driver.ask(7, takes_changes=False), driver.ask(8, takes_changes=False)
+    assert everything.topics is not None and len(everything.topics) == 10
+    assert nothing.topics is None
+
+
+def test_changes_past_the_bound_are_forgotten_and_whoever_missed_them_is_told_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_changes, "MAX_CHANGES", 2)
+    driver = Driver(10)
+    for number in range(3):
+        driver.write(row(number, partitions=2))
+    assert driver.ask(7).topics is not None
+    assert told(driver.ask(8)) == (["t1", "t2"], [])
