@@ -51,6 +51,7 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _PREFIX = Struct(">qi")
 _HEAD = Struct(">qii")
 _CRC = Struct(">I")
+_CHECKED = Struct(">i4xbI")  # from the length on, without the leader epoch: length, magic, CRC
 _SEALED = Struct(">hiqqqhii")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
@@ -286,10 +287,17 @@ def crc_of(batch: Buffer) -> int:
 
 
 def check_crc(batch: Buffer) -> None:
-    """Raise CrcMismatch unless the one batch in `batch` carries the sum of its bytes."""
+    """Raise InvalidBatch unless `batch` is one whole batch that carries the sum of its bytes.
+
+    The sum begins behind length and magic, so these two are looked at as well.
+    """
     if len(batch) < HEADER_BYTES:
         raise TruncatedBatch(f"{len(batch)} bytes; a batch header has {HEADER_BYTES}")
-    (stored,) = _CRC.unpack_from(batch, 17)
+    tail_length, magic, stored = _CHECKED.unpack_from(batch, 8)
+    if tail_length + PREFIX_BYTES != len(batch):
+        raise BadLength(f"batch of {len(batch)} bytes says that it has {tail_length + PREFIX_BYTES}")
+    if magic != MAGIC:
+        _refuse_magic(magic, 0)
     computed = crc_of(batch)
     if stored != computed:
         raise CrcMismatch(

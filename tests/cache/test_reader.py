@@ -24,7 +24,7 @@ from tailrace.clock import ManualClock
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import MARKER_BYTES, Compression, check_crc, read_header, split
+from tailrace.record_batch import HEADER_BYTES, MARKER_BYTES, Compression, check_crc, read_header, split
 from tailrace.records import NewRecord, decode_records, encode_batch
 from tests.support.consumer import is_abort
 
@@ -268,6 +268,25 @@ def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
         return await reader.read([run], 0, 10_000, EPOCH)
 
     assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
+
+
+@pytest.mark.parametrize("place", range(HEADER_BYTES))
+def test_no_byte_of_a_batch_header_rots_unseen(place: int) -> None:
+    """The CRC begins behind length and magic; offset and leader epoch are written anew in every answer."""
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED)])
+    is_written_anew = place < 8 or 12 <= place < 16
+
+    async def whole() -> ReadBatches:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.put("m/1", [rotten(body, run.start + place)])
+        return await reader_over(store, clock).read([run], 0, 10_000, EPOCH)
+
+    if is_written_anew:
+        assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
+    else:
+        with pytest.raises(ObjectRotten, match="m/1"):
+            asyncio.run(whole())
 
 
 def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> None:

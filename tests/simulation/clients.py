@@ -286,7 +286,9 @@ class Producer(Client):
             row = rows.get((batch.log.topic_id, batch.partition)) or rows[batch.log.topic, batch.partition]
             code = ErrorCode(row.error_code)
             batch.refusal = None
-            if code not in (ErrorCode.NONE, *REFUSED, *GONE) and not self.stage.may_refuse:
+            # An agent that joins or leaves sends clients to others, poison or not.
+            is_told = code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, *REFUSED, *GONE)
+            if not is_told and not self.stage.may_refuse:
                 self.stage.violated(f"{batch.records[0]} refused, {code.name}, for another's poison")
             if code is ErrorCode.NONE:
                 self._acked(batch, row.base_offset)

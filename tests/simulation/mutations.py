@@ -70,7 +70,7 @@ from sequencer.producers import STORE, Judgement
 from sequencer.rows import AbortedRow, GroupRow, LeaseRow, OpenRangeRow, ProducerRow, SessionRow
 from sequencer.state import HotState, replace_row
 from sequencer.term import Term
-from tailrace.record_batch import read_header
+from tailrace.record_batch import crc_of, read_header
 from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
@@ -452,6 +452,14 @@ def _gives_names_their_ids_again(original: Any) -> Any:
         return original(draft, request, UUID(bytes=request.name.encode().ljust(16, b".")[:16]), *rest)
 
     return create
+
+
+def _checks_the_crc_alone(original: Any) -> Any:
+    def check(batch: Any) -> None:
+        if crc_of(batch) != int.from_bytes(batch[17:21], "big"):
+            original(batch)
+
+    return check
 
 
 def _serves_repeated_batches(original: Any) -> Any:
@@ -846,6 +854,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"has_low_bounds": True},
     ),
     Mutation("batches are not checked against their CRC", [(mixed_reader, "check_crc", does_nothing)], ROT),
+    Mutation(
+        "what a batch's CRC does not cover is not checked", [(mixed_reader, "check_crc", _checks_the_crc_alone)], ROT
+    ),
     # --- transactions
     Mutation(
         "the last stable offset is the high watermark",
