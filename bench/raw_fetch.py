@@ -7,17 +7,19 @@ are walked, to know where to go on and to count; records stay shut.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from agent.protocol import ApiKey, decode_response, encode_request
 from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.record_batch import read_header
 
 FETCH_VERSION = 16
 METADATA_VERSION = 12
+LIST_OFFSETS_VERSION = 7
 MIB = 2**20
 
 
@@ -29,14 +31,23 @@ class RawFetcher:
         self._socket = socket.create_connection((host, int(port)))
         self._max_bytes, self._partition_max_bytes = max_bytes, partition_max_bytes
         self._buffer = bytearray(max_bytes + 64 * MIB)
-        self._topic_id = self._find(topic)
+        self._topic, self._topic_id = topic, self._find(topic)
 
     def read(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> tuple[int, int]:
         """Read from `positions` up to `ends` (offsets by partition); bytes and records that came."""
-        at = {partition: offset for partition, offset in positions.items() if offset < ends[partition]}
         total = records = 0
+        for _, came, of_them in self.walk(positions, ends):
+            total += came
+            records += of_them
+        return total, records
+
+    def walk(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[tuple[bytes, int, int]]:
+        """The same, request by request: its frame, and bytes and records that came."""
+        at = {partition: offset for partition, offset in positions.items() if offset < ends[partition]}
         while at:
-            for partition, data in self._fetch(at):
+            total = records = 0
+            request = self._request(at)
+            for partition, data in self._fetch(request):
                 place = 0
                 while place < len(data):
                     header = read_header(data, place)
@@ -50,23 +61,32 @@ class RawFetcher:
                     del at[partition]
                 else:  # as clients do: who was served goes to the end of the queue
                     at[partition] = at.pop(partition)
-        return total, records
+            yield b"".join(encode_request(1, ApiKey.FETCH, FETCH_VERSION, request, "bench")), total, records
+
+    def ends(self, partitions: int) -> dict[int, int]:
+        """Where each partition ends."""
+        wishes = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(partitions)]
+        topics = [ListOffsetsTopic(name=self._topic, partitions=wishes)]
+        answer = self._ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, ListOffsetsRequest(topics=topics))
+        return {found.partition_index: found.offset for found in answer.topics[0].partitions}
 
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
 
-    def _fetch(self, positions: Mapping[int, int]) -> list[tuple[int, memoryview]]:
+    def _request(self, positions: Mapping[int, int]) -> FetchRequest:
         wishes = [
             FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self._partition_max_bytes)
             for partition, offset in positions.items()
         ]  # fmt: skip
-        request = FetchRequest(
+        return FetchRequest(
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=self._max_bytes,
             topics=[FetchTopic(topic_id=self._topic_id, partitions=wishes)],
         )
+
+    def _fetch(self, request: FetchRequest) -> list[tuple[int, memoryview]]:
         response = self._ask(ApiKey.FETCH, FETCH_VERSION, request)
         found: list[tuple[int, memoryview]] = []
         for topic in response.responses:

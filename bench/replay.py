@@ -1,0 +1,65 @@
+"""Raw requests replayed by a small C program (replay.c), so that the server is the limit and not its client.
+
+C, as gcc is on every machine that builds Python packages and one file needs no project of its own; it is compiled
+when a bench starts. Its CPU for a request is a tenth of what an agent's is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_suffix(".c")
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """One frame with its size. `error_at`: where in the response (with its size) an error code stands; 0: nowhere.
+    `batch_at`: where an idempotent producer's batch of `records` stands in the frame; -1: there is none."""
+
+    frame: bytes
+    error_at: int = 0
+    batch_at: int = -1
+    records: int = 0
+
+
+def compiled(folder: Path) -> Path:
+    """The driver, compiled into `folder`."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise RuntimeError("no C compiler (gcc or cc) is on PATH; the bench compiles its driver with it")
+    made = folder / "replay"
+    subprocess.run([compiler, "-O2", "-o", str(made), str(SOURCE)], check=True)
+    return made
+
+
+def write_script(path: Path, connections: Sequence[Sequence[RawRequest]]) -> None:
+    """What each connection sends, in turn, again and again."""
+    with path.open("wb") as file:
+        file.write(struct.pack("<I", len(connections)))
+        for requests in connections:
+            file.write(struct.pack("<I", len(requests)))
+            for request in requests:
+                head = (len(request.frame), request.error_at, request.batch_at, request.records)
+                file.write(struct.pack("<IIii", *head) + request.frame)
+
+
+def replayed(driver: Path, script: Path, bootstrap: str, *, seconds: float, in_flight: int) -> dict[str, Any]:
+    """Run the driver; what it counted. Raises RuntimeError where a request failed."""
+    port = bootstrap.rpartition(":")[2]
+    done = subprocess.run(
+        [str(driver), str(script), port, str(seconds), str(in_flight)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the driver failed: {done.stderr}")
+    counted: dict[str, Any] = json.loads(done.stdout)
+    if counted["errors"] or counted["unanswered"]:
+        raise RuntimeError(f"requests failed: {done.stdout}")
+    return counted
