@@ -118,9 +118,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._charge = 0
         self._frames: deque[tuple[bytearray, int]] = deque()
         self._wake = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._replies: asyncio.Queue[Reply | None] = asyncio.Queue(max_inflight)
+        self._is_writable = True
+        self._replies: deque[Reply] = deque()
+        self._written: Reply | None = None
+        self._is_ending = False
         self._unsent_bytes = 0
         self._counted_bytes = 0
         self._has_sent = asyncio.Event()
@@ -129,7 +130,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._claim: Claim | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._handling: asyncio.Task[None] | None = None
         self._closing = False
         self._draining = False
         self.last_active = monotonic()
@@ -151,10 +152,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}"),
-            loop.create_task(self._send_replies(), name=f"replies to {self.peer_host}"),
-        ]
+        self._handling = loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -180,9 +178,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._writable.set()
-        for task in self._tasks:
-            task.cancel()
+        if self._handling is not None:
+            self._handling.cancel()
         if self._claim is not None:
             self._budget.withdraw(self._claim)
             self._claim = None
@@ -198,10 +195,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._on_close(self)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._is_writable = False
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._is_writable = True
+        self._send_replies()
 
     # --- bytes to frames ------------------------------------------------------------------------------
 
@@ -317,39 +315,61 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if reply.on_sent is not None:
                 self._held.append(reply.on_sent)
             self._count_unsent(reply)
+            self._replies.append(reply)
             if reply.later is None:
                 self._budget.give(charge)
             else:  # its bytes stay in the active buffer, whatever becomes of the connection
-                reply.later.add_done_callback(partial(self._give_back, charge))
+                reply.later.add_done_callback(partial(self._is_answered, charge))
                 self.deferred += 1
             del frame
-            await self._replies.put(reply)
+            self._send_replies()
+            while len(self._replies) > self._max_inflight:
+                self._has_sent.clear()
+                await self._has_sent.wait()
             self._maybe_resume()
             if reply.close:
                 break
-        await self._replies.put(None)
+        self._is_ending = True
+        self._send_replies()
 
-    async def _send_replies(self) -> None:
-        while True:
-            reply = await self._replies.get()
-            if reply is None:
-                break
-            try:
-                parts = reply.parts if reply.later is None else await asyncio.shield(reply.later)
-                self.deferred -= reply.later is not None
-            except Exception:  # noqa: BLE001 - the dispatcher told of it; an answer that is missing ends the connection
-                break
-            if parts and self._transport is not None and not self._transport.is_closing():
-                self._transport.writelines(parts)
-                if not self._writable.is_set():
-                    await self._writable.wait()
+    def _is_answered(self, charge: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
+        """A deferred answer is there, or never will be; what its request was charged is given back."""
+        self._budget.give(charge)
+        if not answered.cancelled():
+            answered.exception()
+        self._send_replies()
+
+    def _send_replies(self) -> None:
+        """Send the answers that are there, in the order of their requests, as long as the socket takes them."""
+        while not self._closing and (self._written is not None or self._replies):
+            if self._written is None:
+                later = self._replies[0].later
+                if later is not None and not later.done():
+                    return
+                reply = self._written = self._replies.popleft()
+                if later is None:
+                    parts = reply.parts
+                elif later.cancelled() or later.exception() is not None:
+                    break  # the dispatcher told of it; an answer that is missing ends the connection
+                else:
+                    self.deferred -= 1
+                    parts = later.result()
+                if parts and self._transport is not None and not self._transport.is_closing():
+                    self._transport.writelines(parts)
+            if not self._is_writable:
+                return
+            reply, self._written = self._written, None
             self.last_active = self._monotonic()
             if reply.parts:
                 self._count_sent(reply.parts, is_counted=reply.on_sent is None)
             if reply.on_sent is not None:
                 self._held.popleft()()
+            self._has_sent.set()
             if reply.close:
                 break
+        else:
+            if not self._is_ending:
+                return
         self.close()
 
     def _count_unsent(self, reply: Reply) -> None:
@@ -371,12 +391,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if is_counted:
             self._counted_bytes -= size
             self._budget.count(-size)
-        self._has_sent.set()
-
-    def _give_back(self, charge: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
-        self._budget.give(charge)
-        if not answered.cancelled():
-            answered.exception()
 
     # --- ending ------------------------------------------------------------------------------------------
 
@@ -402,7 +416,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request is being read or answered."""
-        return not self._frames and self._frame is None and self._replies.empty() and not self._is_handling
+        return (
+            not self._frames
+            and self._frame is None
+            and self._written is None
+            and not self._replies
+            and not self._is_handling
+        )
 
     def staleness(
         self, idle_seconds: float, stalled_seconds: float, pressed: Pressed = NOT_PRESSED

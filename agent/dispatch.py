@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -31,6 +32,7 @@ from agent.protocol import (
     encode_response,
     parse_request_header,
 )
+from agent.protocol.answers import produce_answer
 from agent.protocol.api_keys import API_VERSIONS, ApiSpec
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -84,8 +86,7 @@ class Dispatcher:
         try:
             response = await handler(self._services, context, request)
             if isinstance(response, Deferred):
-                later = self._later(header, connection.peer_host, response, started)
-                return Reply(later=asyncio.ensure_future(later))
+                return Reply(later=self._later(header, connection.peer_host, response, started))
             if isinstance(response, Holding):
                 return self._held(header, response, started)
             return Reply(self._encoded(header, response, started))
@@ -127,21 +128,34 @@ class Dispatcher:
         response = spec.response(error_code=code_of(error))
         return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
 
-    async def _later(
+    def _later(
         self, header: RequestHeader, peer: str, deferred: Deferred, started: float
-    ) -> Sequence[Buffer] | None:
-        """The deferred answer's bytes. Raises what nobody foresaw, told of: the connection ends with it."""
-        try:
-            return self._encoded(header, await deferred.response, started)
-        except Exception as error:
-            self._failed(header, peer, error)
-            raise
+    ) -> asyncio.Future[Sequence[Buffer] | None]:
+        """The deferred answer's bytes; or what nobody foresaw, told of: the connection ends with it."""
+        later: asyncio.Future[Sequence[Buffer] | None] = asyncio.get_running_loop().create_future()
+
+        def answer(ready: asyncio.Future[Any], deferred: Deferred = deferred) -> None:
+            try:
+                ready.result()
+                made = deferred.make()
+                if isinstance(made, Deferred):
+                    made.ready.add_done_callback(partial(answer, deferred=made))
+                else:
+                    later.set_result(self._encoded(header, made, started))
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+                self._failed(header, peer, error)
+                later.set_exception(error)
+
+        deferred.ready.add_done_callback(answer)
+        return later
 
     def _encoded(self, header: RequestHeader, response: Any, started: float) -> Sequence[Buffer] | None:
         seconds = self._services.clock.monotonic() - started
         self._services.telemetry.request_served(ApiKey(header.api_key), seconds)
         if response is None:
             return None
+        if header.api_key == ApiKey.PRODUCE:
+            return produce_answer(header.correlation_id, header.api_version, response)
         return encode_response(header.correlation_id, header.api_key, header.api_version, response)
 
     def _failed(self, header: RequestHeader, peer: str, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -71,12 +72,16 @@ class Holding:
 
 
 Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
-"""Takes a decoded request; returns the response message, an awaitable of it (Deferred, Produce only), or one that holds
-memory (Holding, Fetch only)."""
+"""Takes a decoded request; returns the response message, one that comes later (Deferred, Produce only), or one that
+holds memory (Holding, Fetch only)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A handler's answer that is not there yet; the next request of the connection may be read meanwhile."""
+    """A handler's answer that is not there yet; the next request of the connection may be read meanwhile.
 
-    response: Awaitable[Any]
+    Once `ready` is done, `make` gives the response message (or another Deferred), on the loop and without waiting.
+    """
+
+    ready: asyncio.Future[Any]
+    make: Callable[[], Any]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent.protocol import ApiKey
@@ -39,6 +41,7 @@ class AgentTelemetry:
         self.request_seconds = self._histogram(
             "request_seconds", "Time from a request read to its answer.", "api"
         )
+        self._observe_seconds: dict[ApiKey, Callable[[float], None]] = {}
         self.flushes = self._counter("flushes", "Buffers sealed, by reason.", "reason")
         self.flush_bytes = Histogram(
             "tailrace_flush_bytes", "Size of uploaded objects.", buckets=_BYTES, registry=self.registry
@@ -81,7 +84,10 @@ class AgentTelemetry:
 
     def request_served(self, api: ApiKey, seconds: float) -> None:
         """Count one answered request."""
-        self.request_seconds.labels(api.name).observe(seconds)
+        observe = self._observe_seconds.get(api)
+        if observe is None:
+            observe = self._observe_seconds[api] = self.request_seconds.labels(api.name).observe
+        observe(seconds)
 
     def _counter(self, name: str, doc: str, *labels: str) -> Counter:
         return Counter(f"tailrace_{name}", doc, labels, registry=self.registry)

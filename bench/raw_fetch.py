@@ -15,7 +15,7 @@ from agent.protocol import ApiKey, decode_response, encode_request
 from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tailrace.record_batch import read_header
+from tailrace.record_batch import HEADER_BYTES, read_header
 
 FETCH_VERSION = 16
 METADATA_VERSION = 12
@@ -49,7 +49,7 @@ class RawFetcher:
             request = self._request(at)
             for partition, data in self._fetch(request):
                 place = 0
-                while place < len(data):
+                while len(data) - place >= HEADER_BYTES:  # Kafka cuts the last batch where the room ends
                     header = read_header(data, place)
                     if place + header.length > len(data):
                         break

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from agent.errors import EXPECTED, code_of, produce_code
 from agent.metadata import KnownTopic
@@ -98,7 +99,8 @@ async def handle(
         batch = BufferedBatch(each.coordinates, each.data, submission, index, each.transaction)
         batches.append((each.partition, each.topic_name, batch))
     services.lanes.submit(batches)
-    return Deferred(_answer(services, request, version, response, accepted, submission))
+    answer = None if request.acks == 0 else response
+    return Deferred(submission.done, partial(_answer, services, version, answer, accepted, submission))
 
 
 def _let_go_of_refused(accepted: list[_Accepted]) -> None:
@@ -269,24 +271,28 @@ def _admit(
         )
 
 
-async def _answer(
+def _answer(
     services: Services,
-    request: ProduceRequest,
     version: int,
-    response: ProduceResponse,
+    answer: ProduceResponse | None,
     accepted: list[_Accepted],
     submission: Submission,
-) -> ProduceResponse | None:
-    await asyncio.shield(submission.done)
-    if any(result is not None and result.error is _UNKNOWN for result in submission.results):
-        # Deleted, or made anew, through another agent. The batch isn't tried again here, as those behind it would
-        # overtake it; the client does that, and finds the catalog current.
-        with suppress(SequencerError):
-            await services.catalog.refresh()
+) -> ProduceResponse | Deferred | None:
+    is_unknown = False
     for each, result in zip(accepted, submission.results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
         _fill(services, version, each, result)
-    return None if request.acks == 0 else response
+        is_unknown = is_unknown or result.error is _UNKNOWN
+    if not is_unknown:
+        return answer
+    # Deleted, or made anew, through another agent. The batch isn't tried again here, as those behind it would
+    # overtake it; the client does that, and finds the catalog current.
+    return Deferred(asyncio.ensure_future(_be_current(services)), lambda: answer)
+
+
+async def _be_current(services: Services) -> None:
+    with suppress(SequencerError):
+        await services.catalog.refresh()
 
 
 def _fill(services: Services, version: int, accepted: _Accepted, result: BatchResult) -> None:

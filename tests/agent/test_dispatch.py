@@ -106,7 +106,12 @@ async def _bug(services: Services, context: RequestContext, request: Any) -> Any
 
 
 async def _late_bug(services: Services, context: RequestContext, request: Any) -> Any:
-    return Deferred(_bug(services, context, request))
+    def bug() -> None:
+        raise ZeroDivisionError("a bug")
+
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ready.set_result(None)
+    return Deferred(ready, bug)
 
 
 def test_an_unforeseen_error_closes_the_connection_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
