@@ -17,6 +17,8 @@ TOPIC = "backlog"
 _TOPIC_ID = UUID(int=0xB)
 _ROWS_AT_ONCE = 20_000
 _LEASE_MS = 600_000
+_AGE_MS = 7_200_000
+"""Old enough for a compactor with its default settings."""
 
 
 async def make_backlog(data: Path, *, partitions: int, runs: int) -> int:
@@ -25,7 +27,7 @@ async def make_backlog(data: Path, *, partitions: int, runs: int) -> int:
     data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     store = open_row_store(f"sqlite:///{data / 'tailrace.db'}", clock=clock, entropy=SystemEntropy())
-    batch = encode_batch([NewRecord(None, b"x" * 100)], timestamps=[clock.wall_ms()])
+    batch = encode_batch([NewRecord(None, b"x" * 100)], timestamps=[clock.wall_ms() - _AGE_MS])
     body = batch * partitions
     try:
         await store.open()
@@ -41,7 +43,7 @@ async def make_backlog(data: Path, *, partitions: int, runs: int) -> int:
                 path = data / "objects" / key
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(body)
-                _add_object(changes, key, number, partitions, len(batch), await store.now_ms())
+                _add_object(changes, key, number, partitions, len(batch), await store.now_ms() - _AGE_MS)
             await store.write(changes, epoch)
         await store.release_committer_lease(epoch)
     finally:
@@ -65,21 +67,21 @@ async def _write_topic(store: RowStore, epoch: int, partitions: int, runs: int) 
     await store.write(changes, epoch)
 
 
-def _add_object(changes: Changes, key: str, number: int, partitions: int, length: int, now: int) -> None:
+def _add_object(changes: Changes, key: str, number: int, partitions: int, length: int, at_ms: int) -> None:
     object_id = UUID(int=(1 << 64) + number)
     changes.put(
         ObjectRow(
             object_id=object_id, kind=ObjectKind.MIXED, key=key, size=partitions * length, crc=0,
-            index_start=partitions * length, created_ms=now, format_version=1, live_runs=partitions, retired_ms=None,
+            index_start=partitions * length, created_ms=at_ms, format_version=1, live_runs=partitions, retired_ms=None,
         )
     )  # fmt: skip
-    table = encode_table([RunBatch(length, 1, Verdict.STORED, number, now)])
+    table = encode_table([RunBatch(length, 1, Verdict.STORED, number, at_ms)])
     for partition in range(partitions):
         changes.put(
             RunRow(
                 topic_id=_TOPIC_ID, partition=partition, base_offset=number, end_offset=number + 1,
-                object_id=object_id, start=partition * length, length=length, max_timestamp=now,
-                running_max_timestamp=now, commit_number=number + 1, created_ms=now, kind=ObjectKind.MIXED,
+                object_id=object_id, start=partition * length, length=length, max_timestamp=at_ms,
+                running_max_timestamp=at_ms, commit_number=number + 1, created_ms=at_ms, kind=ObjectKind.MIXED,
                 batches=table,
             )
         )  # fmt: skip
