@@ -378,6 +378,7 @@ async def run_sequencer(settings: Settings) -> None:
         http = SequencerHttp(machine.clock)
         add_process_metrics(http.registry, version=package_version(), kind="sequencer")
         stack.enter_context(watched_loop(machine.clock, http.registry))
+        tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
         stack.push_async_callback(http.close)
         await stack.enter_async_context(kept_current(machine.clock, http.registry, security, http_tls))
         await http.start(*split_address(settings.http), http_tls)
@@ -399,6 +400,7 @@ async def run_sequencer(settings: Settings) -> None:
             )
         )
         http.node = node
+        tell_ready()
         log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
         await ending.wait()
     ending.check()

@@ -1,7 +1,7 @@
 """What a service manager is told, as systemd's `sd_notify` has it: that the process serves, and that its loop turns.
 
-With `WatchdogSec=` in its unit, systemd ends an agent that is frozen. Its connections are reset then, and its clients
-go to another agent; else a client with a request at a frozen agent waits for its own request time-out.
+With `WatchdogSec=` in its unit, systemd ends a process that is frozen. Its connections are reset then, and its clients
+go to another; else a client with a request at a frozen agent waits for its own request time-out.
 """
 
 from __future__ import annotations

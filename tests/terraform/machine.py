@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from tests.support.servers import end_with_parent
 from tests.terraform.rules import Module, load
@@ -201,6 +203,8 @@ class Machine:
     aws: str
     imds_port: int
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    told: dict[str, list[bytes]] = field(default_factory=dict)
+    """What a unit of Type=notify told systemd, in order."""
 
     def boot(self, files: Mapping[str, File], commands: Sequence[Sequence[str]]) -> None:
         """Write user data's files and run its commands."""
@@ -227,7 +231,7 @@ class Machine:
     def start(self, unit: str) -> None:
         """Start a unit as systemd does: its environment and no other, ExecStartPre first."""
         self._run_before(unit)
-        process = self._popen(unit, self._value(unit, "ExecStart"))
+        process = self._popen(unit, self._value(unit, "ExecStart"), self._listen_to(unit))
         self.running[unit] = process
         pid = self.folder / "run" / f"{unit}.pid"
         pid.write_text(str(process.pid))
@@ -287,12 +291,32 @@ class Machine:
         (value,) = self._values(unit, name)
         return value
 
+    def _listen_to(self, unit: str) -> dict[str, str]:
+        """Hear what a unit of Type=notify tells, as systemd does: how it is told where to."""
+        if self._values(unit, "Type") != ["notify"]:
+            return {}
+        told = self.told[unit] = []
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        name = f"tailrace-test-{uuid4()}"
+        channel.bind(f"\0{name}")
+
+        def hear() -> None:
+            with channel:
+                while text := channel.recv(1_000):
+                    told.append(text)
+
+        threading.Thread(target=hear, daemon=True).start()
+        period = int(self._value(unit, "WatchdogSec")) * 1_000_000
+        return {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": str(period)}
+
     def _run_before(self, unit: str) -> None:
         for command in self._values(unit, "ExecStartPre"):
             before = self._popen(unit, command.removeprefix("+"))
             assert before.wait(60) == 0, self.log(unit)
 
-    def _popen(self, unit: str, command: str) -> subprocess.Popen[bytes]:
+    def _popen(
+        self, unit: str, command: str, more: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         environment = {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "IMDS": f"http://127.0.0.1:{self.imds_port}",
@@ -302,6 +326,7 @@ class Machine:
             "MACHINE_AWS": self.aws,
             "STATE_DIRECTORY": str(self.folder / "state"),
             **self.instance_role,
+            **(more or {}),
         }
         for file in self._values(unit, "EnvironmentFile"):
             parsed = configparser.RawConfigParser(delimiters="=")

@@ -407,6 +407,13 @@ def secrets_stay_out_of_the_state(module: Module) -> Iterator[str]:
             yield f"{kind}.{name} is not encrypted with a key of ours"
 
 
+def alarms_tell_somebody(module: Module) -> Iterator[str]:
+    """When they begin and when they end, what is wrong in words; and they say what no data means."""
+    needed = ("alarm_actions", "ok_actions", "alarm_description", "treat_missing_data")
+    for kind, name, body in module.resources("aws_cloudwatch_metric_alarm"):
+        yield from (f"{kind}.{name} has no {key}" for key in needed if key not in body)
+
+
 def scale_in_drains(module: Module) -> Iterator[str]:
     """Where there is a drain_seconds, the group has a hook that waits longer than the drain may take."""
     variables = dict(module.labelled("variable"))
@@ -452,6 +459,7 @@ RULES: tuple[Rule, ...] = (
     the_database_is_durable,
     only_dead_machines_are_replaced,
     secrets_stay_out_of_the_state,
+    alarms_tell_somebody,
     scale_in_drains,
 )
 

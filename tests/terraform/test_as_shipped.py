@@ -189,6 +189,19 @@ def test_the_settings_and_secrets_are_their_owners_alone(
         assert PASSWORDS[0] not in (folder / "tailrace.toml").read_text()
 
 
+def test_every_server_tells_systemd_that_it_serves_and_goes_on_to_say_that_it_lives(
+    agents: list[tuple[Machine, Facts]], sequencers: list[Machine]
+) -> None:
+    told = [machine.told["tailrace-sequencer.service"] for machine in sequencers]
+    told += [machine.told["tailrace-agent.service"] for machine, _ in agents]
+    wait_for(lambda: all(each.count(b"READY=1") == 1 for each in told), lambda: str(told))
+    before = [each.count(b"WATCHDOG=1") for each in told]
+    wait_for(
+        lambda: all(each.count(b"WATCHDOG=1") > count + 1 for each, count in zip(told, before, strict=True)),
+        lambda: str(told),
+    )
+
+
 def test_records_go_through_what_is_shipped(agents: list[tuple[Machine, Facts]]) -> None:
     bootstrap = f"{agents[0][0].address}:9092"
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})

@@ -121,6 +121,9 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
         "manage_master_user_password   = true",
         'password = "x"',
     ),
+    (rules.alarms_tell_somebody, "modules/alarms", "alarm_actions       = var.topic_arns\n", ""),
+    (rules.alarms_tell_somebody, "modules/alarms", "alarm_description   = each.value.about\n", ""),
+    (rules.alarms_tell_somebody, "modules/alarms", "treat_missing_data  = each.value.missing\n", ""),
     (rules.scale_in_drains, "modules/agents", "initial_lifecycle_hook", "other"),
     (rules.scale_in_drains, "modules/agents", "var.drain_seconds + 60", "var.drain_seconds - 60"),
     (rules.scale_in_drains, "modules/agents", "EC2_INSTANCE_TERMINATING", "EC2_INSTANCE_LAUNCHING"),
@@ -181,7 +184,7 @@ def test_the_example_names_declared_variables_and_all_that_have_no_default() -> 
     assert {name for name, variable in variables.items() if "default" not in variable} <= given
 
 
-def test_all_six_modules_are_there() -> None:
-    expected = {"network", "object_store", "metadata", "sequencer", "agents", "compactor"}
+def test_all_seven_modules_are_there() -> None:
+    expected = {"network", "object_store", "metadata", "sequencer", "agents", "compactor", "alarms"}
     assert {name.removeprefix("modules/") for name in PARTS} == expected
     assert all(isinstance(module, Module) and module.blocks for module in MODULES.values())

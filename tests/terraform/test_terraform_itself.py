@@ -84,6 +84,7 @@ BAD: dict[str, list[object]] = {
         {"vcpu": 8, "memory_gib": 18, "disk_gib": 50},
         {"vcpu": 4, "memory_gib": 16, "disk_gib": 10},
     ],
+    "alarm_topic_arns": [[], ["on-call"]],
 }
 
 

@@ -25,3 +25,5 @@ compactor_size = {
   memory_gib = 16
   disk_gib   = 50
 }
+
+alarm_topic_arns = ["arn:aws:sns:eu-central-1:123456789012:on-call"]

@@ -112,3 +112,14 @@ module "compactor" {
   sequencer                   = local.sequencer
   rpc_secret                  = module.sequencer.rpc_secret
 }
+
+module "alarms" {
+  source = "../../modules/alarms"
+
+  name                = var.name
+  topic_arns          = var.alarm_topic_arns
+  bucket              = module.object_store.bucket
+  database_identifier = module.metadata.identifier
+  sequencer           = module.sequencer.measured
+  agents              = module.agents.measured
+}

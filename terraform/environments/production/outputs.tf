@@ -37,3 +37,8 @@ output "compactor_undelivered_queue_url" {
   description = "Queue of compactor runs that could not be started; an alarm belongs on it."
   value       = module.compactor.undelivered_queue_url
 }
+
+output "alarm_names" {
+  description = "Names of the alarms that wake somebody."
+  value       = module.alarms.alarm_names
+}

@@ -291,3 +291,13 @@ variable "compactor_size" {
     error_message = "compactor_size.disk_gib must be from 21 to 200."
   }
 }
+
+variable "alarm_topic_arns" {
+  description = "SNS topics of this region and account that are told when an alarm begins and when it is over; somebody must be subscribed."
+  type        = list(string)
+
+  validation {
+    condition     = length(var.alarm_topic_arns) > 0 && alltrue([for arn in var.alarm_topic_arns : can(regex("^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]+$", arn))])
+    error_message = "alarm_topic_arns must name at least one SNS topic by its ARN: an alarm that nobody hears wakes nobody."
+  }
+}

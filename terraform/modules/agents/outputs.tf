@@ -17,3 +17,11 @@ output "autoscaling_group_name" {
   description = "Name of the autoscaling group."
   value       = aws_autoscaling_group.this.name
 }
+
+output "measured" {
+  description = "The agents' load balancer and its target group, as CloudWatch names them."
+  value = {
+    balancer_arn_suffix     = aws_lb.this.arn_suffix
+    target_group_arn_suffix = aws_lb_target_group.this.arn_suffix
+  }
+}

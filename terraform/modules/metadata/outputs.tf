@@ -27,3 +27,8 @@ output "security_group_id" {
   description = "Security group of the database, for outgoing rules."
   value       = aws_security_group.this.id
 }
+
+output "identifier" {
+  description = "Identifier of the database instance, as CloudWatch names it."
+  value       = aws_db_instance.this.identifier
+}

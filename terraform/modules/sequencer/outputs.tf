@@ -20,3 +20,11 @@ output "rpc_secret" {
     kms_key_arn = var.database.kms_key_arn
   }
 }
+
+output "measured" {
+  description = "The sequencer's load balancer and its target group, as CloudWatch names them."
+  value = {
+    balancer_arn_suffix     = aws_lb.this.arn_suffix
+    target_group_arn_suffix = aws_lb_target_group.this.arn_suffix
+  }
+}
