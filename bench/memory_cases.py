@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,9 @@ from bench.kafka_socket import (
     produce_request,
 )
 from bench.process_figures import peak_rss_mib, rss_mib
-from compactor.cycle import CompactionSettings, CompactionSummary, RunHere, run_cycle
+from compactor.cycle import Assignment, CompactionSettings, CompactionSummary, RunHere, run_cycle
+from compactor.plan import WorkItem
+from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import CompactionRequest
 from sequencer.client import RemoteSequencer
 from tailrace.cli.data_folder import SECRET
@@ -212,8 +214,7 @@ async def compaction_backlog(sizes: Sizes, folder: Path) -> Result:
         async with watched(server, result, 1):
             began = time.monotonic()
             probing = asyncio.create_task(keep_probing(server.bootstrap))
-            # On a loop of its own: rewriting blocks it, and the probe is measured on this one.
-            summary, left = await asyncio.to_thread(asyncio.run, compact(server, sizes.most_seconds))
+            summary, left = await compact(server, sizes.most_seconds)
             result.served_after_seconds = time.monotonic() - began
             probing.cancel()
             result.probe_worst_ms = await probing
@@ -221,6 +222,25 @@ async def compaction_backlog(sizes: Sizes, folder: Path) -> Result:
         problems = [*summary.failures, *summary.refused]
         result.is_served = summary.records == total and left == 0 and not problems
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class RunAside:
+    """Runs items on a thread, as Spark runs them in processes: the lease and the session are renewed meanwhile."""
+
+    data: Path
+
+    async def run(
+        self, items: Sequence[WorkItem], assignment: Assignment
+    ) -> list[RewriteResult | RewriteFailure]:
+        """Each item's outcome, in order."""
+        clock = SystemClock()
+        store = open_store(str(self.data / "objects"), clock=clock)
+        runner = RunHere(store, clock, SystemEntropy())
+        try:
+            return await asyncio.to_thread(asyncio.run, runner.run(items, assignment))
+        finally:
+            await store.close()
 
 
 async def compact(server: Server, most_seconds: float) -> tuple[CompactionSummary, int]:
@@ -231,8 +251,7 @@ async def compact(server: Server, most_seconds: float) -> tuple[CompactionSummar
     summary = CompactionSummary()
     try:
         async with asyncio.timeout(most_seconds):
-            store = open_store(str(server.data / "objects"), clock=clock)
-            summary = await run_cycle(sequencer, RunHere(store, clock, entropy), clock=clock, entropy=entropy)
+            summary = await run_cycle(sequencer, RunAside(server.data), clock=clock, entropy=entropy)
     except TimeoutError:
         summary.refused.append(f"it was not done after {most_seconds:.0f} s")
     finally:
