@@ -162,10 +162,13 @@ class Checkpointer:
                 self._next += 1
             self._begin_chain()
 
-    def check(self, changes: Changes) -> None:
-        """Raise SequencerUnavailable for changes that assign offsets which are not reserved; or the refusal."""
+    def check_refusal(self) -> None:
+        """Raise the refusal, if there is one."""
         if self.refusal is not None:
             raise self.refusal
+
+    def check(self, changes: Changes) -> None:
+        """Raise SequencerUnavailable for a request's changes that assign offsets which are not reserved."""
         partitions = changes.by_kind.get(PartitionRow)
         if not partitions:
             return

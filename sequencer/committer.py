@@ -592,7 +592,7 @@ class LocalSequencer:
             await turns.did()
         if draft.changes:
             if self._checkpointer is not None:
-                self._checkpointer.check(draft.changes)
+                self._checkpointer.check_refusal()
             await self._write(draft, self._term.epoch)
         return draft
 
@@ -673,6 +673,7 @@ class LocalSequencer:
             value = change.decide(savepoint)
             if change.is_alone:
                 value = await cast("Awaitable[Any]", value)
+            self._check_reserved(savepoint)
         except SequencerUnavailable as error:
             if change.is_alone:
                 raise
@@ -684,6 +685,11 @@ class LocalSequencer:
         else:
             savepoint.keep()
             outcomes.append(_Outcome(change, value))
+
+    def _check_reserved(self, savepoint: Draft) -> None:
+        """Raise SequencerUnavailable where this request assigns offsets that are not reserved: it alone waits."""
+        if self._checkpointer is not None:
+            self._checkpointer.check(savepoint.changes)
 
     # --- commits
 
@@ -728,6 +734,7 @@ class LocalSequencer:
             savepoint = draft.savepoint()
             try:
                 outcome.value = await self._decide_commit(savepoint, following, request)
+                self._check_reserved(savepoint)
             except SequencerError as error:
                 outcome.error = error
                 if isinstance(error, SessionClosed):

@@ -10,6 +10,7 @@ import pytest
 from sequencer import checkpoint
 from sequencer.api import (
     AgentInfo,
+    CommitAnswer,
     CommitRequest,
     CreateTopic,
     DeleteTopic,
@@ -70,6 +71,7 @@ class World:
         self.bucket = Bucket(self.clock)
         self.reservation = 1_000
         self.number = 0
+        self.agent: OpenSession
         self.session: SessionGrant
         self.sequencer: LocalSequencer
         self.checkpointer: Checkpointer
@@ -95,7 +97,8 @@ class World:
 
     async def join(self) -> None:
         agent = await self.sequencer.register_agent(AGENT)
-        self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+        self.agent = OpenSession(agent.broker_id, agent.epoch)
+        self.session = await self.sequencer.open_session(self.agent)
 
     async def make_topic(self, name: str = "t", partitions: int = 2) -> Topic:
         made = asyncio.ensure_future(self.sequencer.create_topic(CreateTopic(name, partitions, {})))
@@ -104,14 +107,19 @@ class World:
             await self.checkpointer.export()
         return await made
 
-    async def commit(self, topic: Topic, records: int = 3, partition: int = 0) -> int:
+    def commit_request(
+        self, session: SessionGrant, number: int, topic: Topic, records: int, partition: int
+    ) -> CommitRequest:
         batch = BatchCoordinates(100, records, 5, 5)
         described = ObjectDescription(
-            self.entropy.uuid(), ObjectKind.MIXED, f"{self.session.prefix}{self.number}", 120, 1, 100, 7
+            self.entropy.uuid(), ObjectKind.MIXED, f"{session.prefix}{number}", 120, 1, 100, 7
         )
         proposal = RunProposal(topic.topic_id, partition, 0, 100, [batch])
+        return CommitRequest(session.session_id, number, 0, described, [proposal])
+
+    async def commit(self, topic: Topic, records: int = 3, partition: int = 0) -> int:
         answer = await self.sequencer.commit(
-            CommitRequest(self.session.session_id, self.number, 0, described, [proposal])
+            self.commit_request(self.session, self.number, topic, records, partition)
         )
         self.number += 1
         return answer.runs[0].outcomes[0].base_offset
@@ -308,6 +316,23 @@ def test_no_offset_is_assigned_beyond_what_the_last_checkpoint_reserves() -> Non
             await world.commit(topic, 200)
         await world.checkpointer.export()
         assert await world.commit(topic, 200) == 900
+
+    run(use)
+
+
+def test_a_commit_beyond_what_is_reserved_costs_the_others_of_its_group_nothing() -> None:
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        greedy = await world.sequencer.open_session(world.agent)
+        done = await asyncio.gather(
+            world.sequencer.commit(world.commit_request(greedy, 0, topic, 1_001, 0)),
+            world.sequencer.commit(world.commit_request(world.session, 0, topic, 3, 1)),
+            return_exceptions=True,
+        )
+        assert isinstance(done[0], SequencerUnavailable), done
+        assert isinstance(done[1], CommitAnswer), done
+        assert done[1].runs[0].outcomes[0].base_offset == 0
 
     run(use)
 
