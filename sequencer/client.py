@@ -24,6 +24,7 @@ from sequencer.api import (
     LeaseLost,
     LimitReached,
     SequencerError,
+    SequencerOverloaded,
     SequencerUnavailable,
     Value,
 )
@@ -62,6 +63,8 @@ _SLOW_METHODS = frozenset(
 _REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets"})
 """Methods whose repeat may be refused for what happened since their first attempt was carried out."""
 _HINT_PENALTY_S = 5.0
+_OVERLOAD_PAUSE_S = 0.5
+"""How long an overloaded sequencer is left alone by a call, about."""
 _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5
 
@@ -128,7 +131,8 @@ class RemoteSequencer(AskedSequencer):
         may_have_happened = False
         attempts = 0
         while True:
-            address = self._current
+            address, least_pause = self._current, 0.0
+            failure: SequencerError
             attempts += 1
             try:
                 return await self._ask_once(address, method, request, answer)
@@ -148,13 +152,18 @@ class RemoteSequencer(AskedSequencer):
                 failure = error
                 may_have_happened = True
                 self._leave(address)
+            except SequencerOverloaded as error:
+                failure, least_pause = (
+                    error,
+                    _OVERLOAD_PAUSE_S,
+                )  # no other could answer: it is to be waited for
             except SequencerError as error:
                 if may_have_happened:
                     return cast(A, await self._settle(request, method, error))
                 raise
             if self._is_closed:
                 raise SequencerUnavailable("this client is closed")
-            pause = self._pause(attempts)
+            pause = max(self._pause(attempts), least_pause * (0.5 + self._entropy.fraction()))
             if self._clock.monotonic() + pause >= give_up:
                 raise failure
             await self._clock.sleep(pause)

@@ -144,6 +144,7 @@ from sequencer.state import (
     HotState,
     Key,
 )
+from sequencer.sums import statistics_of
 from sequencer.term import Term
 from sequencer.topic_changes import TopicChanges
 from tailrace.clock import Clock, Entropy
@@ -590,6 +591,7 @@ class LocalSequencer:
         for change in group:
             await self._decide(draft, change, outcomes)
             await turns.did()
+        draft.settle_sums()
         if draft.changes:
             if self._checkpointer is not None:
                 self._checkpointer.check_refusal()
@@ -1143,7 +1145,7 @@ class LocalSequencer:
 
     async def statistics(self, request: Empty) -> Statistics:
         await self._be_ready()
-        held = await self._reads.statistics()
+        held = statistics_of(self._state.counter)
         now = await self._reads.now_ms()
         open_rows = (self._state.get(TransactionRow, name) for name in self._state.open_transactions)
         started = [row.started_ms for row in open_rows if row is not None]

@@ -234,8 +234,8 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         _shorten_aborted(draft, replacement)
         removed += old
         for run in old:
-            draft.delete(RunRow, run.topic_id, run.partition, run.base_offset)
-        draft.put(_replacement_row(draft, replacement, old, described.object_id, number))
+            draft.delete_run(run)
+        draft.put_run(_replacement_row(draft, replacement, old, described.object_id, number))
         draft.tell(replacement.topic_id, replacement.partition)
         added += 1
     await _release(draft, store, removed)

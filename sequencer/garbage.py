@@ -40,6 +40,7 @@ async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, 
     for row in await store.object_rows(request.object_ids):
         if row.retired_ms is None or row.retired_ms + grace_ms > draft.now_ms:
             raise InvalidRequest(f"object {row.object_id} has {row.live_runs} runs or its grace is not over")
+        draft.objects[row.object_id] = row
         draft.delete(ObjectRow, row.object_id)
     return Empty()
 

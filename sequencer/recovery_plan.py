@@ -58,6 +58,7 @@ from sequencer.state import (
     HotState,
     replace_row,
 )
+from sequencer.sums import SUMS, Moves
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates, Footer
 
@@ -218,6 +219,7 @@ class _Planner:
         self._settle_leases()
         self._settle_counters()
         self._settle_live_runs()
+        self._settle_sums()
         self._abort_transactions()
         self._say()
         return RecoveryPlan(self._rows, self._report)
@@ -595,6 +597,15 @@ class _Planner:
             for row in self._rows.all(RunRow):
                 if row.object_id == object_id:
                     del self._rows.by_kind[RunRow][key_of(row)]
+
+    def _settle_sums(self) -> None:
+        moves = Moves()
+        for run in self._rows.all(RunRow):
+            moves.run(run.kind, run.length, 1)
+        for row in self._rows.all(ObjectRow):
+            moves.object(None, row)
+        for name in SUMS:
+            self._put(CounterRow(name=name, value=moves.by_name.get(name, 0)))
 
     def _abort_transactions(self) -> None:
         """End what has no known end, with its markers; and have every producer of a transactional id ask anew."""

@@ -350,5 +350,5 @@ def _commit_run(
         kind=ObjectKind.MIXED,
         batches=encode_table(assigned.table),
     )
-    draft.put(row)
+    draft.put_run(row)
     return outcome, row

@@ -36,6 +36,7 @@ from sequencer.rows import (
     TransactionRow,
     key_of,
 )
+from sequencer.sums import Moves
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
 
@@ -272,12 +273,14 @@ class Draft:
     up from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
     """
 
-    __slots__ = ("changes", "durable", "news", "now_ms", "objects", "places", "_aborted", "_parent")
+    __slots__ = ("changes", "durable", "moves", "news", "now_ms", "objects", "places", "_aborted", "_parent")
 
     def __init__(self, durable: HotState, now_ms: int, parent: Draft | None = None) -> None:
         self.durable = durable
         self.now_ms = now_ms
         self.changes = Changes()
+        self.moves = Moves()
+        """Of runs only: what it does to objects is seen in their rows, once all is decided."""
         self.news: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
         self.places: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
@@ -298,6 +301,7 @@ class Draft:
         assert parent is not None, "only a savepoint is kept; the whole draft is written"
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
+        parent.moves.take(self.moves)
         for partition, keys in self._aborted.items():
             parent._aborted.setdefault(partition, {}).update(keys)
         for place, runs in self.news.items():
@@ -453,6 +457,37 @@ class Draft:
     def topic_named(self, name: str) -> TopicRow | None:
         return next((topic for topic in self.all(TopicRow) if topic.name == name), None)
 
+    def put_run(self, row: RunRow) -> None:
+        """Add a run; markers that share a row with those before them take its place."""
+        before = self._changed_run(key_of(row))
+        if before is not None:
+            self.moves.run(before.kind, before.length, -1)
+        self.moves.run(row.kind, row.length, 1)
+        self.put(row)
+
+    def _changed_run(self, key: Key) -> RunRow | None:
+        layer: Draft | None = self
+        while layer is not None:
+            rows = layer.changes.by_kind.get(RunRow)
+            if rows is not None and key in rows:
+                return cast("RunRow | None", rows[key])
+            layer = layer._parent
+        return None
+
+    def delete_run(self, run: Run) -> None:
+        """Delete a run that was looked up."""
+        self.moves.run(run.kind, run.length, -1)
+        self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+
+    def settle_sums(self) -> None:
+        """Write the sums that this transaction moves. Last of all, and once."""
+        assert self._parent is None, "sums are of the whole draft"
+        for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
+            self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
+        for name, by in self.moves.by_name.items():
+            if by:
+                self.put(CounterRow(name=name, value=self.durable.counter(name) + by))
+
     def release_object(self, object_id: UUID, runs: int) -> bool:
         """Lower an object's live runs; True when it has none left and is retired by this."""
         stored = self.get(ObjectRow, object_id)
@@ -467,7 +502,7 @@ class Draft:
         """Delete run rows and lower their objects (looked up into `objects` before); how many retired."""
         counts: dict[UUID, int] = {}
         for run in runs:
-            self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+            self.delete_run(run)
             if run.kind is ObjectKind.MARKERS:
                 continue
             counts[run.object_id] = counts.get(run.object_id, 0) + 1

@@ -515,7 +515,7 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
         batches=encode_table([RunBatch(MARKER_LENGTH, 1, Verdict.STORED, one.offset, -1) for one in markers]),
         markers=encode_markers(markers),
     )
-    draft.put(row)
+    draft.put_run(row)
     draft.put(replace_row(partition, end_offset=row.end_offset))
     draft.tell(topic_id, number, join_run(row, None))
 

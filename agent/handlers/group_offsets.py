@@ -6,7 +6,7 @@ from uuid import UUID
 
 from agent.errors import PARTITION_CODES
 from agent.groups.group import Group
-from agent.handlers.groups import REFUSALS, group_code
+from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.metadata import KnownTopic
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.offset_commit import (
@@ -94,7 +94,7 @@ async def offset_commit(
         for row, problem in zip(rows, done.errors, strict=True):
             row.error_code = PARTITION_CODES[problem]
     except REFUSALS as error:
-        code = group_code(error)
+        code = position_code(error)
     if code is not ErrorCode.NONE:
         for answer in response.topics:
             for row in answer.partitions:
@@ -170,7 +170,7 @@ async def _fetch(
                     services, context, request.group_id, request.topics, require_stable
                 )
     except REFUSALS as error:
-        response.error_code = group_code(error)
+        response.error_code = position_code(error)
     return response
 
 

@@ -49,6 +49,14 @@ def group_code(error: Exception) -> ErrorCode:
     return code_of(error)
 
 
+def position_code(error: Exception) -> ErrorCode:
+    """The code for reading and committing positions. An overloaded sequencer is COORDINATOR_LOAD_IN_PROGRESS: clients
+    wait and ask the same coordinator again, without looking for it before, which would cost the sequencer more."""
+    if isinstance(error, SequencerOverloaded):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return group_code(error)
+
+
 async def find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:

@@ -10,7 +10,7 @@ from uuid import UUID
 from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
 from agent.groups.coordinator import GroupRefusal
 from agent.handlers.group_offsets import position_of
-from agent.handlers.groups import group_code
+from agent.handlers.groups import position_code
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from agent.protocol.messages.add_partitions_to_txn import (
@@ -219,10 +219,17 @@ async def _commit(
     return ErrorCode.NONE
 
 
+_OF_COORDINATOR = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+
+
 def _commit_code(error: Exception, version: int) -> ErrorCode:
     """A fenced producer is INVALID_PRODUCER_EPOCH here, in every version: a group coordinator knows no more."""
-    code = group_code(error)
-    if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+    code = position_code(error)
+    if code in _OF_COORDINATOR:
         return code
     code = transaction_code(error, knows_fenced=False)
     if code is ErrorCode.INVALID_TXN_STATE and version >= FIRST_ABORTABLE_COMMIT_VERSION:

@@ -39,7 +39,7 @@ from sequencer.rows import (
     TransactionRow,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The number of the newest migration."""
 
 metadata = sa.MetaData()

@@ -13,9 +13,9 @@ from sequencer.api import (
     AgentInfo,
     CommitRequest,
     CreateTopic,
-    Empty,
     InitProducer,
     MetadataRequest,
+    ObjectsRequest,
     OpenSession,
     RequestFailed,
     SequencerError,
@@ -285,13 +285,13 @@ def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
         await world.together(
             world.sequencer.init_producer(transactional("bad")),
             world.sequencer.create_topic(CreateTopic("t", 1, {})),
-            world.sequencer.statistics(Empty()),
+            world.sequencer.objects(ObjectsRequest("", 10)),
         )
         assert noted.terms == 1
         assert noted.groups == [1, 2]
         assert max(noted.queued) == 2 and noted.queued[-1] == 0
         assert noted.failed == ["init_producer"]
-        assert noted.database == ["load", "read", "read", "write", "write", "write", "write"]
+        assert noted.database == ["load", "read", "write", "write", "write", "write"]
 
     run(use)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer import api
+from sequencer import api, client
 from sequencer.api import (
     AddToTransaction,
     AgentInfo,
@@ -28,6 +28,7 @@ from sequencer.api import (
     ProducerFenced,
     ProducerGrant,
     SaveGroup,
+    SequencerOverloaded,
     SequencerUnavailable,
     StaleGroup,
     TopicExists,
@@ -145,6 +146,33 @@ def test_another_address_is_asked_when_one_is_away() -> None:
         remote = world.remote()
         world.links["one:1"].weather.is_down = True
         await remote.create_topic(CreateTopic("t", 1, {}))
+        await remote.close()
+
+    run(use)
+
+
+def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "_OVERLOAD_PAUSE_S", 0.01)
+
+    async def use(world: World) -> None:
+        remote, left, init_producer = world.remote(), 5, world.local.init_producer
+
+        async def overloaded(request: InitProducer) -> ProducerGrant:
+            nonlocal left
+            left -= 1
+            if left:
+                raise SequencerOverloaded("10000 requests are queued")
+            return await init_producer(request)
+
+        world.local.init_producer = overloaded  # type: ignore[method-assign]
+        assert (await remote.init_producer(InitProducer())).producer_id == 1
+        assert world.asked == ["init_producer"] * 5
+        assert remote._current == "one:1"
+        left = 1_000
+        with pytest.raises(SequencerOverloaded):
+            await world.remote(patience_s=0.05).init_producer(InitProducer())
         await remote.close()
 
     run(use)

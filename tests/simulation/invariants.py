@@ -20,6 +20,7 @@ from sequencer.rows import (
     TopicRow,
 )
 from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION
+from sequencer.sums import statistics_of
 from tailrace.object_store.memory import MemoryStore
 
 MANY = 1 << 30
@@ -166,6 +167,10 @@ async def faults_in_rows(rows: RowStore, objects: MemoryStore, crc_of: Callable[
             faults.append(
                 f"{stored.key}: {runs_of.get(stored.object_id, 0)} runs, its row counts {stored.live_runs}"
             )
+    counted = {row.name: row.value for row in hot[CounterRow] if isinstance(row, CounterRow)}
+    said, summed = statistics_of(lambda name: counted.get(name, 0)), await rows.statistics()
+    if said != summed:
+        faults.append(f"the counters say {said}, the rows {summed}")
     return faults
 
 

@@ -14,9 +14,11 @@ from alembic.migration import MigrationContext
 
 from sequencer.api import ObjectKind
 from sequencer.batch_table import EMPTY_TABLE
+from sequencer.rows import CounterRow
 from sequencer.sql.migrate import SchemaMismatch, migrate
 from sequencer.sql.schema import SCHEMA_VERSION, TABLES, metadata
 from sequencer.sql.store import open_row_store
+from sequencer.sums import statistics_of
 from tailrace.clock import ManualClock, SeededEntropy
 from tests.support.row_samples import changes, marker_row
 from tests.support.servers import PostgresServer
@@ -113,6 +115,9 @@ def test_a_database_with_data_of_the_first_version_goes_on(url: str) -> None:
             assert all(one.markers == [] for one in found)
             (size,) = await store.partition_bytes(None)
             assert (size.bytes, size.uncompacted_bytes) == (170, 130)
+            counters = {row.name: row.value for row in (await store.load())[CounterRow]}  # type: ignore[attr-defined]
+            assert statistics_of(lambda name: counters.get(name, 0)) == await store.statistics()
+            assert counters["sum_runs"] == 3
             epoch = await store.take_committer_lease("test", "", 60_000)
             assert epoch is not None
             marked = marker_row(12, topic_id=UUID(int=1), count=2)

@@ -1,0 +1,51 @@
+"""Who commits or reads positions while the sequencer has too much to do waits, and asks the same coordinator again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.protocol.api_keys import ApiKey
+from agent.protocol.error_codes import ErrorCode
+from agent.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from agent.protocol.messages.offset_fetch import OffsetFetchRequest
+from sequencer.api import SequencerOverloaded, SequencerUnavailable
+from tests.support.agents import AgentBench, run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SequencerOverloaded, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (SequencerUnavailable, ErrorCode.NOT_COORDINATOR),
+    ],
+)
+def test_overload_is_to_be_waited_for_and_absence_to_be_looked_into(
+    error: type[Exception], code: ErrorCode
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+
+        async def refuse(request: Any) -> Any:
+            raise error("by the test")
+
+        bench.sequencer.commit_offsets = refuse  # type: ignore[attr-defined]
+        bench.sequencer.fetch_offsets = refuse  # type: ignore[attr-defined]
+        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+        request = OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+        )
+        committed = await bench.ask(ApiKey.OFFSET_COMMIT, 7, request)
+        assert committed.topics[0].partitions[0].error_code == code
+        fetched = await bench.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest(group_id="g", topics=None))
+        assert fetched.error_code == code
+
+    run(scenario)
