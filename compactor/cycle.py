@@ -238,9 +238,11 @@ async def _leased(
         while True:
             await clock.sleep(pause_s)
             # Unavailable for now is tried again; anything else ends the job, whose swaps would be refused.
+            # Each by itself: a lease that is not renewed in time must not cost the session, too.
+            with suppress(SequencerUnavailable, SequencerOverloaded):
+                await sequencer.renew_session(SessionRef(session.session_id))
             with suppress(SequencerUnavailable, SequencerOverloaded):
                 await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, lease.epoch, settings.lease_ms))
-                await sequencer.renew_session(SessionRef(session.session_id))
 
     keeping = asyncio.create_task(keep())
     try:

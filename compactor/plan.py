@@ -27,10 +27,12 @@ class PlanSettings(msgspec.Struct, frozen=True):
 
     `least_bytes`: a partition with as much gets files of its own; smaller ones of a topic share.
     `target_bytes`: a file is closed when it holds as much. A task needs about three times this in memory.
+    `most_runs`: a file replaces no more runs: commits wait while a swap is carried out.
     """
 
     least_bytes: int = 64 * MIB
     target_bytes: int = 128 * MIB
+    most_runs: int = 4_000
 
     def __post_init__(self) -> None:
         if not 0 < self.least_bytes <= self.target_bytes <= 512 * MIB:
@@ -38,6 +40,8 @@ class PlanSettings(msgspec.Struct, frozen=True):
                 f"least_bytes {self.least_bytes}, target_bytes {self.target_bytes}:"
                 f" 0 < least_bytes <= target_bytes <= {512 * MIB} is expected"
             )
+        if self.most_runs < 1:
+            raise ValueError(f"most_runs {self.most_runs}: at least 1 is expected")
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -98,20 +102,22 @@ def _plan_topic(candidates: Sequence[CompactionCandidate], settings: PlanSetting
     name = candidates[0].topic.name
     items: list[WorkItem] = []
     shared: list[Piece] = []
-    shared_bytes = 0
+    shared_bytes = shared_runs = 0
     for candidate in sorted(candidates, key=lambda candidate: candidate.partition):
         runs = compactable(candidate)
         size = sum(run.length for run in runs)
         if not runs:
             continue
-        if size >= settings.least_bytes:
-            items += [WorkItem(name, [_piece(candidate, part)]) for part in _cut(runs, settings.target_bytes)]
+        if size >= settings.least_bytes or len(runs) > settings.most_runs:
+            items += [WorkItem(name, [_piece(candidate, part)]) for part in _cut(runs, settings)]
             continue
-        if shared and shared_bytes + size > settings.target_bytes:
+        is_full = shared_bytes + size > settings.target_bytes or shared_runs + len(runs) > settings.most_runs
+        if shared and is_full:
             items.append(WorkItem(name, shared))
-            shared, shared_bytes = [], 0
+            shared, shared_bytes, shared_runs = [], 0, 0
         shared.append(_piece(candidate, runs))
         shared_bytes += size
+        shared_runs += len(runs)
     if shared:
         items.append(WorkItem(name, shared))
     return items
@@ -151,14 +157,14 @@ def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]
     return Piece(partition, runs, overlapping)
 
 
-def _cut(runs: Sequence[Run], target_bytes: int) -> list[list[Run]]:
-    """Parts of about the same size, as few as keep each near `target_bytes`."""
+def _cut(runs: Sequence[Run], settings: PlanSettings) -> list[list[Run]]:
+    """Parts of about the same size, as few as keep each near `target_bytes`, and none above `most_runs`."""
     total = sum(run.length for run in runs)
-    count = -(-total // target_bytes)
+    count = max(1, -(-total // settings.target_bytes))
     parts: list[list[Run]] = [[]]
     done = 0
     for run in runs:
-        if parts[-1] and done >= total * len(parts) // count:
+        if parts[-1] and (done >= total * len(parts) // count or len(parts[-1]) == settings.most_runs):
             parts.append([])
         parts[-1].append(run)
         done += run.length

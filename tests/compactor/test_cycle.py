@@ -21,7 +21,11 @@ from sequencer.api import (
     KnownKeys,
     LeaseLost,
     MetadataRequest,
+    NamedLease,
     ObjectKind,
+    SequencerUnavailable,
+    SessionGrant,
+    SessionRef,
     TakeLease,
 )
 from sequencer.committer import LocalSequencer
@@ -392,6 +396,45 @@ def test_a_batch_whose_records_make_no_sense_holds_up_only_its_own_run() -> None
                 assert {kind for _, _, kind in kinds[2:]} == {ObjectKind.PARQUET} and kinds[-1][1] == 7
                 assert {run.kind for run in await log.runs("t", 1)} == {ObjectKind.PARQUET}
             assert await log.replay("t", 0) == before
+
+    asyncio.run(scenario())
+
+
+def test_the_session_is_renewed_while_the_lease_can_not_be() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, clock):
+            await log.topic("a", 1)
+            await log.produce(("a", 0, batch_of([b"x"])))
+            take_lease = log.sequencer.take_lease
+            renewed = 0
+
+            async def unavailable(request: TakeLease) -> NamedLease:
+                if request.epoch:
+                    raise SequencerUnavailable("made to fail")
+                return await take_lease(request)
+
+            log.sequencer.take_lease = unavailable  # type: ignore[method-assign]
+            renew_session = log.sequencer.renew_session
+
+            async def counted(request: SessionRef) -> SessionGrant:
+                nonlocal renewed
+                renewed += 1
+                return await renew_session(request)
+
+            log.sequencer.renew_session = counted  # type: ignore[method-assign]
+
+            class Slow(RunHere):
+                async def run(
+                    self, items: Sequence[WorkItem], assignment: Assignment
+                ) -> list[RewriteResult | RewriteFailure]:
+                    for _ in range(4):
+                        clock.advance(10)
+                        for _ in range(20):
+                            await asyncio.sleep(0)
+                    return await super().run(items, assignment)
+
+            summary = await compacted(log, Slow(store, clock, log.entropy))
+            assert renewed >= 3 and summary.refused == []
 
     asyncio.run(scenario())
 

@@ -50,6 +50,14 @@ def test_a_large_partition_is_cut_at_size_and_never_within_a_run() -> None:
     assert shape(plan([candidate(0, runs)], SIZES)) == [[(0, 0, 40)], [(0, 40, 70)], [(0, 70, 100)]]
 
 
+def test_no_file_replaces_more_runs_than_one_swap_may() -> None:
+    few = PlanSettings(least_bytes=100, target_bytes=200, most_runs=3)
+    small = [candidate(number, [run_of(number, base, 1) for base in (0, 10)]) for number in range(2)]
+    assert shape(plan(small, few)) == [[(0, 0, 20)], [(1, 0, 20)]]
+    many = [candidate(0, [run_of(0, base, 1) for base in range(0, 80, 10)])]
+    assert shape(plan(many, few)) == [[(0, 0, 30)], [(0, 30, 60)], [(0, 60, 80)]]
+
+
 def test_only_contiguous_mixed_runs_below_the_last_stable_offset_are_planned() -> None:
     runs = [run_of(0, 0, 30), run_of(0, 10, 30), run_of(0, 20, 30)]
     assert shape(plan([candidate(0, runs, stable=25)], SIZES)) == [[(0, 0, 20)]]
