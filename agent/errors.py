@@ -131,12 +131,14 @@ def transaction_code(error: Exception, *, knows_fenced: bool) -> ErrorCode:
     """The code for a request about a transaction.
 
     An absent sequencer is COORDINATOR_NOT_AVAILABLE: the one that every client takes, in every such request, as
-    "look for the coordinator and ask again". An id that nobody knows is a wrong mapping, as Kafka says.
+    "look for the coordinator and ask again". So is a limit that is reached for the time being (of transactional ids,
+    of open transactions): to Java's producer POLICY_VIOLATION is fatal here. An id that nobody knows is a wrong
+    mapping, as Kafka says.
 
     Args:
         knows_fenced: whether the request's version is one that has PRODUCER_FENCED (KIP-588).
     """
-    if isinstance(error, _RETRIED):
+    if isinstance(error, (*_RETRIED, LimitReached)):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if isinstance(error, UnknownTransactionalId):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -26,6 +26,8 @@ from tailrace.rpc import LinkDown, RpcClient, RpcServer, TcpLink, decode_body, e
 KEY = "c/mixed/ab/1"
 SETTINGS = CacheSettings(chunk_bytes=100, memory_bytes=100_000, peer_timeout_s=0.1)
 OBJECT = bytes(range(256)) * 5
+PATIENT = replace(SETTINGS, peer_timeout_s=60.0)
+"""Where no peer is to be given up, however busy the machine."""
 CHUNKS = chunks_of(KEY, 0, len(OBJECT), len(OBJECT), 100)
 
 
@@ -79,15 +81,19 @@ def member(broker_id: int, zone: str = "a", port: int = 7000) -> Member:
 
 @dataclass
 class DirectLink:
-    """A peer in the same process, through the same bytes as over a socket."""
+    """A peer in the same process, through the same bytes as over a socket. `is_pending`: one answer was PENDING."""
 
     server: PeerServer
+    is_pending: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def call(
         self, method: str, request: Any, response_type: type[Any], timeout_s: float
     ) -> tuple[Any, memoryview]:
         body, tail = await self.server.handle(method, memoryview(encode_body(request)))
-        return decode_body(body, response_type), memoryview(b"".join(tail))
+        answer = decode_body(body, response_type)
+        if answer.status is ChunkStatus.PENDING:
+            self.is_pending.set()
+        return answer, memoryview(b"".join(tail))
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -116,13 +122,18 @@ class Agent:
     counted: Counted
 
 
-def cluster(store: MemoryStore, zones: list[str], of: CacheSettings = SETTINGS) -> list[Agent]:
+def cluster(
+    store: MemoryStore,
+    zones: list[str],
+    of: CacheSettings = PATIENT,
+    is_pending: asyncio.Event | None = None,
+) -> list[Agent]:
     members = [member(number, zone) for number, zone in enumerate(zones)]
     ring = Ring(1, members)
     agents: dict[int, Agent] = {}
 
     def connect(to: Member) -> PeerLink:
-        return DirectLink(PeerServer(agents[to.broker_id].cache))
+        return DirectLink(PeerServer(agents[to.broker_id].cache), is_pending or asyncio.Event())
 
     for each in members:
         seen, counted = ZoneRing(ring, each.info.zone, each.broker_id), Counted()
@@ -191,10 +202,11 @@ def test_a_peer_whose_store_is_slow_is_waited_for_and_the_chunk_read_once() -> N
     async def whole() -> None:
         store = CountingStore()
         await store.put(KEY, [OBJECT])
-        first, second = cluster(store, ["a", "a"])
+        is_pending = asyncio.Event()
+        first, second = cluster(store, ["a", "a"], replace(SETTINGS, peer_timeout_s=2.0), is_pending)
         store.open.clear()
         reads = [asyncio.create_task(agent.cache.get(chunk)) for agent in (first, second) for chunk in CHUNKS]
-        await asyncio.sleep(SETTINGS.peer_timeout_s * 3)
+        await is_pending.wait()
         store.open.set()
         await asyncio.gather(*reads)
 
@@ -239,7 +251,7 @@ def test_agents_that_each_take_the_other_for_the_owner_still_get_their_bytes() -
 
         for me, other in ((0, 1), (1, 0)):
             wrong = ZoneRing(Ring(1, [member(other)]), "a", me)
-            peers = PeerClients(connect_to(other), SystemClock(), SETTINGS)
+            peers = PeerClients(connect_to(other), SystemClock(), PATIENT)
             caches.append(ChunkCache(store, SETTINGS, lambda wrong=wrong: wrong, peers))  # type: ignore[misc]
 
         got = await asyncio.gather(*(cache.get(CHUNKS[0]) for cache in caches))
@@ -383,8 +395,7 @@ def test_chunks_travel_over_a_real_connection() -> None:
         server = RpcServer(PeerServer(owner).handle, clock=clock, entropy=entropy)
         await server.listen("127.0.0.1", 0)
         client = RpcClient(TcpLink(f"127.0.0.1:{server.port}"), clock=clock, entropy=entropy)
-        patient = replace(SETTINGS, peer_timeout_s=5.0)
-        peers = PeerClients(lambda _: client, clock, patient)
+        peers = PeerClients(lambda _: client, clock, PATIENT)
         got = await peers.read(member(1), ChunkRef(ChunkId(KEY, 1), 100, 100), is_catch_up=False)
         assert got == OBJECT[100:200]
         assert not store.gets

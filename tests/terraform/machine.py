@@ -30,6 +30,8 @@ from tests.terraform.rules import Module, load
 
 ROOT = Path(__file__).parents[2]
 MODULES = ROOT / "terraform" / "modules"
+PATIENCE_SECONDS = 300.0
+"""For a command that ends by itself, on a busy machine, too."""
 
 AWS = '''#!{python}
 """Stands in for AWS's command line."""
@@ -246,7 +248,7 @@ class Machine:
         """Run a oneshot unit to its end; what it wrote."""
         self._run_before(unit)
         process = self._popen(unit, self._value(unit, "ExecStart"))
-        assert process.wait(60) == 0, self.log(unit)
+        assert process.wait(PATIENCE_SECONDS) == 0, self.log(unit)
         return self.log(unit)
 
     def log(self, unit: str) -> str:
@@ -312,7 +314,7 @@ class Machine:
     def _run_before(self, unit: str) -> None:
         for command in self._values(unit, "ExecStartPre"):
             before = self._popen(unit, command.removeprefix("+"))
-            assert before.wait(60) == 0, self.log(unit)
+            assert before.wait(PATIENCE_SECONDS) == 0, self.log(unit)
 
     def _popen(
         self, unit: str, command: str, more: Mapping[str, str] | None = None

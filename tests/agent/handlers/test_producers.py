@@ -10,6 +10,7 @@ from agent.protocol import ApiKey
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from agent.protocol.messages.init_producer_id import InitProducerIdRequest
+from sequencer.settings import SequencerSettings
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run
 from tests.support.transactions import TransactionalProducer
@@ -32,6 +33,17 @@ def test_every_idempotent_producer_gets_an_id_of_its_own() -> None:
         assert all((each.error_code, each.producer_epoch) == (0, 0) for each in grants)
 
     run(scenario)
+
+
+def test_where_no_more_transactional_ids_are_taken_producers_are_told_to_ask_again() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        known = {"transactional_id": "known", "transaction_timeout_ms": 60_000}
+        assert (await init(bench, **known)).error_code == ErrorCode.NONE
+        refused = await init(bench, transactional_id="too-many", transaction_timeout_ms=60_000)
+        assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await init(bench, **known)).error_code == ErrorCode.NONE
+
+    run(scenario, SequencerSettings(max_transactional_ids=1))
 
 
 @pytest.mark.parametrize(
