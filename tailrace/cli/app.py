@@ -6,11 +6,24 @@ import errno
 import os
 import re
 import sys
+from typing import Annotated
 
 import typer
 
-from tailrace.cli import audit, config, group, objects, processes, recover, topic
-from tailrace.cli.bare import group_of_commands
+from tailrace.cli import (
+    audit,
+    cluster,
+    config,
+    consume,
+    group,
+    objects,
+    processes,
+    produce,
+    recover,
+    topic,
+    transaction,
+)
+from tailrace.cli.bare import group_of_commands, print_help_when_bare
 from tailrace.cli.failures import CommandFailed
 from tailrace.settings import BadSettings
 
@@ -18,11 +31,28 @@ app = group_of_commands(
     "A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
     name="tailrace",
 )
+
+
+@app.callback(invoke_without_command=True)
+def _bare(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print Tailrace's version.")] = False,
+) -> None:
+    if version:
+        processes.version()
+        raise typer.Exit
+    print_help_when_bare(context)
+
+
 processes.register(app)
 audit.register(app)
 recover.register(app)
+app.command()(produce.produce)
+app.command()(consume.consume)
+app.command("cluster")(cluster.describe)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(transaction.app, name="transaction")
 app.add_typer(objects.app, name="object")
 app.add_typer(config.app, name="config")
 

@@ -10,13 +10,14 @@ def group_of_commands(help_text: str, name: str | None = None) -> typer.Typer:
     return typer.Typer(
         name=name,
         help=help_text,
-        callback=_print_help_when_bare,
+        callback=print_help_when_bare,
         invoke_without_command=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
 
 
-def _print_help_when_bare(context: typer.Context) -> None:
+def print_help_when_bare(context: typer.Context) -> None:
+    """The callback of a command that only holds others."""
     if context.invoked_subcommand is None:
         print(context.get_help())

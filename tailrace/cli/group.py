@@ -1,4 +1,4 @@
-"""`tailrace group`: list, describe (members and lag), delete."""
+"""`tailrace group`: list, describe (members and lag), reset, delete."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import typer
 
 from tailrace.cli.asking import BootstrapFlag, ask_broker
 from tailrace.cli.bare import group_of_commands
+from tailrace.cli.failures import CommandFailed
 from tailrace.cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from tailrace.cli.kafka_client import KafkaClient
+    from tailrace.cli.offsets import Place
 
-app = group_of_commands("Consumer groups: list, describe with lag, delete.")
+app = group_of_commands("Consumer groups: list, describe with lag, reset, delete.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
@@ -25,17 +27,12 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from agent.protocol import ApiKey
         from agent.protocol.messages.list_groups import ListGroupsRequest
-        from agent.protocol.messages.metadata import MetadataRequest
-        from tailrace.cli.kafka_client import KafkaClient, check
-        from tailrace.rpc.link import join_address
+        from tailrace.cli.kafka_client import check
 
-        # Each coordinator lists its own, as in Kafka: every broker is asked.
-        brokers = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers
         found: dict[str, dict[str, Any]] = {}
-        for broker in brokers:
-            async with KafkaClient(join_address(broker.host, broker.port)) as each:
-                answer = await each.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())
-            check(answer.error_code, None, f"broker {broker.node_id} does not list its groups")
+        async for broker in client.brokers():  # each coordinator lists its own, as in Kafka
+            answer = await broker.ask(ApiKey.LIST_GROUPS, ListGroupsRequest())
+            check(answer.error_code, None, "groups")
             for group in answer.groups:
                 found[group.group_id] = {
                     "group": group.group_id,
@@ -64,14 +61,11 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
         from agent.protocol.messages.describe_groups import DescribeGroupsRequest
         from tailrace.cli.kafka_client import check
 
-        coordinator = await client.coordinator_of(group)
-        try:
+        async with await client.coordinator_of(group) as coordinator:
             answer = await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group]))
             (described,) = answer.groups
             check(described.error_code, described.error_message, f"group {group!r}")
             offsets = await _lags(coordinator, group)
-        finally:
-            coordinator.close()
         return {
             "group": described.group_id,
             "state": described.group_state,
@@ -109,6 +103,69 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
 
 
 @app.command()
+def reset(
+    group: Group,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="PLACE", help="start, end, an offset, +N or -N from where it is, or a TIME as 2h."
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all that it has offsets in."),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one. More than once.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it. Without: show what would be done.")
+    ] = False,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Move a group's committed offsets.
+
+    The group must have no members. Without --execute, a preview is shown.
+    """
+
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        from tailrace.cli.offsets import offsets_at, partitions_of
+
+        async with await client.coordinator_of(group) as coordinator:
+            committed = await _committed(coordinator, group)
+            if topic is None:
+                places = sorted(committed)
+            else:
+                places = await partitions_of(coordinator, topic)
+            places = [place for place in places if not partition or place[1] in partition]
+            if not places:
+                raise CommandFailed(f"group {group!r} has no offsets there; name a topic with --topic")
+            targets = await offsets_at(coordinator, places, to, committed)
+            if execute:
+                await _commit(coordinator, group, targets)
+        return [
+            {
+                "topic": place[0],
+                "partition": place[1],
+                "committed": committed.get(place),
+                "new": targets[place],
+            }
+            for place in places
+        ]
+
+    moved = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(moved)
+        return
+    print_table(
+        ("topic", "partition", "committed", "new" if execute else "would be"),
+        [(each["topic"], each["partition"], each["committed"], each["new"]) for each in moved],
+    )
+    print(f"group {group} was reset" if execute else "nothing was changed; --execute does it")
+
+
+@app.command()
 def delete(group: Group, bootstrap: BootstrapFlag = None) -> None:
     """Delete a group that has no members, with its offsets."""
 
@@ -117,11 +174,8 @@ def delete(group: Group, bootstrap: BootstrapFlag = None) -> None:
         from agent.protocol.messages.delete_groups import DeleteGroupsRequest
         from tailrace.cli.kafka_client import check
 
-        coordinator = await client.coordinator_of(group)
-        try:
+        async with await client.coordinator_of(group) as coordinator:
             answer = await coordinator.ask(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=[group]))
-        finally:
-            coordinator.close()
         check(answer.results[0].error_code, None, f"group {group!r} was not deleted")
 
     ask_broker(bootstrap, run)
@@ -129,46 +183,10 @@ def delete(group: Group, bootstrap: BootstrapFlag = None) -> None:
 
 
 async def _lags(client: KafkaClient, group: str) -> list[dict[str, Any]]:
-    from agent.protocol import ApiKey
-    from agent.protocol.messages.list_offsets import (
-        ListOffsetsPartition,
-        ListOffsetsRequest,
-        ListOffsetsTopic,
-    )
-    from agent.protocol.messages.metadata import MetadataRequest
-    from agent.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-    from tailrace.cli.kafka_client import check
+    from tailrace.cli.offsets import LATEST, list_offsets
 
-    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
-    (found,) = (await client.ask(ApiKey.OFFSET_FETCH, asked)).groups
-    check(found.error_code, None, f"offsets of group {group!r}")
-    known = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
-    names = {topic.topic_id: topic.name for topic in known}
-    committed = {
-        (
-            topic.name or names.get(topic.topic_id, str(topic.topic_id)),
-            each.partition_index,
-        ): each.committed_offset
-        for topic in found.topics
-        for each in topic.partitions
-    }
-    topics = [
-        ListOffsetsTopic(
-            name=name,
-            partitions=[
-                ListOffsetsPartition(partition_index=partition, timestamp=-1)
-                for topic, partition in committed
-                if topic == name
-            ],
-        )
-        for name in sorted({topic for topic, _ in committed})
-    ]
-    answer = await client.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1, topics=topics))
-    ends = {
-        (topic.name, each.partition_index): each.offset
-        for topic in answer.topics
-        for each in topic.partitions
-    }
+    committed = await _committed(client, group)
+    ends = await list_offsets(client, list(committed), LATEST)
     return [
         {
             "topic": place[0],
@@ -179,3 +197,67 @@ async def _lags(client: KafkaClient, group: str) -> list[dict[str, Any]]:
         }
         for place, offset in sorted(committed.items())
     ]
+
+
+async def _committed(client: KafkaClient, group: str) -> dict[Place, int]:
+    """The group's offsets by topic and partition."""
+    from agent.protocol import ApiKey
+    from agent.protocol.messages.metadata import MetadataRequest
+    from agent.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+    from tailrace.cli.kafka_client import check
+
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    (found,) = (await client.ask(ApiKey.OFFSET_FETCH, asked)).groups
+    check(found.error_code, None, f"offsets of group {group!r}")
+    known = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+    names = {topic.topic_id: topic.name for topic in known}
+    return {
+        (
+            topic.name or names.get(topic.topic_id, str(topic.topic_id)),
+            each.partition_index,
+        ): each.committed_offset
+        for topic in found.topics
+        for each in topic.partitions
+    }
+
+
+async def _commit(client: KafkaClient, group: str, offsets: dict[Place, int]) -> None:
+    """Commit for a group without members. Raises CommandFailed."""
+    from agent.protocol import ApiKey
+    from agent.protocol.error_codes import ErrorCode
+    from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+    from agent.protocol.messages.offset_commit import (
+        OffsetCommitRequest,
+        OffsetCommitRequestPartition,
+        OffsetCommitRequestTopic,
+    )
+    from tailrace.cli.kafka_client import check
+
+    names = sorted({topic for topic, _ in offsets})
+    known = await client.ask(
+        ApiKey.METADATA, MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    )
+    ids = {topic.name: topic.topic_id for topic in known.topics}
+    asked = OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=name,
+                topic_id=ids[name],
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+                    for (topic, partition), offset in offsets.items()
+                    if topic == name
+                ],
+            )
+            for name in names
+        ],
+    )
+    for topic in (await client.ask(ApiKey.OFFSET_COMMIT, asked)).topics:
+        for each in topic.partitions:
+            has_members = each.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+            check(
+                each.error_code,
+                "the group has members; stop its consumers first" if has_members else None,
+                f"group {group!r} was not reset",
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from agent.protocol import ApiKey, MalformedRequest, decode_response, encode_request
@@ -10,12 +11,15 @@ from agent.protocol.api_keys import API_VERSIONS
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersionsRequest
 from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
+from agent.protocol.messages.metadata import MetadataRequest
 from tailrace.cli.failures import CommandFailed
 from tailrace.rpc.link import join_address, split_address
 
 CLIENT_ID = "tailrace-cli"
 PATIENCE_SECONDS = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
+GROUP, TRANSACTION = 0, 1
+"""FindCoordinator's key types."""
 
 
 class KafkaRefused(CommandFailed):
@@ -77,16 +81,24 @@ class KafkaClient:
             raise CommandFailed(f"the broker at {self._bootstrap} does not serve {api.name}; is it Tailrace?")
         return await self._exchange(api, version, request)
 
-    async def coordinator_of(self, group_id: str) -> KafkaClient:
-        """A connected client of the group's coordinator; the caller closes it. Raises CommandFailed."""
+    async def brokers(self) -> AsyncIterator[KafkaClient]:
+        """A client of each broker in turn, closed before the next; each lists only what is its own."""
+        for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
+            async with KafkaClient(join_address(broker.host, broker.port)) as client:
+                yield client
+
+    async def coordinator_of(self, key: str, key_type: int = GROUP) -> KafkaClient:
+        """A client of the coordinator of a group or transactional id, to be used by `async with`.
+
+        Raises CommandFailed.
+        """
         answer = await self.ask(
-            ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
+            ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         )
         found = answer.coordinators[0]
-        check(found.error_code, found.error_message, f"group {group_id!r} has no coordinator")
-        client = KafkaClient(join_address(found.host, found.port))
-        await client.connect()
-        return client
+        kind = "group" if key_type == GROUP else "transactional id"
+        check(found.error_code, found.error_message, f"{kind} {key!r} has no coordinator")
+        return KafkaClient(join_address(found.host, found.port))
 
     async def _exchange(self, api: ApiKey, version: int, request: Any) -> Any:
         assert self._reader is not None and self._writer is not None, "connect first"

@@ -1,4 +1,4 @@
-"""`tailrace topic`: create, list, describe, alter, delete; by Kafka's protocol, so with any broker."""
+"""`tailrace topic`: create, list, describe, alter, trim, delete; by Kafka's protocol, so with any broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.cli.output import JsonFlag, print_json, print_table
 if TYPE_CHECKING:
     from tailrace.cli.kafka_client import KafkaClient
 
-app = group_of_commands("Topics: list, create, describe, alter, delete.")
+app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
@@ -164,6 +164,57 @@ def alter(
 
 
 @app.command()
+def trim(
+    name: Name,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before", metavar="PLACE", help="An offset, end, or a TIME: 2026-01-31T12:00, or 2h ago as 2h."
+        ),
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one. More than once.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it. Without: show what would be done.")
+    ] = False,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete a topic's records before a place, for good.
+
+    Without --execute, a preview is shown.
+    """
+
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        from tailrace.cli.offsets import EARLIEST, list_offsets, offsets_at, partitions_of
+
+        places = [
+            place for place in await partitions_of(client, name) if not partition or place[1] in partition
+        ]
+        if not places:
+            raise CommandFailed(f"topic {name!r} has none of these partitions")
+        firsts = await list_offsets(client, places, EARLIEST)
+        targets = await offsets_at(client, places, before, firsts)
+        if execute:
+            await _delete_records(client, name, {index: targets[name, index] for _, index in places})
+        return [
+            {"partition": place[1], "start_offset": firsts[place], "new_start_offset": targets[place]}
+            for place in places
+        ]
+
+    trimmed = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(trimmed)
+        return
+    print_table(
+        ("partition", "first offset", "new" if execute else "would be"),
+        [(each["partition"], each["start_offset"], each["new_start_offset"]) for each in trimmed],
+    )
+    print(f"topic {name} was trimmed" if execute else "nothing was changed; --execute does it")
+
+
+@app.command()
 def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
     """Delete topics with all their records, at once and for good."""
 
@@ -178,6 +229,24 @@ def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
 
     ask_broker(bootstrap, run)
     print(f"deleted {', '.join(names)}")
+
+
+async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int]) -> None:
+    from agent.protocol import ApiKey
+    from agent.protocol.messages.delete_records import (
+        DeleteRecordsPartition,
+        DeleteRecordsRequest,
+        DeleteRecordsTopic,
+    )
+    from tailrace.cli.kafka_client import check
+
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=before[index]) for index in before]
+    asked = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=30_000
+    )
+    for answered in (await client.ask(ApiKey.DELETE_RECORDS, asked)).topics:
+        for each in answered.partitions:
+            check(each.error_code, None, f"{topic}-{each.partition_index} was not trimmed")
 
 
 async def _metadata(client: KafkaClient, names: Sequence[str] | None) -> list[Any]:
@@ -199,34 +268,17 @@ def _summary(topic: Any) -> dict[str, Any]:
 
 
 async def _partitions(client: KafkaClient, topic: Any) -> list[dict[str, Any]]:
-    from agent.protocol import ApiKey
-    from agent.protocol.messages.list_offsets import (
-        ListOffsetsPartition,
-        ListOffsetsRequest,
-        ListOffsetsTopic,
-    )
-    from tailrace.cli.kafka_client import check
+    from tailrace.cli.offsets import EARLIEST, LATEST, list_offsets
 
-    earliest, latest = -2, -1
-    bounds: dict[int, dict[int, int]] = {earliest: {}, latest: {}}
-    for time, offsets in bounds.items():
-        asked = [
-            ListOffsetsPartition(partition_index=each.partition_index, timestamp=time)
-            for each in topic.partitions
-        ]
-        request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name=topic.name, partitions=asked)]
-        )
-        for answered in (await client.ask(ApiKey.LIST_OFFSETS, request)).topics:
-            for each in answered.partitions:
-                check(each.error_code, None, f"offsets of {topic.name}-{each.partition_index}")
-                offsets[each.partition_index] = each.offset
+    places = [(topic.name, each.partition_index) for each in topic.partitions]
+    firsts = await list_offsets(client, places, EARLIEST)
+    ends = await list_offsets(client, places, LATEST)
     return [
         {
             "partition": each.partition_index,
             "leader": each.leader_id,
-            "start_offset": bounds[earliest].get(each.partition_index),
-            "end_offset": bounds[latest].get(each.partition_index),
+            "start_offset": firsts.get((topic.name, each.partition_index)),
+            "end_offset": ends.get((topic.name, each.partition_index)),
         }
         for each in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
     ]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from tailrace.cli.demo.ports import free_port
 from tests.support.servers import PostgresServer
@@ -54,11 +54,16 @@ class Server:
                 time.sleep(0.05)
         raise AssertionError(self.log.read_text())
 
-    def run(self, *arguments: str) -> str:
-        command = [*COMMAND, *arguments, "--bootstrap", self.kafka]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    def run(self, *arguments: str, given: str | None = None) -> str:
+        done = self.try_run(*arguments, given=given)
         assert done.returncode == 0, done.stderr + self.log.read_text()
         return done.stdout
+
+    def try_run(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [*COMMAND, *arguments, "--bootstrap", self.kafka]
+        return subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=60, env=environment()
+        )
 
 
 @pytest.fixture
@@ -124,6 +129,114 @@ def test_serve_is_used_by_commands_watched_and_drained(server: Server) -> None:
     loud = [line for line in lines if line["level"] not in ("debug", "info")]
     assert [line for line in loud if line["event"] != of_the_machine] == []
     assert lines[-1]["process"].startswith("serve ")
+
+
+def test_records_go_in_and_out_by_command(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events", "-p", "2")
+
+    server.run("produce", "events", "one", "two", "--key", "k", "-H", "h=x", "--timestamp", "1000")
+    written = server.run("produce", "events", "-K", r"\t", "--json", "-p", "1", given="a\t1\nb\t\n")
+    assert [(row["key"], row["value"], row["partition"]) for row in map(json.loads, written.splitlines())] == [
+        ("a", "1", 1), ("b", "", 1),
+    ]  # fmt: skip
+
+    rows = [json.loads(line) for line in server.run("consume", "events", "--json").splitlines()]
+    assert sorted((row["key"], row["value"]) for row in rows) == [
+        ("a", "1"),
+        ("b", ""),
+        ("k", "one"),
+        ("k", "two"),
+    ]
+    assert {tuple(*row["headers"]) for row in rows if row["key"] == "k"} == {("h", "x")}
+    assert {row["timestamp"] for row in rows if row["key"] == "k"} == {1000}
+
+    server.run("topic", "create", "copy", "-p", "2")
+    copied = "".join(f"{json.dumps(row)}\n" for row in rows)
+    server.run("produce", "copy", "--from-json", given=copied)
+    again = [json.loads(line) for line in server.run("consume", "copy", "--json").splitlines()]
+    kept = ("partition", "offset", "timestamp", "key", "value", "headers")
+    assert sorted([row[name] for name in kept] for row in again) == sorted(
+        [row[name] for name in kept] for row in rows
+    )
+
+    assert server.run("consume", "events", "-p", "1", "--from", "-1", "--format", "{key}@{offset}") != ""
+    since = server.run("consume", "events", "--since", "1h", "--format", "{key}")
+    assert sorted(since.split()) == ["a", "b"]
+    assert server.run("consume", "events", "--until", "1001", "--format", "{value}").split() == ["one", "two"]
+    assert server.run("consume", "events", "--from", "end") == ""
+
+
+def test_a_line_that_is_no_record_ends_produce_after_those_before_it(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+
+    failed = server.try_run(
+        "produce", "events", "--from-json", given='{"value": "a"}\nnonsense\n{"value": "b"}\n'
+    )
+
+    assert failed.returncode == 1
+    assert "1 records were acknowledged, then: not a line of JSON" in failed.stderr
+    assert server.run("consume", "events") == "a\n"
+
+
+def test_a_group_goes_on_where_it_was_and_is_reset_after_a_preview(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+    server.run("produce", "events", *"abcd")
+
+    assert server.run("consume", "events", "-g", "readers", "-n", "3") == "a\nb\nc\n"
+    assert server.run("consume", "events", "-g", "readers") == "d\n"
+    moved = {"topic": "events", "partition": 0, "committed": 4, "new": 2}
+    reset = ("group", "reset", "readers", "--to", "-2", "--json")
+    assert json.loads(server.run(*reset)) == [moved]
+    assert server.run("consume", "events", "-g", "readers") == ""
+    assert json.loads(server.run(*reset, "--execute")) == [moved]
+    assert server.run("consume", "events", "-g", "readers") == "c\nd\n"
+
+    trim = ("topic", "trim", "events", "--before", "3", "--json")
+    assert json.loads(server.run(*trim))[0]["new_start_offset"] == 3
+    assert server.run("consume", "events") == "a\nb\nc\nd\n"
+    server.run(*trim, "--execute")
+    assert server.run("consume", "events") == "d\n"
+
+
+def test_a_transaction_that_hangs_is_found_and_aborted(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+    producer = Producer({"bootstrap.servers": server.kafka, "transactional.id": "stuck"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("events", b"lost")
+    producer.flush(30)
+    server.run("produce", "events", "kept")
+
+    assert server.run("consume", "events") == ""
+    (listed,) = json.loads(server.run("transaction", "list", "--json"))
+    assert (listed["transactional_id"], listed["state"]) == ("stuck", "Ongoing")
+    described = json.loads(server.run("transaction", "describe", "stuck", "--json"))
+    assert described["partitions"] == [{"topic": "events", "partition": 0}]
+
+    server.run("transaction", "abort", "stuck")
+
+    assert server.run("consume", "events") == "kept\n"
+    assert server.run("consume", "events", "--uncommitted") == "lost\nkept\n"
+    with pytest.raises(KafkaException, match=r"(?i)fenced"):
+        producer.commit_transaction(30)
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in server.try_run("transaction", "abort", "stcuk").stderr
+
+
+def test_a_command_without_a_broker_says_how_to_get_one(server: Server) -> None:
+    server.process.kill()
+    for command in (
+        ("produce", "events", "a"),
+        ("consume", "events"),
+        ("consume", "events", "-g", "g"),
+        ("cluster",),
+    ):
+        failed = server.try_run(*command)
+        assert failed.returncode == 1
+        assert "no broker answers at" in failed.stderr and "tailrace serve" in failed.stderr
 
 
 def test_a_second_serve_on_a_folder_is_told_at_once_who_uses_it(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,5 @@
+"""`python -m tailrace` is the `tailrace` command."""
+
+from tailrace.cli.app import main
+
+main()
