@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BROKER := .venv-broker
 SEEDS ?= 100
 N ?= 1000000
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
@@ -19,12 +20,14 @@ $(VENV)/.ready: pyproject.toml requirements/all.txt
 
 setup: $(VENV)/.ready ## Make the environment with everything for development.
 
-setup-broker: ## Make an environment with the broker alone (no Spark) in .venv-broker.
-	$(PYTHON) -m venv .venv-broker
-	.venv-broker/bin/python -m pip install --quiet --upgrade pip
-	.venv-broker/bin/python -m pip install --quiet --require-hashes -r requirements/broker.txt
-	.venv-broker/bin/python -m pip install --quiet --no-deps -e .
-	.venv-broker/bin/tailrace version
+$(BROKER)/.ready: pyproject.toml requirements/broker.txt
+	$(PYTHON) -m venv $(BROKER)
+	$(BROKER)/bin/python -m pip install --quiet --upgrade pip
+	$(BROKER)/bin/python -m pip install --quiet --require-hashes -r requirements/broker.txt
+	$(BROKER)/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
+
+setup-broker: $(BROKER)/.ready ## Make an environment with the broker and the command line alone (no Spark) in .venv-broker.
 
 demo: setup ## Run the whole job on SQLite and a folder.
 	$(BIN)/tailrace demo
@@ -32,8 +35,8 @@ demo: setup ## Run the whole job on SQLite and a folder.
 demo-cluster: setup ## The same job on S3 (moto), PostgreSQL, two sequencers, four agents in two zones.
 	$(BIN)/python -m tests.integration.cluster_demo
 
-dev: setup ## Serve Kafka clients on 127.0.0.1:9092 from ./data.
-	$(BIN)/tailrace serve
+dev: setup-broker ## Serve Kafka clients on 127.0.0.1:9092 from ./data.
+	$(BROKER)/bin/tailrace serve
 
 check: setup ## Style, types, layers.
 	$(BIN)/ruff check .
