@@ -12,6 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 import sqlalchemy as sa
+import uvloop
 
 import sequencer.sql.postgres as postgres_module
 import sequencer.sql.sqlite as sqlite_module
@@ -22,6 +23,7 @@ from sequencer.sql.store import SqlRowStore, open_row_store
 from tailrace.clock import ManualClock, SeededEntropy
 from tests.support.row_samples import TOPIC, changes
 from tests.support.servers import PostgresServer
+from tests.support.tls_postgres import make_certificates, tls_before
 
 
 def store_at(url: str) -> SqlRowStore:
@@ -364,6 +366,65 @@ def test_a_load_may_take_longer_than_a_statement(
         await store.close()
 
     asyncio.run(act())
+    postgres.drop_database(url)
+
+
+@pytest.mark.parametrize("is_mute_from", ["before the query", "during the query"])
+def test_a_tls_front_that_stalls_holds_nobody_and_is_used_again(
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    is_mute_from: str,
+) -> None:
+    """Also the driver's requests to cancel a statement go through it, each by a connection of its own."""
+    for bound in ("STATEMENT_SECONDS", "CONNECT_SECONDS", "LEASE_SECONDS"):
+        monkeypatch.setattr(postgres_module, bound, 0.5)
+    url = postgres.create_database()
+    certificates = make_certificates(tmp_path, "127.0.0.1")
+
+    async def act(front: int) -> None:
+        proxy = MuteableProxy("127.0.0.1", front)
+        behind = sa.engine.make_url(url).set(
+            host="127.0.0.1",
+            port=await proxy.start(),
+            query={"sslmode": "verify-full", "sslrootcert": str(certificates.ca)},
+        )
+        store = store_at(behind.render_as_string(hide_password=False))
+        epoch = await become_committer(store)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+
+        async def work() -> list[object]:
+            """Everything that a committing task asks, more often than there are connections."""
+            asked = [store.write(changes(CounterRow("n", 1)), epoch), store.load(), store.now_ms()]
+            asked += [store.renew_committer_lease(epoch, 60_000), store.committer_address()]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        async with blocker.transaction():
+            await blocker.execute("select from cluster for update")
+            if is_mute_from == "before the query":
+                proxy.mute()
+            working = asyncio.create_task(work())
+            if is_mute_from != "before the query":
+                await until_waiting(blocker, 1)
+            proxy.mute()
+            async with asyncio.timeout(10):
+                assert any(isinstance(answer, SequencerUnavailable) for answer in await working)
+                with pytest.raises(SequencerUnavailable):
+                    await store.write(changes(CounterRow("n", 2)), epoch)
+        proxy.speak()
+        async with asyncio.timeout(10):
+            while any(isinstance(answer, Exception) for answer in await work()):
+                pass
+        proxy.mute()
+        async with asyncio.timeout(10):
+            await store.close()
+        await blocker.close()
+        await proxy.stop()
+
+    place = sa.engine.make_url(url)
+    assert place.port is not None
+    with tls_before(place.port, certificates) as front:
+        uvloop.run(act(front))
     postgres.drop_database(url)
 
 
