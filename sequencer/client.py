@@ -76,7 +76,9 @@ class RemoteSequencer(AskedSequencer):
     then it raises SequencerUnavailable. Followers say who the committer is, and it is asked directly; where it can't
     be reached from here, they pass calls on.
 
-    `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage and compaction; feeds wait on top of it).
+    `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage and compaction; feeds wait on top of it). It
+    is long, as a committer before a slow database answers late, and asking it again doesn't help; a server that is dead
+    or stopped is noticed by its silence.
     `known` is what this process knows of its cluster: a server of another incarnation raises IncarnationChanged.
     """
 
@@ -89,7 +91,7 @@ class RemoteSequencer(AskedSequencer):
         known: KnownCluster | None = None,
         security: RpcSecurity | None = None,
         patience_s: float = 10.0,
-        timeout_s: float = 5.0,
+        timeout_s: float = 20.0,
         slow_timeout_s: float = 120.0,
         max_in_flight: int = 1024,
         follow_hints: bool = True,

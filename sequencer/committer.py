@@ -335,6 +335,7 @@ class LocalSequencer:
         for task in keeping:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)
+        await self._term.stop_renewing()
 
     @property
     def lost(self) -> SequencerError | None:
@@ -377,6 +378,11 @@ class LocalSequencer:
     def lease_left_s(self) -> float:
         """Seconds for which this process surely stays the committer; 0 when it is not."""
         return self._term.left_s
+
+    @property
+    def round_trip_s(self) -> float:
+        """How long the database took to answer lately, at most."""
+        return self._term.round_trip_s
 
     async def confirm(self, margin_s: float) -> None:
         """Return once the lease surely holds for more than `margin_s`. Raises SequencerUnavailable."""

@@ -14,6 +14,7 @@ from sequencer.batch_table import join_run
 from sequencer.rows import (
     HOT,
     KEYS,
+    LONGEST_LEASE_MS,
     Changes,
     Identity,
     ObjectRow,
@@ -106,7 +107,9 @@ class MemoryRowStore:
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
         if epoch != self._epoch or self._holder is None:
             return False
-        self._expires_ms = self._clock.wall_ms() + lease_ms
+        now = self._clock.wall_ms()
+        longest_ms = max(lease_ms, LONGEST_LEASE_MS)
+        self._expires_ms = min(max(self._expires_ms, now + lease_ms), now + longest_ms)
         return True
 
     async def committer_address(self) -> str | None:

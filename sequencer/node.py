@@ -57,6 +57,10 @@ _log = structlog.get_logger(__name__)
 _OVER = "the committer's lease is over; ask again with the same ids"
 
 
+class NotConfirmed(SequencerUnavailable):
+    """The database has not said yet whether the committer's lease still holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens)."""
@@ -66,11 +70,17 @@ class NodeSettings:
     advertise: str = ""
     poll_s: float = 0.5
     """How often a node that is not the committer tries to become it."""
+    empty_poll_s: float = 0.2
+    """The same while there is no committer: its store is away, or the lease is free."""
     margin_s: float = 0.25
     """How long before its lease ends a committer falls silent: for clocks that do not run alike."""
     confirm_s: float = 0.5
-    """How long a committer whose lease ran out waits for its renewal before it steps down."""
-    forward_timeout_s: float = 5.0
+    """How long calls wait for the renewal of a lease that ran out before their callers are sent away; twice the
+    database's round trip where that is longer."""
+    silence_s: float = 20.0
+    """How long a committer whose lease ran out waits for the database to say whether it is still its own, before it
+    steps down. Until then it answers nothing."""
+    forward_timeout_s: float = 20.0
     drain_s: float = 2.0
     retention_interval_s: float = 30.0
     collection_interval_s: float = 30.0
@@ -207,7 +217,7 @@ class SequencerNode:
         while self._lost is None:
             self._doubt = asyncio.get_running_loop().create_future()
             if self._local is None:
-                pause = self._settings.poll_s
+                pause = self._settings.poll_s if self._committer else self._settings.empty_poll_s
             else:
                 pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
             await wait_for(self._clock, self._doubt, pause)
@@ -222,25 +232,37 @@ class SequencerNode:
             return
         if local is not None and not self.is_committer:
             try:
-                await self._confirm(local)
+                await self._confirm_at_length(local)
             except SequencerUnavailable as error:
                 await self._step_down(f"the committer's lease is over ({error}); ask the next one")
         if self._local is None:
             await self._try_to_lead()
 
-    async def _confirm(self, local: LocalSequencer) -> None:
-        """Return once the lease surely holds: after a renewal, where it ran out while this process was busy or stopped.
+    async def _confirm(self, local: LocalSequencer, patience_s: float) -> None:
+        """Return once the lease surely holds: after a renewal, where it ran out while this process was busy or stopped,
+        or the database slow.
 
-        Raises SequencerUnavailable: another has it, or the database did not answer in time.
+        Raises SequencerUnavailable: another has it. NotConfirmed: the database did not answer in time.
         """
         confirmed = asyncio.ensure_future(local.confirm(self._settings.margin_s))
         try:
-            if not await wait_for(self._clock, confirmed, self._settings.confirm_s):
-                raise SequencerUnavailable("the database did not confirm the committer's lease in time")
+            if not await wait_for(self._clock, confirmed, patience_s):
+                raise NotConfirmed("the database did not confirm the committer's lease in time")
             await confirmed
         finally:
             confirmed.cancel()
             await asyncio.gather(confirmed, return_exceptions=True)
+
+    async def _confirm_at_length(self, local: LocalSequencer) -> None:
+        """The same; those who wait for answers are sent away first, and the state is kept for longer."""
+        try:
+            await self._confirm(local, self._patience_s(local))
+        except NotConfirmed:
+            self._refuse_what_waits()
+            await self._confirm(local, self._settings.silence_s)
+
+    def _patience_s(self, local: LocalSequencer) -> float:
+        return max(self._settings.confirm_s, 2 * local.round_trip_s)
 
     async def _try_to_lead(self) -> None:
         checkpointer = self._make_checkpointer()
@@ -342,14 +364,18 @@ class SequencerNode:
             return
         said = _log.info if self._is_closing else _log.warning
         said("this node is no longer the committer", reason=reason)
-        for task in list(self._waiting.values()):
-            task.cancel()
-        self._waiting.clear()
+        self._refuse_what_waits()
         housekeeping, self._housekeeping = self._housekeeping, []
         for task in housekeeping:
             task.cancel()
         await asyncio.gather(*housekeeping, return_exceptions=True)
         await self._end(local)
+
+    def _refuse_what_waits(self) -> None:
+        """Have callers ask the next committer: see `_ask_here`."""
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting.values():
+            task.cancel()
 
     def _raise_doubt(self) -> None:
         if self._doubt is not None and not self._doubt.done():
@@ -386,8 +412,8 @@ class SequencerNode:
                 # True when it was read if the lease is confirmed now: nobody else has committed since.
                 await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
         except asyncio.CancelledError:
-            if self._local is local or ticket in self._waiting:
-                raise  # our caller was cancelled, not we by `_step_down`
+            if ticket in self._waiting:
+                raise  # our caller was cancelled, not we by `_refuse_what_waits`
             if task.uncancel() > 0:
                 raise
             raise SequencerUnavailable(_OVER) from None
@@ -402,7 +428,7 @@ class SequencerNode:
 
     async def _confirm_or_refuse(self, local: LocalSequencer, refusal: SequencerUnavailable) -> None:
         try:
-            await self._confirm(local)
+            await self._confirm(local, self._patience_s(local))
         except SequencerUnavailable:
             raise refusal from None
 

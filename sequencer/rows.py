@@ -341,6 +341,10 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     uncompacted_bytes: int
 
 
+LONGEST_LEASE_MS = 60_000
+"""No committer's lease ends later than this after its last renewal."""
+
+
 class RowStore(Protocol):
     """Durable rows. The reference is `sequencer.memory.MemoryRowStore`; SQL is
     `sequencer.sql.store.SqlRowStore`.
@@ -375,7 +379,7 @@ class RowStore(Protocol):
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
         """Keep the lease that was taken with this epoch, also late; False when it was given back or taken by another.
-        Waits for no write."""
+        Waits for no write. Never shortens the lease, in whatever order renewals arrive, but to LONGEST_LEASE_MS."""
         ...
 
     async def committer_address(self) -> str | None:

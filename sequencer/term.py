@@ -6,29 +6,54 @@ It is renewed three times in its length by a task of its own (`keep`), whatever 
 A lease that ran out is not a term that is over. The database may still have it under this epoch: then nobody else has
 committed since, and one late renewal (`confirm`) makes the term valid again. The term is over when the database says
 that another committer has the lease, or when this process ends it.
+
+A database that answers slowly gets longer leases (`lease_for`), so that a renewal is answered while the one before it
+is valid. How long is agreed through the row alone: whoever wants the lease waits for the end that stands there.
+
+Invariant: `asked_at + lease` on this process's clock is never after the end that stands in the row, since the database
+adds the same length to a later moment, and no renewal shortens what an earlier one gave. So at most one term is valid.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
 from sequencer.api import SequencerError, SequencerUnavailable
+from sequencer.bounded_wait import wait_for
 from sequencer.observer import SequencerObserver, timed
-from sequencer.rows import RowStore
+from sequencer.rows import LONGEST_LEASE_MS, RowStore
 from tailrace.clock import Clock
 from tailrace.keepers import outlived
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
+
+ROUND_TRIPS_A_LEASE = 4
+"""A renewal is asked a third of the lease after the answer to the one before it: a lease of three round trips would be
+renewed just in time."""
+REMEMBERED_ROUND_TRIPS = 4
+MAX_LEASE_MS = LONGEST_LEASE_MS // 2
+_MAX_PAUSE_S = 1.0
+_STEP_S = 0.25
+
+
+def lease_for(shortest_ms: int, round_trip_s: float) -> int:
+    """How long a lease is asked for, in ms, before a database that takes so long to answer."""
+    return max(shortest_ms, min(MAX_LEASE_MS, round(round_trip_s * 1000 * ROUND_TRIPS_A_LEASE)))
 
 
 class Term:
-    """See the module. `begin`, then `keep` as a task; `release` at the end.
+    """See the module. `begin`, then `keep` as a task; `stop_renewing` and `release` at the end.
 
     Args:
         holder: a name that no other term has, in this process or another.
         address: where others reach this committer.
+        lease_ms: the shortest lease: before a database that answers at once.
     """
 
     def __init__(
@@ -45,10 +70,11 @@ class Term:
         self._clock = clock
         self._holder = holder
         self._address = address
-        self._lease_ms = lease_ms
+        self._shortest_ms = self._lease_ms = lease_ms
         self._observer = observer
+        self._round_trips: deque[float] = deque(maxlen=REMEMBERED_ROUND_TRIPS)
         self._valid_until = 0.0
-        self._turn = asyncio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
         self._is_held = False
         self.over: str | None = None
         """Why this term is over, for good."""
@@ -56,14 +82,17 @@ class Term:
 
     async def begin(self) -> None:
         """Take the lease. Raises SequencerUnavailable while another committer holds it."""
-        asked_at = self._clock.monotonic()
-        epoch = await self._store.take_committer_lease(self._holder, self._address, self._lease_ms)
-        if epoch is None:
-            address = await self._store.committer_address()
+        address = await self._measured(self._store.committer_address())
+        if address is not None:
             raise SequencerUnavailable(f"another committer holds the lease: {address or 'address unknown'}")
+        asked_at, lease_ms = self._clock.monotonic(), self._lease_ms
+        taken = self._store.take_committer_lease(self._holder, self._address, lease_ms)
+        epoch = await self._measured(taken)
+        if epoch is None:
+            raise SequencerUnavailable("another committer has just taken the lease")
         self.epoch = epoch
         self._is_held = True
-        self._valid_until = asked_at + self._lease_ms / 1000
+        self._valid_until = asked_at + lease_ms / 1000
 
     @property
     def left_s(self) -> float:
@@ -72,15 +101,21 @@ class Term:
             return 0.0
         return max(0.0, self._valid_until - self._clock.monotonic())
 
+    @property
+    def round_trip_s(self) -> float:
+        """How long the database took to answer lately, at most."""
+        return max(self._round_trips, default=0.0)
+
     async def keep(self) -> None:
         """Renew the lease in time until the term is over."""
         pause = self._lease_ms / 3000
         while self.over is None:
             await self._clock.sleep(pause)
-            pause = self._lease_ms / 10_000  # after a failure: several times in what is left of the lease
+            pause = min(
+                _MAX_PAUSE_S, self._lease_ms / 10_000
+            )  # after a failure: several times in what is left
             with outlived(_log, "the committer's lease could not be renewed", SequencerError):
-                async with self._turn:
-                    await self._renew()
+                await self._renewed()
                 pause = self._lease_ms / 3000
 
     async def confirm(self, margin_s: float = 0.0) -> None:
@@ -88,24 +123,62 @@ class Term:
 
         Raises SequencerUnavailable: the term is over, or the database does not answer.
         """
-        if self.left_s > margin_s:
-            return
-        async with self._turn:
-            if self.left_s <= margin_s:
-                await self._renew()
-        self.check()
+        for _ in range(2):  # one that is under way may be of before the database became slow
+            if self.left_s > margin_s:
+                return
+            await self._renewed()
+            self.check()
         if self.left_s <= margin_s:
             raise SequencerUnavailable("the committer's lease was renewed too late; ask again")
+
+    async def _renewed(self) -> None:
+        """Wait for the renewal that is under way, or for a new one. It goes on when who waits for it gives up."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._renew(), name="sequencer: renewal of the lease")
+            self._renewal.add_done_callback(_seen)
+        renewal = self._renewal
+        await asyncio.wait([renewal])
+        if renewal.cancelled():
+            raise SequencerUnavailable("this committer's term has ended")
+        renewal.result()
 
     async def _renew(self) -> None:
         if self.over is not None:
             return
-        asked_at = self._clock.monotonic()
-        renewed = self._store.renew_committer_lease(self.epoch, self._lease_ms)
-        if await timed(self._observer, self._clock, "lease", renewed):
-            self._valid_until = max(self._valid_until, asked_at + self._lease_ms / 1000)
+        asked_at, lease_ms = self._clock.monotonic(), self._lease_ms
+        renewed = self._store.renew_committer_lease(self.epoch, lease_ms)
+        if await self._measured(timed(self._observer, self._clock, "lease", renewed)):
+            self._valid_until = max(self._valid_until, asked_at + lease_ms / 1000)
         else:
             self.end(f"another committer has taken the lease from epoch {self.epoch}")
+
+    async def _measured(self, asked: Coroutine[Any, Any, T]) -> T:
+        """The database's answer; how long it took sets the length of the next lease. A time in which this process was
+        stopped, or its loop was held, says nothing of the database, and counts as one step."""
+        answer = asyncio.ensure_future(asked)
+        seconds = 0.0
+        try:
+            is_answered = False
+            while not is_answered:
+                began = self._clock.monotonic()
+                is_answered = await wait_for(self._clock, answer, _STEP_S)
+                seconds += min(_STEP_S, self._clock.monotonic() - began)
+            value = answer.result()
+        finally:
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+        self._note_round_trip(seconds)
+        return value
+
+    def _note_round_trip(self, seconds: float) -> None:
+        self._round_trips.append(seconds)
+        was_ms, self._lease_ms = self._lease_ms, lease_for(self._shortest_ms, self.round_trip_s)
+        if was_ms == self._shortest_ms < self._lease_ms:
+            _log.warning(
+                "the database is slow; the committer's lease is longer, and so is a fail-over",
+                round_trip_s=round(self.round_trip_s, 3),
+                lease_s=self._lease_ms / 1000,
+            )
 
     def check(self) -> None:
         """Raise SequencerUnavailable when the term is over."""
@@ -117,11 +190,24 @@ class Term:
         if self.over is None:
             self.over = reason
 
+    async def stop_renewing(self) -> None:
+        """Whoever waits for a renewal is told that the term has ended."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+
     async def release(self) -> None:
         """Let the next committer begin at once. The write of this term must have ended."""
         self.end("it was given back")
+        await self.stop_renewing()
         if not self._is_held:
             return
         self._is_held = False
         with outlived(_log, "the committer's lease was not given back; it runs out", SequencerError):
             await self._store.release_committer_lease(self.epoch)
+
+
+def _seen(renewal: asyncio.Task[None]) -> None:
+    """Take note of an error that nobody waits for any more."""
+    if not renewal.cancelled():
+        renewal.exception()

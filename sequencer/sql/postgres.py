@@ -36,8 +36,8 @@ IDLE_SECONDS = 2.0
 MIGRATION_SECONDS = 300.0
 CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
 """A pool for each lane: slow reads keep neither commits nor the lease waiting, nor does a slow commit the lease."""
-LEASE_SECONDS = 1.5
-"""A renewal that takes longer is given up, to be tried again while the lease still holds."""
+LEASE_SECONDS = 10.0
+"""A database that takes longer to answer than this is away. What a slow one does to the lease: see `sequencer.term`."""
 LOAD_PAGE_SECONDS = 10.0
 LOAD_IDLE_SECONDS = 60.0
 """For a load, whose transaction is idle while its caller works on a page."""

@@ -34,9 +34,14 @@ TAKE_COMMITTER_LEASE = """
     where id in (select id from free)
     returning committer_epoch
 """
-# Who holds it keeps it, also late, as long as nobody else took it.
+# Who holds it keeps it, also late, as long as nobody else took it. A renewal never shortens what an earlier one gave:
+# renewals may arrive out of order. Beyond $3, the longest lease there is, the database's clock went back.
 RENEW_COMMITTER_LEASE = """
-    update cluster set committer_expires_ms = {now} + cast($2 as bigint)
+    update cluster set committer_expires_ms = case
+        when committer_expires_ms > {now} + cast($3 as bigint) then {now} + cast($3 as bigint)
+        when committer_expires_ms > {now} + cast($2 as bigint) then committer_expires_ms
+        else {now} + cast($2 as bigint)
+    end
     where id = 1 and committer_epoch = $1 and committer_holder <> ''
     returning id
 """

@@ -12,6 +12,7 @@ from uuid import UUID
 from sequencer.api import LeaseLost, Run, SequencerUnavailable
 from sequencer.rows import (
     HOT,
+    LONGEST_LEASE_MS,
     Changes,
     Identity,
     ObjectRow,
@@ -165,7 +166,8 @@ class SqlRowStore:
         return int(taken[0][0]) if taken else None
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
-        return bool(await self._leases.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms))
+        longest_ms = max(lease_ms, LONGEST_LEASE_MS)
+        return bool(await self._leases.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms, longest_ms))
 
     async def committer_address(self) -> str | None:
         found = await self._leases.fetch(statements.COMMITTER_ADDRESS)

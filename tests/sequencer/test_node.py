@@ -33,16 +33,20 @@ from tests.support.simulated_link import SimulatedLink, Weather
 
 
 class Cut:
-    """A node's way to the store; `is_away` makes every call fail."""
+    """A node's way to the store; `is_away` makes every call fail, one that isn't open makes them wait."""
 
     def __init__(self, store: MemoryRowStore) -> None:
         self._store = store
         self.is_away = False
+        self.is_open = asyncio.Event()
+        self.is_open.set()
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
 
         async def call(*arguments: Any, **named: Any) -> Any:
+            if not self.is_open.is_set():
+                await self.is_open.wait()
             if self.is_away:
                 raise SequencerUnavailable("the database is away")
             return await method(*arguments, **named)
@@ -203,9 +207,11 @@ def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
     async def use(world: World) -> None:
         first, second = world.nodes.values()
         assert first._local is not None
+        world.cuts["a:1"].is_open.clear()
         world.clock.advance(10)  # the first has not run meanwhile; the second has
         await second._try_to_lead()
         assert second.is_committer
+        world.cuts["a:1"].is_open.set()
         with pytest.raises(SequencerUnavailable):
             await world.during(first.sequencer.metadata(MetadataRequest()))
         assert not first.is_committer

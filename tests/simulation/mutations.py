@@ -525,8 +525,19 @@ def _fails_the_whole_group(original: Any) -> Any:
 
 def _loads_without_renewing(original: Any) -> Any:
     async def load(self: Any) -> None:
-        async with self._term._turn:
+        term, is_loaded = self._term, asyncio.Event()
+        renewed = term._renewed
+
+        async def renewed_later() -> None:
+            await is_loaded.wait()
+            await renewed()
+
+        term._renewed = renewed_later
+        try:
             await original(self)
+        finally:
+            del term._renewed
+            is_loaded.set()
 
     return load
 

@@ -157,6 +157,22 @@ def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(plac
     asyncio.run(act())
 
 
+def test_a_renewal_that_arrives_late_shortens_no_lease(place: Place) -> None:
+    async def act() -> None:
+        a, b = place(), place()
+        await a.open()
+        await b.open()
+        epoch = await a.take_committer_lease("a", "a:1", 0)
+        assert epoch is not None
+        assert await a.renew_committer_lease(epoch, 30_000)
+        assert await a.renew_committer_lease(epoch, 0)  # was sent before the one above
+        assert await b.take_committer_lease("b", "b:1", 60_000) is None
+        await a.close()
+        await b.close()
+
+    asyncio.run(act())
+
+
 def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -> None:
     async def act(store: SqlRowStore, epoch: int) -> None:
         for unfit in (CounterRow("big", 1 << 63), CounterRow("lone \ud800", 1)):

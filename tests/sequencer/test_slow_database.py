@@ -1,0 +1,191 @@
+"""A database that answers slowly makes the sequencer slow: never two committers, and never none for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sequencer.api import CreateTopic
+from sequencer.client import RemoteSequencer
+from sequencer.memory import MemoryRowStore
+from sequencer.node import NodeSettings, SequencerNode
+from sequencer.term import MAX_LEASE_MS, lease_for
+from tailrace.clock import ManualClock, SeededEntropy
+from tests.support.simulated_link import SimulatedLink
+
+
+class SlowRows:
+    """One node's way to the store: half of the time passes before a call takes effect, half before its answer is there.
+    What was sent takes effect, also when its caller has given up."""
+
+    def __init__(self, store: MemoryRowStore, clock: ManualClock, seconds: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._seconds = seconds
+        self._sent: dict[asyncio.Task[Any], None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def take_effect(seconds: float, arguments: Any, named: Any) -> Any:
+            await self._clock.sleep(seconds / 2)
+            value = await method(*arguments, **named)
+            await self._clock.sleep(seconds / 2)
+            return value
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            task = asyncio.create_task(take_effect(self._seconds(), arguments, named))
+            self._sent[task] = None
+            task.add_done_callback(self._sent.pop)
+            return await asyncio.shield(task)
+
+        return call
+
+
+class World:
+    """Two nodes before one database. `seconds` is how long it takes to answer, now."""
+
+    def __init__(self, seed: int = 9) -> None:
+        self.clock, self.entropy = ManualClock(), SeededEntropy(seed)
+        self.store = MemoryRowStore(self.clock)
+        self.seconds: Callable[[], float] = lambda: 0.001
+        self.nodes = {
+            name: SequencerNode(
+                SlowRows(self.store, self.clock, lambda: self.seconds()),
+                self.clock,
+                self.entropy,
+                settings=NodeSettings(advertise=name),
+                link=self.link,
+            )
+            for name in ("a:1", "b:1")
+        }
+
+    def link(self, address: str) -> SimulatedLink:
+        return SimulatedLink(
+            self.nodes[address].server, clock=self.clock, entropy=self.entropy, address=address
+        )
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.1)):
+            self.clock.advance(0.1)
+            for _ in range(15):
+                await asyncio.sleep(0)
+            assert sum(node.is_committer for node in self.nodes.values()) <= 1
+
+    async def serve(self, within_s: float) -> None:
+        """A change is carried out, asked as agents ask."""
+        remote = RemoteSequencer(
+            list(self.nodes), clock=self.clock, entropy=self.entropy, link=self.link, patience_s=within_s
+        )
+        asked = asyncio.ensure_future(
+            remote.create_topic(CreateTopic(f"t{self.entropy.below(1 << 30)}", 1, {}))
+        )
+        for _ in range(round(within_s)):
+            if not asked.done():
+                await self.pass_time(1.0)
+        assert asked.done()
+        await asked
+        await remote.close()
+
+
+def run(use: Callable[[World], Awaitable[None]], world: World | None = None) -> None:
+    async def whole(world: World) -> None:
+        starting = [asyncio.ensure_future(node.start(listen=False)) for node in world.nodes.values()]
+        await world.pass_time(1.0)
+        try:
+            await use(world)
+        finally:
+            world.seconds = lambda: 0.001
+            closing = [asyncio.ensure_future(node.close()) for node in world.nodes.values()]
+            while not all(task.done() for task in closing):
+                await world.pass_time(0.5)
+        await asyncio.gather(*starting, *closing)
+
+    asyncio.run(asyncio.wait_for(whole(world or World()), 60))
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
+def test_a_committer_before_a_slow_database_stays_and_serves(seconds: float) -> None:
+    async def use(world: World) -> None:
+        await world.pass_time(80)  # both start, one loads
+        epoch = world.store._epoch
+        for _ in range(4):
+            await world.pass_time(15)
+            assert sum(node.is_committer for node in world.nodes.values()) == 1
+            await world.serve(12 * seconds)
+        assert world.store._epoch == epoch
+
+    world = World()
+    world.seconds = lambda: seconds
+    run(use, world)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
+def test_a_database_that_becomes_slow_changes_the_committer_once_at_most(seconds: float) -> None:
+    async def use(world: World) -> None:
+        await world.serve(3)
+        epoch = world.store._epoch
+        world.seconds = lambda: seconds
+        await world.pass_time(80)
+        assert world.store._epoch <= epoch + 1
+        epoch = world.store._epoch
+        await world.serve(12 * seconds)
+        await world.pass_time(60)
+        assert world.store._epoch == epoch
+
+    run(use)
+
+
+def test_a_database_that_is_fast_again_has_short_leases_again() -> None:
+    async def use(world: World) -> None:
+        world.seconds = lambda: 5.0
+        await world.pass_time(80)
+        world.seconds = lambda: 0.001
+        await world.pass_time(60)
+        (leader,) = (node for node in world.nodes.values() if node.is_committer)
+        assert leader._local is not None
+        assert leader._local.lease_left_s <= 2.0
+        assert world.store._expires_ms <= world.clock.wall_ms() + 2_000
+
+    run(use)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_the_database_takes_there_are_never_two_committers_and_at_the_end_there_is_one(
+    seed: int,
+) -> None:
+    async def use(world: World) -> None:
+        luck = SeededEntropy(seed)
+        for _ in range(12):
+            most = (0.01, 1.0, 4.0, 12.0)[luck.below(4)]
+            world.seconds = lambda most=most: most * luck.fraction()
+            await world.pass_time(3 + luck.below(12))
+        world.seconds = lambda: 0.5
+        await world.serve(60)
+
+    run(use, World(seed))
+
+
+def test_a_time_in_which_the_process_was_stopped_makes_no_lease_longer() -> None:
+    async def use(world: World) -> None:
+        for _ in range(8):
+            world.seconds = lambda: 0.05
+            world.clock.advance(15.0)  # in the middle of whatever is asked
+            await world.pass_time(1.0)
+        (leader,) = (node for node in world.nodes.values() if node.is_committer)
+        assert leader._local is not None and leader._local.round_trip_s <= 1.0
+
+    run(use)
+
+
+def test_a_lease_is_four_round_trips_within_its_bounds() -> None:
+    assert [lease_for(2_000, seconds) for seconds in (0.0, 0.5, 1.0, 5.0, 60.0)] == [
+        2_000,
+        2_000,
+        4_000,
+        20_000,
+        MAX_LEASE_MS,
+    ]
