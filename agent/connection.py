@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from agent.leadership import LeadershipTold
@@ -51,8 +52,7 @@ ADMISSION_SECONDS = 30.0
 log = structlog.get_logger("agent.connection")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What a dispatcher made of a frame: buffers to send (none for acks=0), now or later; `close` ends the
     connection after it. `on_sent` is called once, when `parts` were sent or never will be."""
 

@@ -57,7 +57,7 @@ class Dispatcher:
         try:
             header = parse_request_header(frame)
             spec = API_VERSIONS.get(header.api_key)
-            handler = HANDLERS.get(ApiKey(header.api_key)) if spec is not None else None
+            handler = HANDLERS.get(spec.key) if spec is not None else None
             if handler is None or spec is None:
                 return self._not_served(header, connection.peer_host)
             if header.api_key == ApiKey.API_VERSIONS and not 0 <= header.api_version <= spec.max:

@@ -26,18 +26,20 @@ MAX_USED = 1_000
 class LeadershipTold:
     """One connection's. The ring as it was at its first request counts as known to the client."""
 
-    __slots__ = ("_known", "_refused_until", "_silent_until", "_used")
+    __slots__ = ("_known", "_last", "_refused_until", "_silent_until", "_used")
 
     def __init__(self) -> None:
         self._known: Ring | None = None
         self._used: set[TopicPartition] = set()
+        self._last: TopicPartition | None = None
         self._refused_until = 0.0
         self._silent_until = 0.0
 
     def note(self, partition: TopicPartition) -> None:
         """The client has written to this partition."""
-        if len(self._used) < MAX_USED:
+        if partition != self._last and len(self._used) < MAX_USED:
             self._used.add(partition)
+            self._last = partition
 
     def sends_away(
         self,
@@ -63,6 +65,7 @@ class LeadershipTold:
         ):
             return False
         self._used.clear()
+        self._last = None
         self._refused_until, self._silent_until = now + WINDOW_SECONDS, now + PAUSE_SECONDS
         return True
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from agent.identity import Identity
 from agent.leadership import LeadershipTold
@@ -47,8 +49,7 @@ class Services:
     telemetry: AgentTelemetry
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, frozen=True):
     """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
     `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
     connection's client was told of it. `is_first_waiting`: no produce request of the connection
@@ -59,12 +60,11 @@ class RequestContext:
     client_host: str
     zone: str
     client_software: str = ""
-    leadership: LeadershipTold = field(default_factory=LeadershipTold)
+    leadership: LeadershipTold = msgspec.field(default_factory=LeadershipTold)
     is_first_waiting: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """A handler's answer that holds memory until it was sent, or never will be: then `release` is called."""
 
     response: Any
@@ -76,8 +76,7 @@ Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
 holds memory (Holding, Fetch only)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(msgspec.Struct, frozen=True):
     """A handler's answer that is not there yet; the next request of the connection may be read meanwhile.
 
     Once `ready` is done, `make` gives the response message (or another Deferred), on the loop and without waiting.

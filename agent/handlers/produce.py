@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from agent.errors import EXPECTED, code_of, produce_code
-from agent.metadata import KnownTopic
+from agent.metadata import KnownTopic, has
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.produce import (
@@ -45,8 +46,7 @@ FIRST_VERSION_OF_TRANSACTIONS_2 = 12
 """From this version on the first batch begins the transaction, and every end of one bumps the epoch (KIP-890)."""
 
 
-@dataclass(slots=True)
-class _Accepted:
+class _Accepted(msgspec.Struct):
     """A batch that goes into the buffer, and the response row that its result fills."""
 
     partition: TopicPartition
@@ -75,15 +75,18 @@ async def handle(
         topic: KnownTopic | None = None
         error = refusal
         if error is None:
-            topic, error = await _topic_of(services, topic_data, version)
+            topic = _topic_known(services, topic_data, version)
+            if topic is None:
+                topic, error = await _topic_of(services, topic_data, version)
         for partition_data in topic_data.partition_data:
             row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
             rows.append(row)
             if error is not None or topic is None:
                 _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
                 continue
-            context.leadership.note(TopicPartition(topic.topic.topic_id, partition_data.index))
-            _admit(services, topic, partition_data, row, accepted)
+            partition = TopicPartition(topic.topic.topic_id, partition_data.index)
+            context.leadership.note(partition)
+            _admit(services, topic, partition, partition_data, row, accepted)
     if any(each.needs_keys for each in accepted):
         accepted = await _with_keys(services, accepted)
     if any(each.coordinates.is_transactional for each in accepted):
@@ -216,10 +219,24 @@ async def _bound_to_transactions(
     return [each for each in accepted if id(each) not in refused]
 
 
+def _topic_known(services: Services, data: TopicProduceData, version: int) -> KnownTopic | None:
+    """The topic as it is remembered, if all partitions are known."""
+    known = services.catalog.snapshot
+    topic = (
+        known.by_id.get(data.topic_id) if version >= FIRST_TOPIC_ID_VERSION else known.by_name.get(data.name)
+    )
+    return topic if has(topic, _partitions_of(data)) else None
+
+
+def _partitions_of(data: TopicProduceData) -> int:
+    """How many partitions the topic must have for this."""
+    return 1 + max((each.index for each in data.partition_data), default=0)
+
+
 async def _topic_of(
     services: Services, data: TopicProduceData, version: int
 ) -> tuple[KnownTopic | None, ErrorCode | None]:
-    partitions = 1 + max((each.index for each in data.partition_data), default=0)
+    partitions = _partitions_of(data)
     try:
         if version >= FIRST_TOPIC_ID_VERSION:
             topic = await services.catalog.topic_by_id(data.topic_id, partitions)
@@ -233,6 +250,7 @@ async def _topic_of(
 def _admit(
     services: Services,
     topic: KnownTopic,
+    partition: TopicPartition,
     data: PartitionProduceData,
     row: PartitionProduceResponse,
     accepted: list[_Accepted],
@@ -252,7 +270,6 @@ def _admit(
     except InvalidBatch as error:
         _refuse(services, row, code_of(error), str(error))
         return
-    partition = TopicPartition(topic.topic.topic_id, data.index)
     for header, view in batches:
         stamped: Buffer = view
         if settings.log_append_time:

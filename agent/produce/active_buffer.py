@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sequencer.api import BatchError
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.api import Buffer
 
 
-@dataclass(slots=True)
-class BatchResult:
+class BatchResult(msgspec.Struct):
     """What a producer is told of one batch. `failure` is set where it was not the sequencer who refused."""
 
     error: BatchError = BatchError.NONE
@@ -54,8 +55,7 @@ class Submission:
             self.done.set_result(None)
 
 
-@dataclass(slots=True)
-class BufferedBatch:
+class BufferedBatch(msgspec.Struct):
     """One batch on its way, and the place in its request where the result belongs.
 
     `transaction`: of a transactional batch, the number of the producer's transaction that was open when the batch was
@@ -91,8 +91,11 @@ class ActiveBuffer:
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> None:
         """Take one batch after those already here."""
-        self.batches.setdefault(partition, []).append(batch)
-        self.topic_names[partition] = topic_name
+        held = self.batches.get(partition)
+        if held is None:
+            held = self.batches[partition] = []
+            self.topic_names[partition] = topic_name
+        held.append(batch)
         self.size += batch.coordinates.length
         self.last_added_at = now
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from agent.handlers.produce import handle
 from agent.protocol import ApiKey
@@ -339,7 +339,7 @@ def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_told_at_once()
         refused = await handle(bench.services, context_of(9), request)
         assert isinstance(refused, ProduceResponse)
         assert refused.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        stored = await handle(bench.services, replace(context_of(9), is_first_waiting=False), request)
+        stored = await handle(bench.services, structs.replace(context_of(9), is_first_waiting=False), request)
         assert isinstance(stored, Deferred)
         await bench.until(asyncio.ensure_future(stored.ready))
         answer = stored.make()
