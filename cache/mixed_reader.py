@@ -225,6 +225,8 @@ class MixedReader:
 
 def _part_of(framed: memoryview, piece: int, part: Span) -> memoryview:
     run = part.framed
+    if part.first == run.pieces[piece] and part.upto == run.pieces[piece + 1]:
+        return framed
     begin = run.sizes[run.pieces[piece]]
     return framed[run.sizes[part.first] - begin : run.sizes[part.upto] - begin]
 

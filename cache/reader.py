@@ -127,10 +127,7 @@ class BatchReader:
 
     def ready_bytes(self, run: Run, offset: int, end: int) -> int:
         """Bytes of the run's batches (not of a Parquet object) that end after `offset` and begin before `end`."""
-        placed = self._mixed.framed.of(run)
-        if offset <= run.base_offset and run.end_offset <= end:
-            return placed.sizes[-1]
-        return placed.bytes_between(offset, end)
+        return self._mixed.framed.of(run).bytes_between(offset, end)
 
     def first_batch_bytes(self, run: Run, offset: int) -> int:
         """Bytes of the first batch of the run that ends after `offset`; 0 where there is none."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from cache.framed import FramedRun
 from sequencer.api import Run
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Batches [first, upto) of a run."""
 
     run: Run

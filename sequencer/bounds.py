@@ -65,13 +65,18 @@ class AnswerRoom:
     def take(self, runs: Sequence[Run], max_bytes: int) -> list[Run]:
         """As many of the runs, in order, as there is room for; of the log until `max_bytes` are reached."""
         taken: list[Run] = []
-        left = max_bytes
+        left, log_bytes, room_for, room = max_bytes, self.log_bytes, self.runs, self._bytes
+        is_empty = self._is_empty
         for run in runs:
-            if self.is_full or (taken and left <= 0):
+            if (not is_empty and (log_bytes <= 0 or room_for <= 0 or room <= 0)) or (taken and left <= 0):
                 break
             taken.append(run)
+            is_empty = False
             left -= run.length
-            self._count(run)
+            log_bytes -= run.length
+            room_for -= 1
+            room -= run_bytes(run)
+        self.log_bytes, self.runs, self._bytes, self._is_empty = log_bytes, room_for, room, is_empty
         return taken
 
     def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:

@@ -302,8 +302,11 @@ def _bytes_expected(live: list[_Wanted], there: int) -> int:
 
 
 def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
+    """Of a run that is wanted whole all its bytes, though batches that were not stored are among them."""
     if run.base_offset >= end:
         return 0
+    if run.batches and offset <= run.base_offset and run.end_offset <= end:
+        return run.length
     if not run.batches:
         # A hole brings a batch without data, which takes the client past it.
         return max(run.length, MARKER_BYTES)
