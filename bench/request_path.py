@@ -1,0 +1,170 @@
+"""What a small produce request costs in the agent itself: no sockets, no kernel, store and rows in memory.
+
+    python -m bench.request_path [--rounds 30]
+
+CPU microseconds of one request of 10 x 100 B, the least of all rounds, so that neighbours on the machine count little.
+`whole` is from received bytes to the answer's bytes, object and commit included, for 400 requests that come together
+over 100 connections, each of an idempotent producer. The parts are measured by themselves: they say how much of the
+whole a compiled pass over a frame could save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agent.connection import KafkaConnection
+from agent.dispatch import Dispatcher
+from agent.memory_budget import MemoryBudget
+from agent.protocol import ApiKey, decode_request, encode_request, encode_response, parse_request_header
+from agent.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tailrace.mixed_object import coordinates
+from tailrace.record_batch import crc_of, validate_produced
+from tailrace.records import NewRecord, encode_batch
+from tests.support.agents import AgentBench, settle
+
+VERSION = 9
+CONNECTIONS, REQUESTS = 100, 4
+PARTITIONS = 16
+PATIENCE = 2_000
+
+
+def main() -> None:
+    """Print the parts, as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    figures = {"whole": asyncio.run(whole(options.rounds)), **parts(options.rounds)}
+    print(json.dumps({name: round(figure, 2) for name, figure in figures.items()}, indent=1))
+
+
+class _Transport(asyncio.Transport):
+    """Counts answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.answers += 1
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        return
+
+
+async def whole(rounds: int) -> float:
+    """Microseconds of a request, everything included."""
+    gc.disable()  # as a server, which collects rarely
+    bench = AgentBench({})
+    await bench.open()
+    await bench.topic("t", PARTITIONS)
+    budget = MemoryBudget(512 << 20)
+    dispatch = Dispatcher(bench.services)
+    staging = bytearray(16 * 1024)
+    lines = [
+        KafkaConnection(
+            dispatch, budget, max_frame_bytes=1 << 20, max_inflight=64, staging=staging,
+            on_close=lambda connection: None, monotonic=bench.clock.monotonic,
+        )
+        for _ in range(CONNECTIONS)
+    ]  # fmt: skip
+    transports = [_Transport() for _ in lines]
+    for line, transport in zip(lines, transports, strict=True):
+        line.connection_made(transport)
+    await settle()
+    best = float("inf")
+    for number in range(rounds):
+        sent = [
+            b"".join(frame(producer, number * REQUESTS + of) for of in range(REQUESTS))
+            for producer in range(CONNECTIONS)
+        ]
+        before = sum(transport.answers for transport in transports)
+        started = time.thread_time()
+        for line, data in zip(lines, sent, strict=True):
+            buffer = line.get_buffer(-1)
+            buffer[: len(data)] = data
+            line.buffer_updated(len(data))
+        for _ in range(PATIENCE):
+            await asyncio.sleep(0)
+            bench.clock.advance(0.001)
+            if sum(transport.answers for transport in transports) - before == CONNECTIONS * REQUESTS:
+                break
+        else:
+            raise RuntimeError("the requests were not answered")
+        best = min(best, time.thread_time() - started)
+    for line in lines:
+        line.connection_lost(None)
+    await bench.close()
+    return best / (CONNECTIONS * REQUESTS) * 1e6
+
+
+def parts(rounds: int) -> dict[str, float]:
+    """Microseconds of what is done with the bytes of a frame, one after another."""
+    data = memoryview(frame(1, 0))[4:]
+    header = parse_request_header(data)
+    request = decode_request(ApiKey.PRODUCE, VERSION, data, header.body_offset)
+    records = request.topic_data[0].partition_data[0].records
+    checked, _ = validate_produced(records, max_message_bytes=1 << 20)[0]
+    row = PartitionProduceResponse(index=1, base_offset=12, log_start_offset=0)
+    response = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[row])])
+    steps: dict[str, Callable[[], object]] = {
+        "header": lambda: parse_request_header(data),
+        "decode": lambda: decode_request(ApiKey.PRODUCE, VERSION, data, header.body_offset),
+        "validate": lambda: validate_produced(records, max_message_bytes=1 << 20),
+        "of which CRC": lambda: crc_of(records),
+        "coordinates": lambda: coordinates(checked),
+        "encode, by the codec": lambda: encode_response(1, ApiKey.PRODUCE, VERSION, response),
+    }
+    try:
+        from agent.protocol.answers import produce_answer
+    except ImportError:  # an older agent, to compare with
+        pass
+    else:
+        steps["encode, by template"] = lambda: produce_answer(1, VERSION, response)
+    return {name: _least(step, rounds) for name, step in steps.items()}
+
+
+def _least(step: Callable[[], object], rounds: int, times: int = 1_000) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.thread_time()
+        for _ in range(times):
+            step()
+        best = min(best, time.thread_time() - started)
+    return best / times * 1e6
+
+
+def frame(producer: int, number: int) -> bytes:
+    """The producer's request of this number, with its size."""
+    batch = encode_batch(
+        [NewRecord(None, b"x" * 100)] * 10, timestamps=[1_700_000_000_000] * 10,
+        producer_id=producer, producer_epoch=0, base_sequence=number * 10,
+    )  # fmt: skip
+    data = PartitionProduceData(index=producer % PARTITIONS, records=memoryview(batch))
+    topics = [TopicProduceData(name="t", partition_data=[data])]
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+    return b"".join(encode_request(1, ApiKey.PRODUCE, VERSION, request, "bench"))
+
+
+if __name__ == "__main__":
+    main()
