@@ -18,6 +18,10 @@ from typing import Any
 SOURCE = Path(__file__).with_suffix(".c")
 
 
+class RequestsFailed(Exception):
+    """The server answered with errors, or not at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class RawRequest:
     """One frame with its size. `error_at`: where in the response (with its size) an error code stands; 0: nowhere.
@@ -51,7 +55,7 @@ def write_script(path: Path, connections: Sequence[Sequence[RawRequest]]) -> Non
 
 
 def replayed(driver: Path, script: Path, bootstrap: str, *, seconds: float, in_flight: int) -> dict[str, Any]:
-    """Run the driver; what it counted. Raises RuntimeError where a request failed."""
+    """Run the driver; what it counted. Raises RequestsFailed."""
     port = bootstrap.rpartition(":")[2]
     done = subprocess.run(
         [str(driver), str(script), port, str(seconds), str(in_flight)],
@@ -61,5 +65,5 @@ def replayed(driver: Path, script: Path, bootstrap: str, *, seconds: float, in_f
         raise RuntimeError(f"the driver failed: {done.stderr}")
     counted: dict[str, Any] = json.loads(done.stdout)
     if counted["errors"] or counted["unanswered"]:
-        raise RuntimeError(f"requests failed: {done.stdout}")
+        raise RequestsFailed(done.stdout)
     return counted

@@ -35,7 +35,7 @@ from bench import kafka_peer
 from bench.broker import machine
 from bench.process_figures import cpu_seconds
 from bench.raw_fetch import RawFetcher
-from bench.replay import RawRequest, compiled, replayed, write_script
+from bench.replay import RawRequest, RequestsFailed, compiled, replayed, write_script
 from tailrace.cli.demo.embedded import serving
 from tailrace.cli.kafka_client import KafkaClient
 from tailrace.records import NewRecord, encode_batch
@@ -45,6 +45,7 @@ PARTITIONS = 16
 HOT_MIB = 48
 PRODUCE_VERSION = 9
 WARM_UP_SECONDS = 3.0
+MAX_REFUSALS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,9 @@ class Bench:
         """Produce to a new topic, then fetch the end of it again and again; a row of figures for each."""
         admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-        time.sleep(1)
         requests = produce_requests(topic, load)
         write_script(self._script, requests)
+        self._until_served(load, requests)
         self._replay(WARM_UP_SECONDS, load.in_flight, fresh=requests)
         produced = self._measured("produce", load, self._seconds, load.in_flight, fresh=requests)
         frame = len(requests[0][0].frame)
@@ -141,6 +142,17 @@ class Bench:
         fetched = self._fetch(topic, load)
         admin.delete_topics([topic])[topic].result(30)
         return [_per_cpu_second(row) for row in (produced, fetched)]
+
+    def _until_served(self, load: Load, requests: list[list[RawRequest]]) -> None:
+        """A Kafka that has just created a topic refuses requests for some time."""
+        for _ in range(MAX_REFUSALS):
+            try:
+                self._replay(0.5, load.in_flight, fresh=requests)
+            except RequestsFailed:
+                time.sleep(0.5)
+            else:
+                return
+        raise RuntimeError(f"{self._server.name} refuses requests to a new topic")
 
     def _fetch(self, topic: str, load: Load) -> dict[str, Any]:
         fetcher = RawFetcher(self._server.bootstrap, topic, max_bytes=50 * MIB, partition_max_bytes=MIB)
