@@ -5,6 +5,10 @@ group, decides each request on a draft over the durable state, has all changes w
 only then takes them into the state that readers see, publishes the feed and answers. What arrives meanwhile
 is the next group.
 
+Deciding takes as many turns of the loop as there is work: nobody sees the draft, and the state under it changes in
+no other way. Showing takes one turn, whatever was decided: readers see all of a transaction or nothing of it. A group
+whose changes are many rows ends there, so that this turn stays short; the rest is decided as the next.
+
 A write that fails leaves its outcome unknown: its requests are answered SequencerUnavailable (ask again with
 the same ids), and the state is loaded anew from the store before anything else is decided.
 
@@ -18,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 from uuid import UUID
 
 import structlog
@@ -150,19 +154,30 @@ from sequencer.topic_changes import TopicChanges
 from tailrace.clock import Clock, Entropy
 from tailrace.keepers import cause_of, outlived
 from tailrace.object_store.api import StoreError
-from tailrace.turns import Turns
+from tailrace.turns import Steps, Turns, in_turns
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
 Decide = Callable[[Draft], Any]
+"""Gives its answer, or the `Steps` to it."""
 DecideWithStore = Callable[[Draft], Awaitable[Any]]
 
 GROUPS_PER_STEP = 500
 """Groups that one transaction of expiry looks at."""
-DECIDED_IN_A_TURN = 16
-"""Requests that are decided in one turn of the loop; a commit of many runs takes several."""
+WORK_IN_A_TURN = 200
+"""What is decided in one turn of the loop, in runs of commits, which take some 30 us each."""
+REQUEST_AS_RUNS = 10
+"""A request takes as long as so many of them, besides what it says itself."""
+KEPT_AS_A_RUN = 50
+"""So many rows that a request changes take as long as one run, once they are decided."""
+ROWS_OF_A_GROUP = 10_000
+"""A group to whose changes a request has added so many rows takes no further one."""
+BATCHES_CHECKED_IN_A_TURN = 10_000
+STAMPED_IN_A_TURN = 2_000
+REMEMBERED_IN_A_TURN = 2_000
+"""Partitions whose newest runs are remembered in one turn of the loop."""
 LAST_WRITE_S = 30.0
 """How long the end of a term waits for its last write: longer than a database's own bounds let one take."""
 MAX_FORGOTTEN = 100_000
@@ -462,11 +477,11 @@ class LocalSequencer:
         """Whether agents have had the time to renew their leases since the state was loaded."""
         return self._heard.has_listened_ms(self._clock.monotonic()) >= leases.silence_ms(self._settings)
 
-    def _expire(self, draft: Draft) -> tuple[int, int]:
-        """End what ran out: how many agents' leases and how many sessions."""
+    def _expire(self, draft: Draft) -> Steps[tuple[int, int]]:
+        """End what ran out: how many agents' leases and how many sessions. Transactions are ended some at a time."""
         agents = leases.expire_agents(draft) if self._has_listened else 0
         sessions = leases.expire_sessions(draft)
-        transactions.abort_timed_out(draft)
+        yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
         return agents, sessions
 
     # --- the committer
@@ -480,13 +495,21 @@ class LocalSequencer:
         self._observer.queue_changed(len(self._queue))
         self._arrived.set()
 
-    async def _change(self, decide: Callable[[Draft], T]) -> T:
+    @overload
+    async def _change(self, decide: Callable[[Draft], Steps[T]]) -> T: ...
+
+    @overload
+    async def _change(self, decide: Callable[[Draft], T]) -> T: ...
+
+    async def _change(self, decide: Callable[[Draft], Any]) -> Any:
         """Have the committer decide this, and give its answer once it is durable."""
         change = _Change(decide, asyncio.get_running_loop().create_future())
         self._enqueue(change)
-        return cast("T", await change.answer)
+        return await change.answer
 
-    async def _once(self, request_id: UUID | None, answer: type[V], decide: Callable[[Draft], V]) -> V:
+    async def _once(
+        self, request_id: UUID | None, answer: type[V], decide: Callable[[Draft], V | Steps[V]]
+    ) -> V:
         """The same for a request that may be repeated: its first answer."""
         change = _Change(
             lambda draft: repeats.decide_once(draft, request_id, answer, decide),
@@ -548,15 +571,17 @@ class LocalSequencer:
         self._observer.group_performed(len(group), self._clock.monotonic() - began)
 
     async def _perform_together(self, group: list[_Change]) -> list[list[_Change]]:
-        """Decide a group, write it, then show it and answer. Gives the parts that are to be performed instead."""
+        """Decide a group, write it, then show it and answer. Gives the parts that are to be performed now: those of a
+        group that was refused, or the rest of one whose changes were many."""
         outcomes: list[_Outcome] = []
+        rest: list[_Change] = []
         try:
-            draft = await self._decide_and_write(group, outcomes)
+            draft = await self._decide_and_write(group, outcomes, rest)
         except IncarnationChanged as error:
             self._fail_group(group, outcomes, error)
             return []
         except RequestFailed as error:
-            return self._parts_of(group, outcomes, error)
+            return [*self._parts_of(group, outcomes, error), *([rest] if rest else [])]
         except SequencerError as error:
             if not isinstance(error, SequencerUnavailable):
                 self._term.end(cause_of(error))
@@ -569,7 +594,7 @@ class LocalSequencer:
             )
             return []
         try:
-            self._show(draft)
+            await self._show(draft)
         except Exception as error:  # noqa: BLE001 - as above
             # It is written, but this state is not the store's any more, nor is the feed.
             _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
@@ -581,9 +606,12 @@ class LocalSequencer:
                 _fail(outcome.change, outcome.error)
             elif not outcome.change.answer.done():
                 outcome.change.answer.set_result(outcome.value)
-        return []
+        return [rest] if rest else []
 
-    async def _decide_and_write(self, group: list[_Change], outcomes: list[_Outcome]) -> Draft:
+    async def _decide_and_write(
+        self, group: list[_Change], outcomes: list[_Outcome], rest: list[_Change]
+    ) -> Draft:
+        """What the group decides, as it was written. Leaves in `rest` what is not decided with it."""
         try:
             await self._be_ready()
             now_ms = await self._store.now_ms()
@@ -593,10 +621,15 @@ class LocalSequencer:
         # state is written over what another committer wrote.
         draft = Draft(self._state, now_ms)
         await self._look_up_objects(draft, group)
-        turns = Turns(DECIDED_IN_A_TURN)
-        for change in group:
-            await self._decide(draft, change, outcomes)
-            await turns.did()
+        turns = Turns(WORK_IN_A_TURN)
+        waiting = deque(group)
+        while waiting and len(draft.changes) < ROWS_OF_A_GROUP:
+            before = len(draft.changes)
+            following = await self._decide(draft, waiting.popleft(), outcomes, turns)
+            if following is not None:
+                waiting.appendleft(following)
+            await turns.did(REQUEST_AS_RUNS + (len(draft.changes) - before) // KEPT_AS_A_RUN)
+        rest += waiting
         draft.settle_sums()
         if draft.changes:
             if self._checkpointer is not None:
@@ -604,17 +637,21 @@ class LocalSequencer:
             await self._write(draft, self._term.epoch)
         return draft
 
-    def _show(self, draft: Draft) -> None:
-        """Take what was written into the state that readers see."""
+    async def _show(self, draft: Draft) -> None:
+        """Take what was written into the state that readers see: all of it, in one turn."""
         state = draft.durable
         if state is not self._state:
             return  # loaded anew meanwhile
+        turns = Turns(REMEMBERED_IN_A_TURN)
+        replaced = await in_turns(self._recent.replaced_by(draft.changes), turns)
         state.apply(draft.changes)
         if self._checkpointer is not None:
             self._checkpointer.written(draft.changes)
         self._topics.apply(draft.changes)
-        self._recent.apply(draft.changes, draft.news)
+        self._recent.forget(replaced)
         self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
+        # Until a run is remembered, it is looked up.
+        await in_turns(self._recent.add(draft.news), turns)
 
     def _parts_of(
         self, group: list[_Change], outcomes: list[_Outcome], error: RequestFailed
@@ -671,15 +708,19 @@ class LocalSequencer:
             for row in await self._timed("look_up", self._store.object_rows(list(named))):
                 draft.objects[row.object_id] = row
 
-    async def _decide(self, draft: Draft, change: _Change, outcomes: list[_Outcome]) -> None:
+    async def _decide(
+        self, draft: Draft, change: _Change, outcomes: list[_Outcome], turns: Turns
+    ) -> _Change | None:
+        """Decide one change; gives the commit that waited for it, and is to be decided next."""
         if change.commit is not None:
-            await self._decide_commits(draft, change, change.commit, outcomes)
-            return
+            return await self._decide_commit_in_turn(draft, change, change.commit, outcomes, turns)
         assert change.decide is not None, "a change is a commit or has a decision"
         savepoint = draft.savepoint()
         try:
             value = change.decide(savepoint)
-            if change.is_alone:
+            if isinstance(value, Generator):
+                value = await in_turns(value, turns)
+            elif change.is_alone:
                 value = await cast("Awaitable[Any]", value)
             self._check_reserved(savepoint)
         except SequencerUnavailable as error:
@@ -693,6 +734,7 @@ class LocalSequencer:
         else:
             savepoint.keep()
             outcomes.append(_Outcome(change, value))
+        return None
 
     def _check_reserved(self, savepoint: Draft) -> None:
         """Raise SequencerUnavailable where this request assigns offsets that are not reserved: it alone waits."""
@@ -702,7 +744,7 @@ class LocalSequencer:
     # --- commits
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
-        sessions.check_commit(request, self._settings)
+        await in_turns(sessions.check_commit(request, self._settings), Turns(BATCHES_CHECKED_IN_A_TURN))
         change = _Change(None, asyncio.get_running_loop().create_future(), commit=request)
         session = self._state.get(SessionRow, request.session_id)
         self._enqueue(change)
@@ -731,35 +773,35 @@ class LocalSequencer:
         change.is_given_up = True
         return True
 
-    async def _decide_commits(
-        self, draft: Draft, change: _Change, request: CommitRequest, outcomes: list[_Outcome]
-    ) -> None:
-        """Decide a commit, and those that waited for it."""
-        following: _Change | None = change
-        while following is not None:
-            outcome = _Outcome(following)
-            outcomes.append(outcome)
-            savepoint = draft.savepoint()
-            try:
-                outcome.value = await self._decide_commit(savepoint, following, request)
-                self._check_reserved(savepoint)
-            except SequencerError as error:
-                outcome.error = error
-                if isinstance(error, SessionClosed):
-                    waiting = self._early.pop(request.session_id, {})
-                    outcomes.extend(_Outcome(early, error=error) for early in waiting.values())
-                return
-            except Exception as error:  # noqa: BLE001 - it fails alone; its number can be committed again
-                outcome.error = self._failed(following, error)
-                return
-            if outcome.value is None:
-                outcomes.pop()  # It waits for its turn.
-                return
-            savepoint.keep()
-            following = self._next_early(draft, request.session_id)
-            if following is not None:
-                assert following.commit is not None, "only commits wait for their number"
-                request = following.commit
+    async def _decide_commit_in_turn(
+        self,
+        draft: Draft,
+        change: _Change,
+        request: CommitRequest,
+        outcomes: list[_Outcome],
+        turns: Turns,
+    ) -> _Change | None:
+        """Decide a commit; gives the one that waited for it."""
+        outcome = _Outcome(change)
+        outcomes.append(outcome)
+        savepoint = draft.savepoint()
+        try:
+            outcome.value = await self._decide_commit(savepoint, change, request, turns)
+            self._check_reserved(savepoint)
+        except SequencerError as error:
+            outcome.error = error
+            if isinstance(error, SessionClosed):
+                waiting = self._early.pop(request.session_id, {})
+                outcomes.extend(_Outcome(early, error=error) for early in waiting.values())
+            return None
+        except Exception as error:  # noqa: BLE001 - it fails alone; its number can be committed again
+            outcome.error = self._failed(change, error)
+            return None
+        if outcome.value is None:
+            outcomes.pop()  # It waits for its turn.
+            return None
+        savepoint.keep()
+        return self._next_early(draft, request.session_id)
 
     def _next_early(self, draft: Draft, session_id: UUID) -> _Change | None:
         """The commit whose turn has come, taken out of those that wait."""
@@ -773,7 +815,7 @@ class LocalSequencer:
         return found
 
     async def _decide_commit(
-        self, draft: Draft, change: _Change, request: CommitRequest
+        self, draft: Draft, change: _Change, request: CommitRequest, turns: Turns
     ) -> CommitAnswer | None:
         """The answer, or None when the commit now waits for an earlier number."""
         known = sessions.known_answer(draft, request)
@@ -798,7 +840,7 @@ class LocalSequencer:
         if request.object is not None and request.object.object_id in self._forgotten:
             # Its bytes were collected: a batch that is asked again so late is refused.
             return sessions.refuse_commit(draft, session, request)
-        return await sessions.apply_commit(draft, session, request, self._settings)
+        return await in_turns(sessions.apply_commit(draft, session, request, self._settings), turns)
 
     # --- sessions, agents, topics
 
@@ -939,7 +981,7 @@ class LocalSequencer:
 
     async def stamp_batches(self, request: StampRequest) -> StampAnswer:
         await self._be_ready()
-        return transactions.stamp_batches(self._state, request)
+        return await in_turns(transactions.stamp_batches(self._state, request), Turns(STAMPED_IN_A_TURN))
 
     async def end_transaction(self, request: EndTransaction) -> ProducerGrant:
         return await self._change(lambda draft: transactions.end_transaction(draft, request))
@@ -1004,8 +1046,8 @@ class LocalSequencer:
         total = _Removal()
         settings = self._settings
 
-        def expire(draft: Draft) -> None:
-            agents, sessions = self._expire(draft)
+        def expire(draft: Draft) -> Steps[None]:
+            agents, sessions = yield from self._expire(draft)
             total.agents += agents
             total.sessions += sessions
             retention.expire_swaps(draft, settings.swap_answers_ms)

@@ -63,15 +63,17 @@ class CommitFeed:
             return
         assert number == self._newest + 1, f"commit {number} after {self._newest}"
         self._newest = number
-        commit = FeedCommit(number, runs, sum(len(added) for added in runs.values()))
+        commit = FeedCommit(number, runs, sum(map(len, runs.values())))
         self._commits.append(commit)
         self._run_count += commit.run_count
         while len(self._commits) > self._max_commits or self._run_count > self._max_runs:
             dropped = self._commits.popleft()
             self._run_count -= dropped.run_count
             self._floor = dropped.number
-        for partition in runs:
-            _wake(self._waiting.get(partition, ()))
+        changed, waiting = runs.keys(), self._waiting.keys()
+        fewer, more = (changed, waiting) if len(changed) < len(waiting) else (waiting, changed)
+        for partition in [each for each in fewer if each in more]:
+            _wake(self._waiting[partition])
         if runs:
             _wake(self._waiting_for_all)
 

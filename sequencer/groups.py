@@ -57,6 +57,10 @@ from sequencer.settings import SequencerSettings
 from sequencer.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from sequencer.transactions import transaction_for_offsets
 from tailrace.limits import INT32, later
+from tailrace.turns import Steps
+
+POSITIONS_AS_A_STEP = 5
+"""So many positions take as long as one run of a commit."""
 
 
 def load_group(draft: Draft, request: LoadGroup) -> GroupState:
@@ -125,7 +129,7 @@ def _check_turn(row: GroupRow, turn: int) -> None:
         raise StaleGroup(f"turn {turn} is of another group {row.group_id!r}, which was deleted")
 
 
-def delete_group(draft: Draft, request: GroupRef) -> Empty:
+def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
     """Forget an empty group and its offsets."""
     row = draft.get(GroupRow, request.group_id)
     if row is None:
@@ -133,11 +137,11 @@ def delete_group(draft: Draft, request: GroupRef) -> Empty:
     if row.members:
         raise GroupNotEmpty(f"group {row.group_id!r} has {len(row.members)} members; stop them first")
     draft.delete(GroupRow, row.group_id)
-    for offset in draft.offsets_of(row.group_id):
-        draft.delete(GroupOffsetRow, *key_of(offset))
-    for pending in draft.all(PendingOffsetRow):
-        if pending.group_id == row.group_id:
-            draft.delete(PendingOffsetRow, *key_of(pending))
+    known = [*draft.offsets_of(row.group_id), *draft.pending_in(row.group_id)]
+    for count, position in enumerate(known):
+        draft.delete(type(position), *key_of(position))
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
     draft.visible_change()
     return Empty()
 
@@ -163,7 +167,7 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
     return row
 
 
-def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> OffsetErrors:
+def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> Steps[OffsetErrors]:
     """Take positions from a member of the current generation, or for an empty group; of a transaction, for later."""
     if any(position.leader_epoch not in INT32 for position in request.offsets):
         raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is no int32")
@@ -172,7 +176,9 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
     if request.transaction is not None:
         producer_id = transaction_for_offsets(draft, request, request.transaction, settings).producer_id
     errors: list[PartitionError] = []
-    for position in request.offsets:
+    for count, position in enumerate(request.offsets):
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
         if draft.live_partition(position.topic_id, position.partition) is None:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
@@ -223,12 +229,14 @@ def _position_row(
     )
 
 
-def delete_offsets(draft: Draft, request: DeleteOffsets) -> OffsetErrors:
+def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
     """Forget some of a group's positions; one that it doesn't have is fine."""
     if draft.get(GroupRow, request.group_id) is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
     errors: list[PartitionError] = []
-    for topic_id, partition in request.partitions:
+    for count, (topic_id, partition) in enumerate(request.partitions):
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
         if draft.live_partition(topic_id, partition) is None:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
@@ -249,7 +257,7 @@ class Expired:
 
 def expire_groups(
     draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
-) -> Expired:
+) -> Steps[Expired]:
     """Let go what nobody comes back for: members without a coordinator, positions of groups without members whose time
     is over, groups left with nothing. Stops after about `max_offsets` positions; a group may take several steps."""
     expired = 0
@@ -264,6 +272,7 @@ def expire_groups(
             _expire_members(draft, row, settings)
             continue
         offsets = draft.offsets_of(group_id)
+        yield 2 + len(offsets) // POSITIONS_AS_A_STEP
         over = [offset for offset in offsets if _is_over(row, offset, draft.now_ms, settings)]
         for offset in over[: max_offsets - expired]:
             draft.delete(GroupOffsetRow, *key_of(offset))
@@ -271,7 +280,7 @@ def expire_groups(
         expired += min(len(over), max_offsets - expired)
         if len(over) == len(offsets) and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
             if with_pending is None:
-                with_pending = {pending.group_id for pending in draft.all(PendingOffsetRow)}
+                with_pending = draft.groups_with_pending()
             if group_id not in with_pending and not draft.offsets_of(group_id):
                 draft.delete(GroupRow, group_id)
     return Expired(len(group_ids), expired)

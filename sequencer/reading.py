@@ -245,7 +245,7 @@ class Reader:
         state = self._current()
         if state.live_partition(request.topic_id, request.partition) is None:
             return ProducersAnswer(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, [])
-        ids = state.producers_on.get((request.topic_id, request.partition), {})
+        ids = state.producers_on.get(request.topic_id, request.partition) or {}
         chosen = heapq.nsmallest(MAX_PAGE + 1, (number for number in ids if number > request.after))
         rows = [state.get(ProducerRow, request.topic_id, request.partition, number) for number in chosen]
         return ProducersAnswer(
@@ -275,13 +275,15 @@ class Reader:
             if (wanted is None or row.topic_id in wanted) and (after is None or row.topic_id >= after[0])
         ]
         rows: list[PartitionRow] = []
+        turns = Turns(ANSWERED_IN_A_TURN)
         for topic in sorted(topics, key=lambda topic: topic.topic_id.int):
-            found = (state.get(PartitionRow, topic.topic_id, number) for number in range(topic.partitions))
-            rows += [
-                row
-                for row in found
-                if row is not None and (after is None or (row.topic_id, row.partition) > after)
-            ]
+            first = 0 if after is None or after[0] != topic.topic_id else after[1] + 1
+            numbers = range(first, min(topic.partitions, first + MAX_PAGE + 1 - len(rows)))
+            for number in numbers:
+                row = state.get(PartitionRow, topic.topic_id, number)
+                if row is not None:
+                    rows.append(row)
+                await turns.did()
             if len(rows) > MAX_PAGE:
                 break
         page = rows[:MAX_PAGE]

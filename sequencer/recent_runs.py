@@ -1,7 +1,7 @@
 """The newest runs of each partition in the committer's memory, so that reading the tail asks the store nothing.
 
 Invariants:
-- what is kept of a partition tiles, and ends where the partition does, as of the last transaction applied;
+- what is kept of a partition tiles, and ends where the partition did as of the last transaction that was taken over;
 - a run that was deleted, or replaced by another, is not kept;
 - the runs kept are bounded: the partition that was written to longest ago is forgotten first.
 
@@ -11,12 +11,14 @@ Pure: told of each transaction when it is durable, in commit order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 from uuid import UUID
 
 from sequencer.api import Run
 from sequencer.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
+from tailrace.turns import Steps
 
 MAX_RUNS_PER_PARTITION = 256
 
@@ -34,17 +36,28 @@ class RecentRuns:
         self._runs.clear()
         self._count = 0
 
-    def apply(self, changes: Changes, added: Mapping[TopicPartition, Sequence[Run]]) -> None:
-        """Take over what a transaction added; forget the partitions in which it deleted or replaced a run."""
+    def replaced_by(self, changes: Changes) -> Steps[list[TopicPartition]]:
+        """The partitions in which a transaction deletes or replaces a run that is kept."""
+        found: dict[TopicPartition, None] = {}
         for key in changes.by_kind.get(RunRow, {}):
-            topic_id, partition, base_offset = key
-            assert isinstance(topic_id, UUID) and isinstance(partition, int) and isinstance(base_offset, int)
-            kept = self._runs.get(TopicPartition(topic_id, partition))
-            if kept and kept[0].base_offset <= base_offset < kept[-1].end_offset:
-                self._forget(TopicPartition(topic_id, partition))
+            place = cast("TopicPartition", key[:2])
+            kept = self._runs.get(place)
+            if kept and kept[0].base_offset <= cast("int", key[2]) < kept[-1].end_offset:
+                found[place] = None
+            yield 1
+        return list(found)
+
+    def forget(self, places: Iterable[TopicPartition]) -> None:
+        """Keep nothing of these partitions: in the turn in which the transaction that replaced their runs is shown."""
+        for place in places:
+            self._forget(place)
+
+    def add(self, added: Mapping[TopicPartition, Sequence[Run]]) -> Steps[None]:
+        """Take over what a transaction added, by partition. What is not yet taken over is not kept, that is all."""
         for place, runs in added.items():
             if runs:
                 self._append(place, runs)
+            yield 1
         while self._count > self._max_runs and self._runs:
             self._forget(next(iter(self._runs)))
 

@@ -61,6 +61,7 @@ from sequencer.state import (
 from sequencer.sums import SUMS, Moves
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates, Footer
+from tailrace.turns import at_once
 
 COUNTER_STEPS = {
     COMMIT_NUMBER: 1 << 32,
@@ -615,10 +616,10 @@ class _Planner:
                 self._put(replace_row(row, started_ms=0, timeout_ms=0))
         state = HotState({kind: self._rows.all(kind) for kind in checkpoint.KEPT_HOT})
         draft = Draft(state, self._now_ms)
-        transactions.abort_timed_out(draft)
+        at_once(transactions.abort_timed_out(draft))
         for opened in draft.all(OpenRangeRow):
             place = (opened.topic_id, opened.partition)
-            transactions.abort_producer(draft, AbortProducer(opened.producer_id, 0, [place]))
+            at_once(transactions.abort_producer(draft, AbortProducer(opened.producer_id, 0, [place])))
         for kind, changed in draft.changes.by_kind.items():
             for key, found in changed.items():
                 if found is None:

@@ -6,12 +6,12 @@ transaction that carries the request out, so that this holds for the next commit
 
 A refusal changes nothing and is not stored: the repeat is decided anew.
 
-Pure: the caller brings the draft.
+Pure: the caller brings the draft, and drives a decision that takes several turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TypeVar
 from uuid import UUID
 
@@ -20,20 +20,22 @@ import msgspec
 from sequencer.api import Value
 from sequencer.rows import AnswerRow
 from sequencer.state import Draft
+from tailrace.turns import Steps
 
 A = TypeVar("A", bound=Value)
 
 
-def decide_once(draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A]) -> A:
+def decide_once(
+    draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A | Steps[A]]
+) -> Steps[A]:
     """The first answer to this request; decided now, and remembered, unless it was before. Without an id, or where
     nothing is changed, nothing is remembered."""
-    if request_id is None:
-        return decide(draft)
-    row = draft.get(AnswerRow, request_id)
+    row = None if request_id is None else draft.get(AnswerRow, request_id)
     if row is not None:
         return msgspec.msgpack.decode(row.answer, type=answer)
-    decided = decide(draft)
-    if draft.changes:
+    decision = decide(draft)
+    decided = (yield from decision) if isinstance(decision, Generator) else decision
+    if draft.changes and request_id is not None:
         draft.put(
             AnswerRow(request_id=request_id, answer=msgspec.msgpack.encode(decided), created_ms=draft.now_ms)
         )

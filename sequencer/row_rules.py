@@ -180,7 +180,7 @@ def _check_transactions_on(
 ) -> Iterator[Finding]:
     """Open ranges have their transaction, aborted ones their marker, and the last stable offset follows."""
     place = (row.topic_id, row.partition)
-    for producer_id, first_offset in state.open_ranges.get(place, {}).items():
+    for producer_id, first_offset in (state.open_ranges.get(*place) or {}).items():
         name_of = state.transactional_ids.get(producer_id)
         owner = None if name_of is None else state.get(TransactionRow, name_of)
         if owner is None or owner.state is not TransactionState.ONGOING or place not in owner.partitions:

@@ -11,7 +11,8 @@ transaction; an answer leaves only after that transaction is durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from operator import attrgetter
+from typing import Protocol, cast
 from uuid import UUID
 
 import msgspec
@@ -292,9 +293,14 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
 HOT: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow))
 
 
+_FIELDS = {kind: attrgetter(*fields) for kind, fields in KEYS.items()}
+
+
 def key_of(row: Row) -> tuple[object, ...]:
     """The row's primary key."""
-    return tuple(getattr(row, field) for field in KEYS[type(row)])
+    kind = type(row)
+    key = _FIELDS[kind](row)
+    return cast("tuple[object, ...]", key) if len(KEYS[kind]) > 1 else (key,)
 
 
 class Changes:
@@ -313,6 +319,9 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.by_kind)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_kind.values()))
 
 
 class Identity(msgspec.Struct, frozen=True):

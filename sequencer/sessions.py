@@ -50,10 +50,8 @@ from sequencer.state import COMMIT_NUMBER, Draft, replace_row
 from sequencer.transactions import Joined, admit, join_partitions, note_stored
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.turns import Turns
+from tailrace.turns import Steps
 
-RUNS_IN_A_TURN = 300
-"""Runs of a commit that are decided in one turn of the loop."""
 BATCHES_AS_A_RUN = 10
 """As many batches take as long again."""
 COMPACTOR_BROKER_ID = -1
@@ -130,8 +128,8 @@ def close_session(draft: Draft, request: SessionRef) -> Empty:
     return Empty()
 
 
-def check_commit(request: CommitRequest, settings: SequencerSettings) -> None:
-    """Raise InvalidRequest or LimitReached for a commit that no session may make."""
+def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[None]:
+    """Raise InvalidRequest or LimitReached for a commit that no session may make. Each batch is a unit of work."""
     if request.number < 0:
         raise InvalidRequest(f"commit number {request.number}; numbers start at 0")
     if request.object is None:
@@ -157,6 +155,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> None:
                 f" {request.object.index_start}"
             )
         batches += len(run.batches)
+        yield len(run.batches)
     if batches > settings.max_batches_per_commit:
         raise LimitReached(f"{batches} batches; max_batches_per_commit is {settings.max_batches_per_commit}")
 
@@ -188,17 +187,16 @@ def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
     return None if row is None else _answers.decode(row.answer)
 
 
-async def apply_commit(
+def apply_commit(
     draft: Draft, session: SessionRow, request: CommitRequest, settings: SequencerSettings
-) -> CommitAnswer:
-    """Apply the session's next commit: object, runs, producers, answer. In several turns of the loop, where it has
-    many runs: nothing but this changes the draft meanwhile.
+) -> Steps[CommitAnswer]:
+    """Apply the session's next commit: object, runs, producers, answer. Each run is one unit of work.
 
     The object's row, if it has one, was looked up into `draft.objects` before.
     """
     if request.object is None:
         return _answer(draft, session, request, [])
-    outcomes = await _commit_object(draft, session, request.object, request.runs, settings)
+    outcomes = yield from _commit_object(draft, session, request.object, request.runs, settings)
     return _answer(draft, session, request, outcomes)
 
 
@@ -229,13 +227,13 @@ def _answer(
     return answer
 
 
-async def _commit_object(
+def _commit_object(
     draft: Draft,
     session: SessionRow,
     described: ObjectDescription,
     proposals: list[RunProposal],
     settings: SequencerSettings,
-) -> list[RunOutcome]:
+) -> Steps[list[RunOutcome]]:
     stored = draft.get(ObjectRow, described.object_id)
     if stored is None:
         check_object(described, session.prefix)
@@ -253,13 +251,12 @@ async def _commit_object(
     outcomes: list[RunOutcome] = []
     added: list[RunRow] = []
     joined: Joined = {}
-    turns = Turns(RUNS_IN_A_TURN)
     for proposal in proposals:
         outcome, row = _commit_run(draft, stored.object_id, proposal, joined, settings)
         outcomes.append(outcome)
         if row is not None:
             added.append(row)
-        await turns.did(1 + len(proposal.batches) // BATCHES_AS_A_RUN)
+        yield 1 + len(proposal.batches) // BATCHES_AS_A_RUN
     join_partitions(draft, joined, settings)
     live = stored.live_runs + len(added)
     stored = replace_row(
@@ -268,7 +265,7 @@ async def _commit_object(
     draft.put(stored)
     for row in added:
         draft.tell(row.topic_id, row.partition, join_run(row, stored))
-        await turns.did()
+        yield 1
     return outcomes
 
 

@@ -3,14 +3,18 @@
 `HotState` holds only what is durable: it changes after the store's write has returned, never before, so
 whoever reads it reads nothing that could be lost. Decisions are taken on a `Draft` over it, which sees its
 own changes. A draft over a draft is a savepoint: a request that fails leaves nothing behind in its group.
+
+Invariant: `apply` takes a whole transaction over in one turn of the loop, so that nobody reads half of it. A decision
+may take as many turns as it needs, on its draft: nobody else looks at that, and the state below it stands still. So
+`apply` must be cheap for each row; how many rows one transaction has is bounded elsewhere.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -41,8 +45,10 @@ from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
 
 R = TypeVar("R", bound=Row)
+V = TypeVar("V")
 Key = tuple[object, ...]
 Address = tuple[str, int]
+_Index = tuple[Callable[[Key, Any, Any], None], Callable[[Key, Any], None]]
 
 TAKEN_AT_ONCE = 2_000
 """Rows that a state takes in one turn of the loop."""
@@ -67,22 +73,35 @@ class HotState:
         self.topic_ids: dict[str, UUID] = {}
         self.commits_of: dict[UUID, set[int]] = {}
         self.offsets_of: dict[str, dict[Key, None]] = {}
-        self.producers_on: dict[tuple[UUID, int], dict[int, None]] = {}
+        self.producers_on: ByPartition[dict[int, None]] = ByPartition()
         self.transactional_ids: dict[int, str] = {}
         """By the producer id that each has now."""
         self.open_transactions: dict[str, None] = {}
-        self.open_ranges: dict[tuple[UUID, int], dict[int, int]] = {}
+        self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
         """First offset by producer id."""
         self.pending_of: dict[tuple[str, int], dict[Key, None]] = {}
         """By group and producer id."""
         self.pending_at: dict[tuple[str, UUID, int], int] = {}
         """How many transactions will change this position of a group."""
-        self._aborted_on: dict[tuple[UUID, int], list[AbortedRow]] = {}
+        self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
         self.agents_at: dict[Address, dict[int, None]] = {}
         """Broker ids by the advertised address, those whose lease is over among them."""
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
         """Open sessions by the broker id."""
+        self._indexes: dict[type[Row], _Index] = {
+            TopicRow: (self._put_topic, self._delete_topic),
+            CommitRow: (self._put_commit, self._delete_commit),
+            GroupOffsetRow: (self._put_position, self._delete_position),
+            ProducerRow: (self._put_producer, self._delete_producer),
+            TransactionRow: (self._put_transaction, self._delete_transaction),
+            OpenRangeRow: (self._put_range, self._delete_range),
+            AbortedRow: (self._put_aborted, self._delete_aborted),
+            AgentRow: (self._put_agent, self._delete_agent),
+            SessionRow: (self._put_session, self._delete_session),
+            PendingOffsetRow: (self._put_pending, self._delete_pending),
+        }
+        """How rows of a kind that is looked up otherwise than by its key are put and deleted there."""
         for kind in HOT:
             self.take(kind, loaded.get(kind, ()))
 
@@ -99,8 +118,7 @@ class HotState:
 
     def take(self, kind: type[Row], rows: Sequence[Row]) -> None:
         """Add rows that were loaded."""
-        for row in rows:
-            self._put(kind, key_of(row), row)
+        self._take_over(kind, {key_of(row): row for row in rows})
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key."""
@@ -115,9 +133,26 @@ class HotState:
         rows = self._rows[kind]
         return (cast("R", rows[(each,)]) for each in ids)
 
+    def keys(self, kind: type[Row]) -> list[Key]:
+        """The key of every row of a kind."""
+        return list(self._rows[kind])
+
+    def keys_on(self, topic_id: UUID, partition: int) -> list[tuple[type[Row], Key]]:
+        """What is known of a partition besides its own row: producers, open ranges, aborted transactions."""
+        place = (topic_id, partition)
+        found: list[tuple[type[Row], Key]] = []
+        found += [(ProducerRow, (*place, number)) for number in self.producers_on.get(*place) or ()]
+        found += [(OpenRangeRow, (*place, number)) for number in self.open_ranges.get(*place) or ()]
+        found += [(AbortedRow, key_of(row)) for row in self._aborted_on.get(*place) or ()]
+        return found
+
     def count(self, kind: type[Row]) -> int:
         """How many rows of a kind there are."""
         return len(self._rows[kind])
+
+    def count_among(self, kind: type[Row], keys: Collection[Key]) -> int:
+        """How many of these keys have a row."""
+        return len(self._rows[kind].keys() & keys)
 
     def counter(self, name: str) -> int:
         """A counter's value, 0 before its first use."""
@@ -136,81 +171,116 @@ class HotState:
 
     def last_stable_offset(self, row: PartitionRow) -> int:
         """The first offset of the partition's oldest open transaction; its end when none is open."""
-        firsts = self.open_ranges.get((row.topic_id, row.partition))
+        firsts = self.open_ranges.get(row.topic_id, row.partition)
         return max(row.log_start_offset, min(firsts.values())) if firsts else row.end_offset
 
     def aborted_from(self, topic_id: UUID, partition: int, offset: int) -> list[AbortedRow]:
         """A partition's aborted transactions that end at or after `offset`, in the order of their ends."""
-        rows = self._aborted_on.get((topic_id, partition))
+        rows = self._aborted_on.get(topic_id, partition)
         return [] if rows is None else rows[bisect_left(rows, offset, key=_last_offset) :]
 
     def apply(self, changes: Changes) -> None:
-        """Take over what was just written."""
+        """Take over what was just written: all of it in this turn of the loop."""
         for kind, rows in changes.by_kind.items():
-            if kind not in self._rows:
-                continue
-            for key, row in rows.items():
-                if row is None:
-                    self._delete(kind, key)
-                else:
-                    self._put(kind, key, row)
+            if kind in self._rows:
+                self._take_over(kind, rows)
 
-    def _put(self, kind: type[Row], key: Key, row: Row) -> None:
-        before = self._rows[kind].get(key)
-        self._rows[kind][key] = row
-        if isinstance(row, TopicRow):
-            if isinstance(before, TopicRow) and before.name != row.name:
-                del self.topic_ids[before.name]
-            self.topic_ids[row.name] = row.topic_id
-        elif isinstance(row, CommitRow):
-            self.commits_of.setdefault(row.session_id, set()).add(row.number)
-        elif isinstance(row, GroupOffsetRow):
+    def _take_over(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
+        mine = self._rows[kind]
+        index = self._indexes.get(kind)
+        if index is None:
+            mine.update(cast("Mapping[Key, Row]", rows))
+            for key in [key for key, row in rows.items() if row is None]:
+                del mine[key]
+            return
+        put, delete = index
+        for key, row in rows.items():
+            if row is not None:
+                before = mine.get(key)
+                mine[key] = row
+                put(key, row, before)
+            elif (gone := mine.pop(key, None)) is not None:
+                delete(key, gone)
+
+    # --- indexes: what is put under a key, and what was there before; what is gone
+
+    def _put_topic(self, key: Key, row: Any, before: Any) -> None:
+        if before is not None and before.name != row.name:
+            del self.topic_ids[before.name]
+        self.topic_ids[row.name] = row.topic_id
+
+    def _delete_topic(self, key: Key, row: Any) -> None:
+        if self.topic_ids.get(row.name) == row.topic_id:
+            del self.topic_ids[row.name]
+
+    def _put_commit(self, key: Key, row: Any, before: Any) -> None:
+        self.commits_of.setdefault(row.session_id, set()).add(row.number)
+
+    def _delete_commit(self, key: Key, row: Any) -> None:
+        numbers = self.commits_of[row.session_id]
+        numbers.discard(row.number)
+        if not numbers:
+            del self.commits_of[row.session_id]
+
+    def _put_position(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
             self.offsets_of.setdefault(row.group_id, {})[key] = None
-        elif isinstance(row, ProducerRow):
-            self.producers_on.setdefault((row.topic_id, row.partition), {})[row.producer_id] = None
-        elif isinstance(row, TransactionRow):
-            if isinstance(before, TransactionRow):
-                self._forget_transaction(before)
-            self.transactional_ids[row.producer_id] = row.transactional_id
-            if row.state is TransactionState.ONGOING:
-                self.open_transactions[row.transactional_id] = None
-        elif isinstance(row, OpenRangeRow):
-            self.open_ranges.setdefault((row.topic_id, row.partition), {})[row.producer_id] = row.first_offset
-        elif isinstance(row, AbortedRow):
-            aborted = self._aborted_on.setdefault((row.topic_id, row.partition), [])
-            if isinstance(before, AbortedRow):
-                aborted.remove(before)
-            insort(aborted, row, key=_last_offset)
-        elif isinstance(row, AgentRow):
-            if not isinstance(before, AgentRow) or before.info != row.info:
-                if isinstance(before, AgentRow):
-                    self._forget_agent(before)
-                self.agents_at.setdefault(address_of(row), {})[row.broker_id] = None
-        elif isinstance(row, SessionRow):
-            if row.closed_ms is None:
-                self.open_sessions[row.session_id] = None
-                self.sessions_of.setdefault(row.broker_id, {})[row.session_id] = None
-            else:
-                self._forget_open_session(row)
-        elif isinstance(row, PendingOffsetRow):
-            self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
-            if before is None:
-                place = (row.group_id, row.topic_id, row.partition)
-                self.pending_at[place] = self.pending_at.get(place, 0) + 1
 
-    def _forget_transaction(self, row: TransactionRow) -> None:
+    def _delete_position(self, key: Key, row: Any) -> None:
+        offsets = self.offsets_of[row.group_id]
+        del offsets[key]
+        if not offsets:
+            del self.offsets_of[row.group_id]
+
+    def _put_producer(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
+            there = self.producers_on.of(row.topic_id)
+            known = there.get(row.partition)
+            if known is None:
+                there[row.partition] = {row.producer_id: None}
+            else:
+                known[row.producer_id] = None
+
+    def _delete_producer(self, key: Key, row: Any) -> None:
+        there = self.producers_on.of(row.topic_id)
+        known = there[row.partition]
+        del known[row.producer_id]
+        if not known:
+            self.producers_on.drop(row.topic_id, row.partition)
+
+    def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
+        if before is not None:
+            self._delete_transaction(key, before)
+        self.transactional_ids[row.producer_id] = row.transactional_id
+        if row.state is TransactionState.ONGOING:
+            self.open_transactions[row.transactional_id] = None
+
+    def _delete_transaction(self, key: Key, row: Any) -> None:
         if self.transactional_ids.get(row.producer_id) == row.transactional_id:
             del self.transactional_ids[row.producer_id]
         self.open_transactions.pop(row.transactional_id, None)
 
-    def _forget_agent(self, row: AgentRow) -> None:
+    def _put_agent(self, key: Key, row: Any, before: Any) -> None:
+        if before is None or before.info != row.info:
+            if before is not None:
+                self._delete_agent(key, before)
+            self.agents_at.setdefault(address_of(row), {})[row.broker_id] = None
+
+    def _delete_agent(self, key: Key, row: Any) -> None:
         address = address_of(row)
         there = self.agents_at[address]
         del there[row.broker_id]
         if not there:
             del self.agents_at[address]
 
-    def _forget_open_session(self, row: SessionRow) -> None:
+    def _put_session(self, key: Key, row: Any, before: Any) -> None:
+        if row.closed_ms is None:
+            self.open_sessions[row.session_id] = None
+            self.sessions_of.setdefault(row.broker_id, {})[row.session_id] = None
+        else:
+            self._delete_session(key, row)
+
+    def _delete_session(self, key: Key, row: Any) -> None:
         if self.open_sessions.pop(row.session_id, _NO_ROW) is _NO_ROW:
             return
         there = self.sessions_of[row.broker_id]
@@ -218,52 +288,93 @@ class HotState:
         if not there:
             del self.sessions_of[row.broker_id]
 
-    def _delete(self, kind: type[Row], key: Key) -> None:
-        row = self._rows[kind].pop(key, None)
-        if isinstance(row, TopicRow):
-            if self.topic_ids.get(row.name) == row.topic_id:
-                del self.topic_ids[row.name]
-        elif isinstance(row, CommitRow):
-            numbers = self.commits_of[row.session_id]
-            numbers.discard(row.number)
-            if not numbers:
-                del self.commits_of[row.session_id]
-        elif isinstance(row, GroupOffsetRow):
-            offsets = self.offsets_of[row.group_id]
-            offsets.pop(key, None)
-            if not offsets:
-                del self.offsets_of[row.group_id]
-        elif isinstance(row, ProducerRow):
-            place = (row.topic_id, row.partition)
-            self.producers_on[place].pop(row.producer_id, None)
-            if not self.producers_on[place]:
-                del self.producers_on[place]
-        elif isinstance(row, TransactionRow):
-            self._forget_transaction(row)
-        elif isinstance(row, OpenRangeRow):
-            place = (row.topic_id, row.partition)
-            del self.open_ranges[place][row.producer_id]
-            if not self.open_ranges[place]:
-                del self.open_ranges[place]
-        elif isinstance(row, AbortedRow):
-            place = (row.topic_id, row.partition)
-            aborted = self._aborted_on[place]
-            aborted.remove(row)
-            if not aborted:
-                del self._aborted_on[place]
-        elif isinstance(row, AgentRow):
-            self._forget_agent(row)
-        elif isinstance(row, SessionRow):
-            self._forget_open_session(row)
-        elif isinstance(row, PendingOffsetRow):
-            owner = (row.group_id, row.producer_id)
-            del self.pending_of[owner][key]
-            if not self.pending_of[owner]:
-                del self.pending_of[owner]
-            position = (row.group_id, row.topic_id, row.partition)
-            self.pending_at[position] -= 1
-            if not self.pending_at[position]:
-                del self.pending_at[position]
+    def _put_range(self, key: Key, row: Any, before: Any) -> None:
+        there = self.open_ranges.of(row.topic_id)
+        known = there.get(row.partition)
+        if known is None:
+            there[row.partition] = {row.producer_id: row.first_offset}
+        else:
+            known[row.producer_id] = row.first_offset
+
+    def _delete_range(self, key: Key, row: Any) -> None:
+        known = self.open_ranges.of(row.topic_id)[row.partition]
+        del known[row.producer_id]
+        if not known:
+            self.open_ranges.drop(row.topic_id, row.partition)
+
+    def _put_aborted(self, key: Key, row: Any, before: Any) -> None:
+        there = self._aborted_on.of(row.topic_id)
+        aborted = there.get(row.partition)
+        if aborted is None:
+            there[row.partition] = [row]
+            return
+        if before is not None:
+            aborted.remove(before)
+        if not aborted or aborted[-1].last_offset <= row.last_offset:
+            aborted.append(row)
+        else:
+            insort(aborted, row, key=_last_offset)
+
+    def _delete_aborted(self, key: Key, row: Any) -> None:
+        aborted = self._aborted_on.of(row.topic_id)[row.partition]
+        aborted.remove(row)
+        if not aborted:
+            self._aborted_on.drop(row.topic_id, row.partition)
+
+    def _put_pending(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
+            self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
+            place = (row.group_id, row.topic_id, row.partition)
+            self.pending_at[place] = self.pending_at.get(place, 0) + 1
+
+    def _delete_pending(self, key: Key, row: Any) -> None:
+        owner = (row.group_id, row.producer_id)
+        pending = self.pending_of[owner]
+        del pending[key]
+        if not pending:
+            del self.pending_of[owner]
+        place = (row.group_id, row.topic_id, row.partition)
+        self.pending_at[place] -= 1
+        if not self.pending_at[place]:
+            del self.pending_at[place]
+
+
+class ByPartition(Generic[V]):
+    """Values by topic id and partition.
+
+    Topic after topic: where thousands of its partitions change at once, hashing the id for each is what takes long.
+    """
+
+    __slots__ = ("_last", "_last_id", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: dict[UUID, dict[int, V]] = {}
+        self._last_id: UUID | None = None
+        self._last: dict[int, V] = {}
+
+    def get(self, topic_id: UUID, partition: int) -> V | None:
+        there = self._topics.get(topic_id)
+        return None if there is None else there.get(partition)
+
+    def items(self) -> Iterator[tuple[tuple[UUID, int], V]]:
+        for topic_id, there in self._topics.items():
+            for partition, value in there.items():
+                yield (topic_id, partition), value
+
+    def of(self, topic_id: UUID) -> dict[int, V]:
+        """What a topic's partitions have, to be changed; nothing is taken out of it but by `drop`."""
+        if topic_id is not self._last_id:
+            self._last = self._topics.setdefault(topic_id, {})
+            self._last_id = topic_id
+        return self._last
+
+    def drop(self, topic_id: UUID, partition: int) -> None:
+        """Forget a partition's value, and the topic with its last."""
+        there = self.of(topic_id)
+        del there[partition]
+        if not there:
+            del self._topics[topic_id]
+            self._last_id = None
 
 
 class Draft:
@@ -304,10 +415,14 @@ class Draft:
         parent.moves.take(self.moves)
         for partition, keys in self._aborted.items():
             parent._aborted.setdefault(partition, {}).update(keys)
+        if not parent.news:
+            parent.news.update(self.news)
+            return
         for place, runs in self.news.items():
-            parent.tell(*place)
-            for run in runs:
-                parent.tell(*place, run)
+            told = parent.news.setdefault(place, runs)
+            if told is not runs:
+                for run in runs:
+                    _append(told, run)
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key as this draft leaves it."""
@@ -323,14 +438,7 @@ class Draft:
 
     def all(self, kind: type[R]) -> list[R]:
         """Every hot row of a kind as this draft leaves them."""
-        merged: dict[Key, Row | None] = {}
-        layer: Draft | None = self
-        layers: list[Draft] = []
-        while layer is not None:
-            layers.append(layer)
-            layer = layer._parent
-        for layer in reversed(layers):
-            merged.update(layer.changes.by_kind.get(kind, {}))
+        merged = self.changed(kind)
         if not merged:
             return list(self.durable.all(kind))
         kept = [row for row in self.durable.all(kind) if key_of(row) not in merged]
@@ -338,15 +446,18 @@ class Draft:
 
     def count(self, kind: type[Row]) -> int:
         """How many hot rows of a kind this draft leaves."""
-        changed: dict[Key, Row | None] = {}
+        changed = self.changed(kind)
+        left = len(changed) - list(changed.values()).count(None)
+        return self.durable.count(kind) - self.durable.count_among(kind, changed.keys()) + left
+
+    def changed(self, kind: type[Row]) -> dict[Key, Row | None]:
+        """Rows of a kind that this draft changes, by key; None where it deletes one."""
+        found: dict[Key, Row | None] = {}
         layer: Draft | None = self
         while layer is not None:
-            changed = {**layer.changes.by_kind.get(kind, {}), **changed}
+            found = {**layer.changes.by_kind.get(kind, {}), **found}
             layer = layer._parent
-        added = sum(
-            (row is not None) - (self.durable.get(kind, *key) is not None) for key, row in changed.items()
-        )
-        return self.durable.count(kind) + added
+        return found
 
     def put(self, row: Row) -> None:
         self.changes.put(row)
@@ -387,10 +498,7 @@ class Draft:
         runs = self.news.setdefault(TopicPartition(topic_id, partition), [])
         if run is None:
             return
-        if runs and runs[-1].base_offset == run.base_offset:
-            runs[-1] = run
-        else:
-            runs.append(run)
+        _append(runs, run)
 
     def last_told(self, topic_id: UUID, partition: int) -> Run | None:
         """The newest run that this transaction adds to a partition."""
@@ -454,8 +562,35 @@ class Draft:
             return None
         return self.get(PartitionRow, topic_id, partition)
 
+    def pending_in(self, group_id: str) -> list[PendingOffsetRow]:
+        """A group's positions that any open transaction will change."""
+        durable = [
+            key for owner, keys in self.durable.pending_of.items() if owner[0] == group_id for key in keys
+        ]
+        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id)
+
+    def groups_with_pending(self) -> set[str]:
+        """The groups that have such positions."""
+        put = {
+            row.group_id
+            for row in self.changed(PendingOffsetRow).values()
+            if isinstance(row, PendingOffsetRow)
+        }
+        return put.union(group_id for group_id, _ in self.durable.pending_of)
+
+    def open_transactions(self) -> list[TransactionRow]:
+        """The transactional ids with something open."""
+        names = [(name,) for name in self.durable.open_transactions]
+        found = self.among(TransactionRow, names, lambda key: True)
+        return [row for row in found if row.state is TransactionState.ONGOING]
+
     def topic_named(self, name: str) -> TopicRow | None:
-        return next((topic for topic in self.all(TopicRow) if topic.name == name), None)
+        changed = self.changed(TopicRow)
+        for row in changed.values():
+            if isinstance(row, TopicRow) and row.name == name:
+                return row
+        durable = self.durable.topic_named(name)
+        return None if durable is None or key_of(durable) in changed else durable
 
     def put_run(self, row: RunRow) -> None:
         """Add a run; markers that share a row with those before them take its place."""
@@ -518,6 +653,14 @@ def address_of(row: AgentRow) -> Address:
 def agent_info(row: AgentRow) -> AgentInfo:
     """How the agent is reached."""
     return _infos.decode(row.info)
+
+
+def _append(runs: list[Run], run: Run) -> None:
+    """Add a run, in the place of the last where it is that one, grown."""
+    if runs and runs[-1].base_offset == run.base_offset:
+        runs[-1] = run
+    else:
+        runs.append(run)
 
 
 def replace_row(row: R, **changes: object) -> R:

@@ -4,6 +4,8 @@ A deleted topic is invisible at once: its row, producers, transactions' ranges a
 transaction. Its
 partitions' rows stay, without a topic, as the note that their runs are still to be removed
 (sequencer.retention).
+
+What is done for each partition is `Steps`, in units of a run of a commit.
 """
 
 from __future__ import annotations
@@ -39,14 +41,26 @@ from sequencer.rows import (
     PartitionRow,
     PendingOffsetRow,
     ProducerRow,
+    Row,
     TopicRow,
-    TransactionRow,
     key_of,
 )
 from sequencer.settings import SequencerSettings
 from sequencer.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
+from tailrace.turns import Steps
 
-_OfTopic = ProducerRow | GroupOffsetRow | OpenRangeRow | AbortedRow | PendingOffsetRow
+_TOPIC_IN_KEY: dict[type[Row], int] = {
+    ProducerRow: 0,
+    GroupOffsetRow: 1,
+    OpenRangeRow: 0,
+    AbortedRow: 0,
+    PendingOffsetRow: 1,
+}
+"""What goes with a topic, and where its id is in the key."""
+PARTITIONS_AS_A_STEP = 10
+"""So many new partitions take as long as one run of a commit."""
+KEYS_AS_A_STEP = 300
+"""So many keys are compared in that time."""
 
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
@@ -66,7 +80,7 @@ def topic_value(row: TopicRow) -> Topic:
 
 def create_topic(
     draft: Draft, request: CreateTopic, topic_id: UUID, validate: ValidateConfig, settings: SequencerSettings
-) -> Topic:
+) -> Steps[Topic]:
     """Make a topic with empty partitions."""
     if _LEGAL_NAME.fullmatch(request.name) is None or request.name in (".", ".."):
         raise InvalidRequest(
@@ -93,12 +107,12 @@ def create_topic(
     )
     if not request.validate_only:
         draft.put(row)
-        _add_partitions(draft, topic_id, range(request.partitions))
+        yield from _add_partitions(draft, topic_id, range(request.partitions))
         draft.raise_once(METADATA_VERSION)
     return topic_value(row)
 
 
-def create_partitions(draft: Draft, request: CreatePartitions, settings: SequencerSettings) -> Topic:
+def create_partitions(draft: Draft, request: CreatePartitions, settings: SequencerSettings) -> Steps[Topic]:
     """Raise a topic's number of partitions to `request.partitions`."""
     row = _topic(draft, request.topic_id)
     if request.partitions <= row.partitions:
@@ -109,31 +123,43 @@ def create_partitions(draft: Draft, request: CreatePartitions, settings: Sequenc
     changed = replace_row(row, partitions=request.partitions)
     if not request.validate_only:
         draft.put(changed)
-        _add_partitions(draft, row.topic_id, range(row.partitions, request.partitions))
+        yield from _add_partitions(draft, row.topic_id, range(row.partitions, request.partitions))
         draft.raise_once(METADATA_VERSION)
     return topic_value(changed)
 
 
-def delete_topic(draft: Draft, request: DeleteTopic) -> Empty:
+def delete_topic(draft: Draft, request: DeleteTopic) -> Steps[Empty]:
     """Make a topic invisible, and forget its producers and group offsets."""
     row = _topic(draft, request.topic_id)
     draft.delete(TopicRow, row.topic_id)
     for number in range(row.partitions):
         draft.tell(row.topic_id, number)
-    kinds: tuple[type[_OfTopic], ...] = (
-        ProducerRow, GroupOffsetRow, OpenRangeRow, AbortedRow, PendingOffsetRow,
-    )  # fmt: skip
-    for kind in kinds:
-        for found in draft.all(kind):
-            if found.topic_id == row.topic_id:
-                draft.delete(kind, *key_of(found))
-    for transaction in draft.all(TransactionRow):
+        known = draft.durable.keys_on(row.topic_id, number)
+        for kind, key in known:
+            draft.delete(kind, *key)
+        yield 1 + len(known) // 10
+    yield from _forget_keys(draft, row.topic_id)
+    for transaction in draft.open_transactions():
+        yield 1 + len(transaction.partitions) // KEYS_AS_A_STEP
         left = [place for place in transaction.partitions if place[0] != row.topic_id]
         if len(left) < len(transaction.partitions):
             draft.put(replace_row(transaction, partitions=left))
     draft.raise_once(METADATA_VERSION)
     draft.visible_change()
     return Empty()
+
+
+def _forget_keys(draft: Draft, topic_id: UUID) -> Steps[None]:
+    """Delete what is kept by a topic's id and is not found by partition: what this transaction put, and positions."""
+    for kind, at in _TOPIC_IN_KEY.items():
+        keys = list(draft.changed(kind))
+        if kind in (GroupOffsetRow, PendingOffsetRow):
+            keys += draft.durable.keys(kind)
+        for first in range(0, len(keys), KEYS_AS_A_STEP):
+            gone = [key for key in keys[first : first + KEYS_AS_A_STEP] if key[at] == topic_id]
+            for key in gone:
+                draft.delete(kind, *key)
+            yield 1 + len(gone) // 10
 
 
 def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -> Empty:
@@ -177,11 +203,12 @@ def _changed(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
     return configs
 
 
-def delete_records(draft: Draft, request: DeleteRecords) -> DeletedRecords:
+def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords]:
     """Move log starts up; runs wholly below are removed later."""
     errors: list[PartitionError] = []
     log_starts: list[int] = []
     for asked in request.partitions:
+        yield 1
         row = draft.live_partition(asked.topic_id, asked.partition)
         if row is None:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
@@ -231,8 +258,11 @@ def _check_partitions(draft: Draft, before: int, partitions: int, settings: Sequ
         )
 
 
-def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> None:
-    for number in numbers:
+def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> Steps[None]:
+    epoch = draft.counter(LOG_EPOCH)
+    for count, number in enumerate(numbers):
+        if count % PARTITIONS_AS_A_STEP == 0:
+            yield 1
         draft.put(
             PartitionRow(
                 topic_id=topic_id,
@@ -240,7 +270,7 @@ def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> None:
                 log_start_offset=0,
                 end_offset=0,
                 running_max_timestamp=-1,
-                epochs=[(draft.counter(LOG_EPOCH), 0)],
+                epochs=[(epoch, 0)],
             )
         )
         draft.tell(topic_id, number)

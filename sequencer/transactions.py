@@ -10,6 +10,8 @@ Invariants:
 - an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
 - an end that is asked again gets its first answer, and ends nothing else;
 - what was deleted meanwhile (a topic, a group) is left out of an end; it fails none.
+
+What is done for each partition of a transaction is `Steps`: one unit of work for each.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.state import PRODUCER_ID, Draft, HotState, Key, replace_row
 from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
 from tailrace.mixed_object import BatchCoordinates
+from tailrace.turns import Steps
 
 LAST_EPOCH = 32766
 """After this one comes a fresh producer id: an epoch is an int16, and Kafka never grants the largest."""
@@ -76,6 +79,8 @@ MARKER_LENGTH = 78
 # --- producers ------------------------------------------------------------------------------------------
 
 
+PLACES_AS_A_STEP = 100
+"""Partitions of a transaction that are only looked at take as long as one that is ended."""
 FEW_PLACES = 16
 PlaceSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
 """By producer id: a transaction's partitions, and the set of them."""
@@ -83,7 +88,7 @@ Joined = dict[int, list[tuple[UUID, int]]]
 """By producer id: partitions in which a commit stored batches of its open transaction."""
 
 
-def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> ProducerGrant:
+def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> Steps[ProducerGrant]:
     """Grant a transactional id to who asks: a higher epoch than anybody had, with nothing open."""
     name = request.transactional_id
     if name is None or not is_name(name):
@@ -108,7 +113,7 @@ def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettin
             f" not {asked[0]} with {asked[1]}"
         )
     if row.state is TransactionState.ONGOING:
-        row = _finish(draft, row, is_commit=False)
+        row = yield from _finish(draft, row, is_commit=False)
     row = _bumped(draft, row)
     if not is_named:
         row = replace_row(row, previous_id=-1, previous_epoch=-1)
@@ -190,15 +195,17 @@ def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
 # --- what a transaction holds ---------------------------------------------------------------------------
 
 
-def add_to_transaction(draft: Draft, request: AddToTransaction, settings: SequencerSettings) -> Empty:
+def add_to_transaction(draft: Draft, request: AddToTransaction, settings: SequencerSettings) -> Steps[Empty]:
     """Note the partitions and the group, all or none; begin the transaction if none is open."""
     row = _current(draft, request.transaction)
     if request.verify_only:
         _verify(row, request)
         return Empty()
-    for topic_id, partition in request.partitions:
+    for count, (topic_id, partition) in enumerate(request.partitions):
         if draft.live_partition(topic_id, partition) is None:
             raise UnknownPartition(f"there is no partition {topic_id}-{partition}")
+        if count % PLACES_AS_A_STEP == 0:
+            yield PLACES_AS_A_STEP // 10
     groups = [] if request.group_id is None else [request.group_id]
     _add(draft, row, request.partitions, groups, settings)
     return Empty()
@@ -282,10 +289,14 @@ def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow 
     return row if row is not None and row.producer_id == producer_id else None
 
 
-def stamp_batches(state: HotState, request: StampRequest) -> StampAnswer:
-    """The number of the transaction that each batch belongs to."""
+def stamp_batches(state: HotState, request: StampRequest) -> Steps[StampAnswer]:
+    """The number of the transaction that each batch belongs to. Each batch is a unit of work."""
     known: PlaceSets = {}
-    return StampAnswer([_stamp(state, query, known) for query in request.batches])
+    stamps: list[Stamp] = []
+    for query in request.batches:
+        stamps.append(_stamp(state, query, known))
+        yield 1
+    return StampAnswer(stamps)
 
 
 def _stamp(state: HotState, query: StampQuery, known: PlaceSets) -> Stamp:
@@ -393,7 +404,7 @@ def transaction_for_offsets(
 # --- ends -------------------------------------------------------------------------------------------------
 
 
-def end_transaction(draft: Draft, request: EndTransaction) -> ProducerGrant:
+def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGrant]:
     """Commit or abort what is open, or give the answer that this end got before."""
     named = request.transaction
     known = draft.get(TransactionRow, named.transactional_id)
@@ -411,7 +422,7 @@ def end_transaction(draft: Draft, request: EndTransaction) -> ProducerGrant:
             f"transactional id {row.transactional_id!r} is {row.state}; there is nothing to"
             f" {'commit' if request.is_commit else 'abort'}"
         )
-    ended = _finish(draft, row, is_commit=request.is_commit) if is_open else row
+    ended = (yield from _finish(draft, row, is_commit=request.is_commit)) if is_open else row
     if not is_open:
         ended = replace_row(ended, state=TransactionState.COMPLETE_ABORT)
     ended = _bumped(draft, ended) if request.bumps_epoch else ended
@@ -453,15 +464,16 @@ def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGran
     return None
 
 
-def _finish(draft: Draft, row: TransactionRow, *, is_commit: bool) -> TransactionRow:
+def _finish(draft: Draft, row: TransactionRow, *, is_commit: bool) -> Steps[TransactionRow]:
     """End the open transaction: markers, ranges, group offsets. The row that follows is the caller's to put."""
     assert row.state is TransactionState.ONGOING, f"{row.transactional_id!r} is {row.state}"
     for topic_id, number in row.partitions:
         opened = draft.get(OpenRangeRow, topic_id, number, row.producer_id)
         if opened is not None:
             _end_range(draft, opened, row.producer_epoch, is_commit)
+        yield 1
     for group_id in row.groups:
-        _end_offsets(draft, group_id, row.producer_id, is_commit)
+        yield from _end_offsets(draft, group_id, row.producer_id, is_commit)
     return replace_row(
         row,
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
@@ -520,9 +532,10 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
     draft.tell(topic_id, number, join_run(row, None))
 
 
-def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool) -> None:
+def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool) -> Steps[None]:
     is_known = draft.get(GroupRow, group_id) is not None
     for pending in draft.pending_of(group_id, producer_id):
+        yield 1
         draft.delete(type(pending), group_id, pending.topic_id, pending.partition, producer_id)
         draft.visible_change()
         if is_commit and is_known and draft.live_partition(pending.topic_id, pending.partition) is not None:
@@ -542,18 +555,19 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
             )
 
 
-def _abort_and_fence(draft: Draft, row: TransactionRow) -> None:
-    fenced = _bumped(draft, _finish(draft, row, is_commit=False))
+def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
+    fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False)))
     draft.put(replace_row(fenced, previous_id=-1, previous_epoch=-1, updated_ms=draft.now_ms))
 
 
-def abort_producer(draft: Draft, request: AbortProducer) -> AbortedProducer:
+def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:
     """Abort what a producer of this epoch has open there: its whole transaction, or a range left without one."""
     if request.producer_epoch not in INT16:
         raise InvalidRequest(f"producer epoch {request.producer_epoch} is no int16")
     row = transaction_of(draft, request.producer_id)
     errors: list[PartitionError] = []
     for topic_id, partition in request.partitions:
+        yield 1
         if draft.live_partition(topic_id, partition) is None:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             continue
@@ -564,7 +578,7 @@ def abort_producer(draft: Draft, request: AbortProducer) -> AbortedProducer:
         if row is None or not _is_open_on(row, (topic_id, partition)):
             _end_range(draft, opened, request.producer_epoch, is_commit=False)
         elif request.producer_epoch == row.producer_epoch:
-            _abort_and_fence(draft, row)
+            yield from _abort_and_fence(draft, row)
     return AbortedProducer(errors)
 
 
@@ -581,13 +595,18 @@ def _is_over(row: TransactionRow | None, now_ms: int) -> bool:
     )
 
 
-def abort_timed_out(draft: Draft) -> int:
-    """Abort the transactions whose time is over, and fence their producers; how many."""
+def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
+    """Abort the transactions whose time is over, and fence their producers; how many. Once so many rows are changed,
+    the others are left for the next time."""
     aborted = 0
-    for name in draft.durable.open_transactions:
+    for count, name in enumerate(draft.durable.open_transactions):
+        if count % PLACES_AS_A_STEP == 0:
+            yield PLACES_AS_A_STEP // 10
         row = draft.get(TransactionRow, name)
         if row is not None and _is_over(row, draft.now_ms):
-            _abort_and_fence(draft, row)
+            if max_rows is not None and aborted and len(draft.changes) >= max_rows:
+                break
+            yield from _abort_and_fence(draft, row)
             aborted += 1
     return aborted
 

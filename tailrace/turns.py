@@ -1,11 +1,21 @@
 """Turns of the event loop: work that can be long is done in steps, so that no request holds the loop for long.
 
 Counted in work, not in time: a simulation takes the same steps at each run.
+
+A decision that can be long is a generator (`Steps`): it stays pure, says what it has done at each `yield`, and whoever
+drives it gives turns away (`in_turns`) or doesn't (`at_once`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[int, None, T]
+"""Work that gives a T. Each `yield` says how much was done since the last, in the unit of its driver's turns."""
 
 
 class Turns:
@@ -27,3 +37,23 @@ class Turns:
         if self._left <= 0:
             self._left = self._step
             await asyncio.sleep(0)  # noqa: TID251 - a turn, not a time
+
+
+async def in_turns(steps: Steps[T], turns: Turns) -> T:
+    """The result of the work, done in as many turns as it takes."""
+    try:
+        while True:
+            await turns.did(next(steps))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def at_once(steps: Steps[T]) -> T:
+    """The result of the work, done in this turn: where nothing else waits for the loop."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result

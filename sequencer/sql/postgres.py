@@ -1,4 +1,4 @@
-"""PostgreSQL: asyncpg's pools, one a lane, one statement per table whatever the number of rows, and the server's clock.
+"""PostgreSQL: asyncpg's pools, one a lane, a statement per table for up to a thousand rows, and the server's clock.
 
 The committer's epoch is read with a lock that a taker of the lease waits for: a transaction that saw its
 epoch is over before the next committer loads. Nobody hangs: connecting, waiting for a lock and every
@@ -38,6 +38,8 @@ CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
 """A pool for each lane: slow reads keep neither commits nor the lease waiting, nor does a slow commit the lease."""
 LEASE_SECONDS = 10.0
 """A database that takes longer to answer than this is away. What a slow one does to the lease: see `sequencer.term`."""
+WRITTEN_AT_ONCE = 1_000
+"""Rows of one statement: encoding them holds the loop."""
 LOAD_PAGE_SECONDS = 10.0
 LOAD_IDLE_SECONDS = 60.0
 """For a load, whose transaction is idle while its caller works on a page."""
@@ -200,11 +202,13 @@ class PostgresDatabase:
             self._check_commit_number(changes, number)
             parts = split_changes(changes, self._tables)
             for table, gone, _ in parts:
-                if gone:
-                    await connection.execute(self._deletes[table.codec.kind], *table.codec.encode_keys(gone))
+                for first in range(0, len(gone), WRITTEN_AT_ONCE):
+                    keys = table.codec.encode_keys(gone[first : first + WRITTEN_AT_ONCE])
+                    await connection.execute(self._deletes[table.codec.kind], *keys)
             for table, _, rows in parts:
-                if rows:
-                    await connection.execute(self._upserts[table.codec.kind], *table.codec.encode_rows(rows))
+                for first in range(0, len(rows), WRITTEN_AT_ONCE):
+                    columns = table.codec.encode_rows(rows[first : first + WRITTEN_AT_ONCE])
+                    await connection.execute(self._upserts[table.codec.kind], *columns)
 
     def _check_commit_number(self, changes: Changes, number: int | None) -> None:
         """Commit numbers have no gap. One here says that the database went back, under the same committer."""

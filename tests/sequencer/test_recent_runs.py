@@ -12,6 +12,7 @@ from sequencer.api import ObjectKind, Run
 from sequencer.recent_runs import MAX_RUNS_PER_PARTITION, RecentRuns
 from sequencer.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
+from tailrace.turns import at_once
 
 TOPIC = UUID(int=1)
 PLACE = TopicPartition(TOPIC, 0)
@@ -30,10 +31,15 @@ def changes(*keys: int) -> Changes:
     return made
 
 
+def apply(recent: RecentRuns, changed: Changes, added: dict[TopicPartition, list[Run]]) -> None:
+    recent.forget(at_once(recent.replaced_by(changed)))
+    at_once(recent.add(added))
+
+
 def test_what_is_not_kept_is_asked_of_the_store() -> None:
     recent = RecentRuns(100)
     assert recent.find(TOPIC, 0, 0, 100) is None
-    recent.apply(Changes(), {PLACE: [run_at(5, 8)]})
+    apply(recent, Changes(), {PLACE: [run_at(5, 8)]})
     assert recent.find(TOPIC, 0, 4, 100) is None
     assert recent.find(TOPIC, 0, 8, 100) is None
     assert recent.find(TOPIC, 1, 5, 100) is None
@@ -43,17 +49,17 @@ def test_what_is_not_kept_is_asked_of_the_store() -> None:
 def test_a_run_that_was_replaced_or_deleted_is_not_given() -> None:
     for gone in (5, 8):
         recent = RecentRuns(100)
-        recent.apply(Changes(), {PLACE: [run_at(5, 8), run_at(8, 9)]})
-        recent.apply(changes(gone), {PLACE: []})
+        apply(recent, Changes(), {PLACE: [run_at(5, 8), run_at(8, 9)]})
+        apply(recent, changes(gone), {PLACE: []})
         assert recent.find(TOPIC, 0, 5, 100) is None
-    recent.apply(Changes(), {PLACE: [run_at(9, 12)]})
+    apply(recent, Changes(), {PLACE: [run_at(9, 12)]})
     assert recent.find(TOPIC, 0, 9, 100) == [run_at(9, 12)]
 
 
 def test_what_does_not_join_what_is_kept_starts_anew() -> None:
     recent = RecentRuns(100)
-    recent.apply(Changes(), {PLACE: [run_at(0, 5)]})
-    recent.apply(Changes(), {PLACE: [run_at(7, 9)]})
+    apply(recent, Changes(), {PLACE: [run_at(0, 5)]})
+    apply(recent, Changes(), {PLACE: [run_at(7, 9)]})
     assert recent.find(TOPIC, 0, 0, 100) is None
     assert recent.find(TOPIC, 0, 7, 100) == [run_at(7, 9)]
 
@@ -65,7 +71,7 @@ def test_the_partition_written_to_longest_ago_is_forgotten_first() -> None:
         known = recent.find(TOPIC, partition, 0, 1)
         base = 1 if known else 0
         made = msgspec.structs.replace(run_at(base, base + 1), partition=partition)
-        recent.apply(Changes(), {place: [made]})
+        apply(recent, Changes(), {place: [made]})
     assert recent.find(TOPIC, 1, 0, 100) is None
     assert recent.find(TOPIC, 2, 0, 100) is not None
 
@@ -84,7 +90,7 @@ def test_what_is_found_is_what_all_runs_from_there_would_give(
     for count, length in sizes:
         all_runs.append(run_at(end, end + count, length))
         end += count
-        recent.apply(Changes(), {PLACE: all_runs[-1:]})
+        apply(recent, Changes(), {PLACE: all_runs[-1:]})
     found = recent.find(TOPIC, 0, offset, max_bytes)
     wanted: list[Run] = []
     for each in all_runs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 from uuid import UUID
 
@@ -61,6 +61,7 @@ from sequencer.transactions import (
 )
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG, MarkerKind, control_batch
+from tailrace.turns import at_once
 
 SETTINGS = SequencerSettings()
 TOPICS = [UUID(int=1), UUID(int=2)]
@@ -86,7 +87,8 @@ class World:
         for decide in decisions:
             savepoint = draft.savepoint()
             try:
-                outcomes.append(decide(savepoint))
+                decision = decide(savepoint)
+                outcomes.append(at_once(decision) if isinstance(decision, Generator) else decision)
                 savepoint.keep()
             except SequencerError as error:
                 outcomes.append(error)
@@ -230,7 +232,7 @@ def test_a_range_left_without_a_transaction_is_aborted_by_an_operator() -> None:
     (answer,) = world.do(lambda draft: abort_producer(draft, AbortProducer(77, 3, [(TOPICS[0], 1)])))
     assert getattr(answer, "errors", None) == [PartitionError.NONE]
     assert list(world.state.all(AbortedRow)) == [AbortedRow(TOPICS[0], 1, 77, 0, 5)]
-    assert not world.state.open_ranges
+    assert not list(world.state.open_ranges.items())
 
 
 PLACE = st.tuples(st.sampled_from(TOPICS), st.integers(0, 1))
@@ -300,7 +302,7 @@ def indexes(state: HotState) -> dict[str, object]:
     return {
         "ids": state.transactional_ids,
         "open": set(state.open_transactions),
-        "ranges": state.open_ranges,
+        "ranges": dict(state.open_ranges.items()),
         "pending": {owner: set(keys) for owner, keys in state.pending_of.items()},
         "pending at": state.pending_at,
         "aborted": {

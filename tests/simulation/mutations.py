@@ -71,6 +71,7 @@ from sequencer.rows import AbortedRow, GroupRow, LeaseRow, OpenRangeRow, Produce
 from sequencer.state import HotState, replace_row
 from sequencer.term import Term
 from tailrace.record_batch import crc_of, read_header
+from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
@@ -229,34 +230,33 @@ def _any_session_is_live(original: Any) -> Any:
 
 
 def _applies_each_commit_anew(original: Any) -> Any:
-    async def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
+    async def decide(self: Any, draft: Any, change: Any, request: Any, turns: Any) -> Any:
         session = draft.get(SessionRow, request.session_id)
         if session is not None and request.number < session.next_number:
             draft.put(replace_row(session, next_number=request.number))
             try:
-                return await sessions.apply_commit(
-                    draft, draft.get(SessionRow, request.session_id), request, self._settings
-                )
+                session_now = draft.get(SessionRow, request.session_id)
+                return at_once(sessions.apply_commit(draft, session_now, request, self._settings))
             finally:
                 draft.put(session)
-        return await original(self, draft, change, request)
+        return await original(self, draft, change, request, turns)
 
     return decide
 
 
 def _applies_commits_as_they_come(original: Any) -> Any:
-    async def decide(self: Any, draft: Any, change: Any, request: Any) -> Any:
+    async def decide(self: Any, draft: Any, change: Any, request: Any, turns: Any) -> Any:
         session = draft.get(SessionRow, request.session_id)
         if session is not None and session.closed_ms is None and request.number > session.next_number:
             early = replace_row(session, next_number=request.number)
             draft.put(early)
-            answer = await sessions.apply_commit(draft, early, request, self._settings)
+            answer = at_once(sessions.apply_commit(draft, early, request, self._settings))
             draft.put(session)
             return answer
         known = sessions.known_answer(draft, request)
         if known is not None and session is not None and request.number == session.next_number:
             draft.put(replace_row(session, next_number=request.number + 1))
-        return await original(self, draft, change, request)
+        return await original(self, draft, change, request, turns)
 
     return decide
 
@@ -354,8 +354,9 @@ def _ends_one_partition_only(original: Any) -> Any:
 
 
 def _times_out_without_a_new_epoch(original: Any) -> Any:
-    def abort_and_fence(draft: Any, row: Any) -> None:
-        draft.put(replace_row(transactions._finish(draft, row, is_commit=False), updated_ms=draft.now_ms))
+    def abort_and_fence(draft: Any, row: Any) -> Steps[None]:
+        finished = yield from transactions._finish(draft, row, is_commit=False)
+        draft.put(replace_row(finished, updated_ms=draft.now_ms))
 
     return abort_and_fence
 
@@ -363,7 +364,7 @@ def _times_out_without_a_new_epoch(original: Any) -> Any:
 def _takes_over_without_a_new_epoch(original: Any) -> Any:
     def init_producer(draft: Any, request: Any, settings: Any) -> Any:
         with mock.patch.object(transactions, "_bumped", lambda draft, row: row):
-            return original(draft, request, settings)
+            return at_once(original(draft, request, settings))
 
     return init_producer
 
@@ -388,8 +389,8 @@ def _shows_pending_positions(original: Any) -> Any:
 
 
 def _drops_positions_at_the_end(original: Any) -> Any:
-    def end_offsets(draft: Any, group_id: str, producer_id: int, is_commit: bool) -> None:
-        original(draft, group_id, producer_id, False)
+    def end_offsets(draft: Any, group_id: str, producer_id: int, is_commit: bool) -> Any:
+        return original(draft, group_id, producer_id, False)
 
     return end_offsets
 
