@@ -88,9 +88,14 @@ class AgentHttp:
         await self._update_lags()
 
     async def _update_lags(self) -> None:
+        """Of the groups that this agent coordinates; of those that nobody does, at the first agent of the ring."""
+        broker_id = None if self.agent is None else self.agent.broker_id
+        if self.agent is None or broker_id is None:
+            return
         told = 0
         gauge = self._telemetry.consumer_lag_records
-        async for lags in lag_pages(self._sequencer):
+        first = min((each.broker_id for each in self.agent.catalog.snapshot.ring.members), default=broker_id)
+        async for lags in lag_pages(self._sequencer, broker_id, with_orphans=broker_id == first):
             if not told:
                 gauge.clear()
             for lag in lags[: MAX_LAGS - told]:

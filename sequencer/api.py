@@ -973,9 +973,12 @@ class GroupListings(Value, frozen=True):
 
 
 class LagsRequest(Value, frozen=True):
-    """`after`: the `next` of the page before."""
+    """`after`: the `next` of the page before. `owner`: only of groups that this agent coordinates, -1 for all;
+    `with_orphans`: also of those whose coordinator is gone, or that never had one."""
 
     after: tuple[str, UUID, Int64] | None = None
+    owner: Int64 = -1
+    with_orphans: bool = False
 
 
 class Lag(Value, frozen=True):

@@ -1124,8 +1124,8 @@ class LocalSequencer:
         return sum([await self._change(forgetting(left[at : at + step])) for at in range(0, len(left), step)])
 
     async def _expire_groups(self) -> int:
-        """Look at every group that there is now, some at a time; how many positions went."""
-        left = [row.group_id for row in self._state.all(GroupRow)]
+        """Let go what nobody comes back for, some groups at a time; how many positions went."""
+        left = await groups.expiring_groups(self._state, await self._store.now_ms(), self._settings)
         offsets = 0
         while left:
             expired = await self._change(

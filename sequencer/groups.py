@@ -54,10 +54,10 @@ from sequencer.rows import (
     key_of,
 )
 from sequencer.settings import SequencerSettings
-from sequencer.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from sequencer.state import COMMIT_NUMBER, Draft, HotState, Key, replace_row
 from sequencer.transactions import transaction_for_offsets
 from tailrace.limits import INT32, later
-from tailrace.turns import Steps
+from tailrace.turns import Steps, Turns
 
 POSITIONS_AS_A_STEP = 5
 """So many positions take as long as one run of a commit."""
@@ -255,6 +255,34 @@ class Expired:
     offsets: int
 
 
+async def expiring_groups(state: HotState, now_ms: int, settings: SequencerSettings) -> list[str]:
+    """The groups of which `expire_groups` would let something go; looked for in turns, and nobody waits meanwhile."""
+    turns = Turns(GROUPS_IN_A_TURN)
+    found: list[str] = []
+    for row in list(state.all(GroupRow)):
+        positions = list(state.offsets_of.get(row.group_id, ()))
+        if _is_expiring(state, row, positions, now_ms, settings):
+            found.append(row.group_id)
+        await turns.did(1 + len(positions) // POSITIONS_AS_A_GROUP)
+    return found
+
+
+def _is_expiring(
+    state: HotState, row: GroupRow, positions: Sequence[Key], now_ms: int, settings: SequencerSettings
+) -> bool:
+    if row.members:
+        return not _is_owned(row, state.get(AgentRow, row.owner))
+    if not positions:
+        return row.updated_ms <= now_ms - settings.empty_group_ms
+    offsets = (state.get(GroupOffsetRow, *key) for key in positions)
+    return any(offset is not None and _is_over(row, offset, now_ms, settings) for offset in offsets)
+
+
+def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
+    """Whether the group's coordinator lives, and is in the life in which it took the group up."""
+    return owner is not None and owner.expires_ms > 0 and owner.epoch == row.owner_epoch
+
+
 def expire_groups(
     draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
 ) -> Steps[Expired]:
@@ -296,8 +324,7 @@ def _is_over(row: GroupRow, offset: GroupOffsetRow, now_ms: int, settings: Seque
 def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:
     """Members are watched by the group's coordinator. Where that is gone, and none of them has looked for another, they
     are gone with it: the time since is counted from when the group was first seen without an owner."""
-    owner = draft.get(AgentRow, row.owner)
-    if owner is not None and owner.expires_ms > 0 and owner.epoch == row.owner_epoch:
+    if _is_owned(row, draft.get(AgentRow, row.owner)):
         return
     if row.owner >= 0:
         draft.put(replace_row(row, owner=-1, owner_epoch=-1, updated_ms=draft.now_ms))
@@ -314,6 +341,9 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
         )
 
 
+GROUPS_IN_A_TURN = 5_000
+"""Groups that are looked at for their age in one turn of the loop."""
+POSITIONS_AS_A_GROUP = 5
 MAX_LAGS = 2_000
 """Entries of a page of lags, each of which is looked up in three places."""
 
@@ -373,13 +403,30 @@ def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
     return sorted(each for each in ids if after is None or each > after)
 
 
+def _groups_asked(state: HotState, request: LagsRequest) -> Iterable[str]:
+    """The groups with positions that are asked about. Those of other coordinators are not looked at."""
+    if request.owner < 0:
+        return state.offsets_of
+    owners = [request.owner] if request.owner in state.groups_of else []
+    if request.with_orphans:
+        owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
+    return [
+        group_id for owner in owners for group_id in state.groups_of[owner] if group_id in state.offsets_of
+    ]
+
+
+def _is_live(state: HotState, owner: int) -> bool:
+    row = state.get(AgentRow, owner)
+    return row is not None and row.expires_ms > 0
+
+
 def lags(state: HotState, request: LagsRequest) -> Lags:
     """Committed positions beside their partitions' ends."""
     room = PageRoom(MAX_LAGS)
     found: list[Lag] = []
     last: tuple[str, UUID, int] | None = None
     began = request.after
-    for group_id in _ids_after(state.offsets_of, None):
+    for group_id in _ids_after(_groups_asked(state, request), None):
         if began is not None and group_id < began[0]:
             continue
         within = began[1:] if began is not None and began[0] == group_id else None

@@ -36,12 +36,14 @@ async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
     return found
 
 
-async def lag_pages(sequencer: Sequencer) -> AsyncIterator[list[Lag]]:
-    """Every committed position, some at a time."""
-    page = await sequencer.lags(LagsRequest())
+async def lag_pages(
+    sequencer: Sequencer, owner: int = -1, *, with_orphans: bool = False
+) -> AsyncIterator[list[Lag]]:
+    """Every committed position, some at a time; see LagsRequest."""
+    page = await sequencer.lags(LagsRequest(None, owner, with_orphans))
     yield page.lags
     while page.next is not None:
-        page = await sequencer.lags(LagsRequest(page.next))
+        page = await sequencer.lags(LagsRequest(page.next, owner, with_orphans))
         yield page.lags
 
 

@@ -28,6 +28,7 @@ from sequencer.rows import (
     CommitRow,
     CounterRow,
     GroupOffsetRow,
+    GroupRow,
     ObjectRow,
     OpenRangeRow,
     PartitionRow,
@@ -86,6 +87,8 @@ class HotState:
         self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
         self.agents_at: dict[Address, dict[int, None]] = {}
         """Broker ids by the advertised address, those whose lease is over among them."""
+        self.groups_of: dict[int, dict[str, None]] = {}
+        """Group ids by their owner, -1 for none."""
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
         """Open sessions by the broker id."""
@@ -97,6 +100,7 @@ class HotState:
             TransactionRow: (self._put_transaction, self._delete_transaction),
             OpenRangeRow: (self._put_range, self._delete_range),
             AbortedRow: (self._put_aborted, self._delete_aborted),
+            GroupRow: (self._put_group, self._delete_group),
             AgentRow: (self._put_agent, self._delete_agent),
             SessionRow: (self._put_session, self._delete_session),
             PendingOffsetRow: (self._put_pending, self._delete_pending),
@@ -259,6 +263,18 @@ class HotState:
         if self.transactional_ids.get(row.producer_id) == row.transactional_id:
             del self.transactional_ids[row.producer_id]
         self.open_transactions.pop(row.transactional_id, None)
+
+    def _put_group(self, key: Key, row: Any, before: Any) -> None:
+        if before is None or before.owner != row.owner:
+            if before is not None:
+                self._delete_group(key, before)
+            self.groups_of.setdefault(row.owner, {})[row.group_id] = None
+
+    def _delete_group(self, key: Key, row: Any) -> None:
+        owned = self.groups_of[row.owner]
+        del owned[row.group_id]
+        if not owned:
+            del self.groups_of[row.owner]
 
     def _put_agent(self, key: Key, row: Any, before: Any) -> None:
         if before is None or before.info != row.info:

@@ -99,3 +99,17 @@ def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
         assert 'tailrace_sequencer_rows{kind="runs"} 1.0' in text
 
     run(scenario, tmp_path)
+
+
+def test_the_lag_of_a_group_that_nobody_coordinates_is_told_by_the_first_agent(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+        http.agent = wired.agent
+        topic = await wired.topic()
+        await (await wired.client()).produce(batch(b"x", b"y"))
+        offset = OffsetPosition(topic.topic_id, 0, 1, -1, "")
+        await wired.sequencer.commit_offsets(CommitOffsets("readers", -1, -1, -1, "", [offset]))
+        await http.update_gauges()
+        _, text = await get("/metrics")
+        assert 'tailrace_consumer_lag_records{group="readers",partition="0",topic="t"} 1.0' in text
+
+    run(scenario, tmp_path)

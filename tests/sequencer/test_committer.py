@@ -11,11 +11,13 @@ from structlog.testing import capture_logs
 
 from sequencer.api import (
     AgentInfo,
+    CommitOffsets,
     CommitRequest,
     CreateTopic,
     InitProducer,
     MetadataRequest,
     ObjectsRequest,
+    OffsetPosition,
     OpenSession,
     RequestFailed,
     SequencerError,
@@ -273,6 +275,22 @@ class Noted(Unobserved):
 
     def term_began(self) -> None:
         self.terms += 1
+
+
+def test_five_thousand_commits_of_offsets_that_wait_take_twenty_writes() -> None:
+    async def use(world: World) -> None:
+        topic = await world.sequencer.create_topic(CreateTopic("t", 1, {}))
+        before = world.store.writes
+        position = OffsetPosition(topic.topic_id, 0, 1, 0, "")
+        await asyncio.gather(
+            *(
+                world.sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", [position]))
+                for number in range(5_000)
+            )
+        )
+        assert world.store.writes - before == 20, "256 requests in each"
+
+    run(use)
 
 
 def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 from uuid import UUID
@@ -10,8 +11,18 @@ import msgspec
 import pytest
 
 from sequencer import leases, sessions
-from sequencer.api import AgentInfo, SessionRef
-from sequencer.rows import AgentRow, Identity, Row, SessionRow
+from sequencer.api import AgentInfo, LagsRequest, SessionRef
+from sequencer.groups import expiring_groups, lags
+from sequencer.rows import (
+    AgentRow,
+    GroupOffsetRow,
+    GroupRow,
+    Identity,
+    PartitionRow,
+    Row,
+    SessionRow,
+    TopicRow,
+)
 from sequencer.settings import SequencerSettings
 from sequencer.state import Draft, HotState
 
@@ -109,3 +120,67 @@ def test_a_session_that_is_renewed_every_second_is_written_every_third() -> None
         writes += bool(draft.changes)
         state.apply(draft.changes)
     assert writes == 10
+
+
+def test_an_agent_that_asks_for_its_groups_lags_visits_no_other_group() -> None:
+    groups = [
+        GroupRow(f"g{number:04}", number % 100 if number < 900 else -1, 1, 0, "Empty", "", [], b"", NOW)
+        for number in range(1_000)
+    ]
+    topic = UUID(int=1)
+    state = Watched(
+        {
+            AgentRow: [agent(number) for number in range(99)],
+            GroupRow: groups,
+            GroupOffsetRow: [GroupOffsetRow(each.group_id, topic, 0, 5, 0, "", NOW, None) for each in groups],
+            TopicRow: [TopicRow(topic, "t", 1, {}, NOW)],
+            PartitionRow: [PartitionRow(topic, 0, 0, 7, -1, [(0, 0)])],
+        }
+    )
+
+    def lags_of(owner: int, *, with_orphans: bool = False) -> list[str]:
+        state.visited.clear()
+        found = lags(state, LagsRequest(None, owner, with_orphans)).lags
+        assert state.visited[GroupOffsetRow] == len(found)
+        assert all(lag.high_watermark - lag.committed == 2 for lag in found)
+        return [lag.group_id for lag in found]
+
+    assert lags_of(7) == [f"g{number:04}" for number in range(7, 900, 100)]
+    assert lags_of(5_000) == []
+    unowned = [f"g{number:04}" for number in range(1_000) if number >= 900 or number % 100 in (7, 99)]
+    assert lags_of(7, with_orphans=True) == unowned, "its own, those of agent 99, which is gone, and nobody's"
+    assert len(lags_of(-1)) == 1_000
+
+
+def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> None:
+    day = 24 * 3_600_000
+    now = NOW + 30 * day
+
+    def group(name: str, owner: int = -1, members: tuple[str, ...] = (), updated_ms: int = now) -> GroupRow:
+        return GroupRow(name, owner, 1, 0, "", "", list(members), b"", updated_ms)
+
+    def position(group_id: str, commit_ms: int, expires_ms: int | None = None) -> GroupOffsetRow:
+        return GroupOffsetRow(group_id, UUID(int=1), 0, 5, 0, "", commit_ms, expires_ms)
+
+    state = HotState(
+        {
+            AgentRow: [agent(1)],
+            GroupRow: [
+                group("watched", owner=1, members=("m",), updated_ms=0),
+                group("abandoned", owner=2, members=("m",)),
+                group("fresh"),
+                group("empty", updated_ms=0),
+                group("kept", updated_ms=0),
+                group("over", updated_ms=0),
+                group("over-by-itself"),
+            ],
+            GroupOffsetRow: [
+                position("kept", now - day),
+                position("over", now - 8 * day),
+                position("over-by-itself", now, now - 1),
+                position("watched", 0, 1),
+            ],
+        }
+    )
+    found = asyncio.run(expiring_groups(state, now, SETTINGS))
+    assert found == ["abandoned", "empty", "over", "over-by-itself"]
