@@ -25,7 +25,8 @@ from agent.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from tests.hostile.values import Known, hostile_request, parts_of
+from agent.protocol.schema import Field, MessageType
+from tests.hostile.values import Known, hostile_request, parts_of, request_at_an_end, wide_fields
 
 PATIENCE_SECONDS = 1.0
 """What is not answered by then is waited for no longer: the connection is closed under the request."""
@@ -46,6 +47,10 @@ STORING = frozenset({
 })  # fmt: skip
 """What is said in these is kept: they are sent more often."""
 ORDER = SERVED + [served for served in SERVED if served[0] in STORING] * 4
+WIDE = (
+    sorted({api for api, _ in SERVED if wide_fields(api)}) + sorted(STORING & {api for api, _ in SERVED}) * 2
+)
+"""APIs with fields of 64 bits; where they are kept, more often."""
 UNKNOWN_SERVER_ERROR = -1
 
 
@@ -148,6 +153,24 @@ async def extreme_values(stage: Stage, rng: random.Random) -> None:
     connection.close()
 
 
+async def ends_of_int64(stage: Stage, rng: random.Random) -> None:
+    """Requests that are sound but for one field of 64 bits, at an end of its type: every such field in turn."""
+    connection, known = Connection(stage, "hostile"), Known()
+    places: list[tuple[ApiKey, tuple[MessageType, Field]]] = []
+    count = 0
+    while not stage.is_over.is_set():
+        if count % SETTING_THE_STAGE == 0:
+            await _set_the_stage(connection, known)
+        if not places:
+            fields = [(api, at) for api in WIDE for at in wide_fields(api)]
+            places = rng.sample(fields, len(fields))
+        api, at = places.pop()
+        version = rng.choice([of for each, of in SERVED if each is api and of in at[1].versions])
+        known.learn(await connection.ask(api, version, request_at_an_end(api, version, at, known, rng)))
+        count += 1
+    connection.close()
+
+
 async def _set_the_stage(connection: Connection, known: Known) -> None:
     """Make what hostile requests are about, as it may have been deleted."""
     topics = [CreatableTopic(name, 2, 1) for name in known.topics]
@@ -203,6 +226,7 @@ async def hang_ups(stage: Stage, rng: random.Random) -> None:
 
 CASES = (
     Case("extreme values", "every API and version, values at their bounds, names of what exists", 4, extreme_values),
+    Case("ends of int64", "sound but for one field of 64 bits, at an end of its type", 1, ends_of_int64),
     Case("made-up groups", "groups that nobody has heard of, looked for and joined, never used", 1, made_up_groups),
     Case("hang-ups", "requests, whole and cut off, whose client is gone", 1, hang_ups),
 )  # fmt: skip

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import random
 
 import pytest
 from kio.index import load_request_schema
-from kio.serial import entity_reader
+from kio.serial import entity_reader, entity_writer
 
 from agent.protocol import ApiKey, request_codec
 from agent.protocol.compiler import Parts
 from tests.compat.broker import running_broker
 from tests.hostile.cases import SERVED
 from tests.hostile.run import SETTINGS, try_broker
-from tests.hostile.values import QUIET_GROUP, QUIET_TOPIC, READING, Known, hostile_request, parts_of
+from tests.hostile.values import (
+    QUIET_GROUP,
+    QUIET_TOPIC,
+    READING,
+    WIDE_CONFIGS,
+    Known,
+    hostile_request,
+    parts_of,
+    request_at_an_end,
+    wide_fields,
+)
 from tests.support.servers import postgres_server
 
 SECONDS = 20.0
@@ -35,14 +46,42 @@ def without_far_times(request: object) -> object:
 @pytest.mark.parametrize(("api", "version"), SERVED, ids=lambda value: getattr(value, "name", value))
 def test_hostile_requests_are_well_formed(api: ApiKey, version: int) -> None:
     rng = random.Random(f"{api.name} {version}")
-    read = entity_reader(load_request_schema(api, version))
+    schema = load_request_schema(api, version)
+    read, write = entity_reader(schema), entity_writer(schema)
     for _ in range(20):
         request = without_far_times(hostile_request(api, version, Known(), rng))
         parts: Parts = []
         parts.append(request_codec(api, version).encode(request, bytearray(), parts))
         data = b"".join(parts)
-        _, size = read(data, 0)
+        entity, size = read(data, 0)
         assert size == len(data)
+        built = io.BytesIO()
+        write(built, entity)
+        assert built.getvalue() == data, "kio builds the same request"
+
+
+def test_a_field_of_64_bits_reaches_its_ends_in_requests_that_are_sound_otherwise() -> None:
+    rng, known = random.Random(1), Known()
+    (at,) = [at for at in wide_fields(ApiKey.OFFSET_COMMIT) if at[1].name == "retention_time_ms"]
+    made = [request_at_an_end(ApiKey.OFFSET_COMMIT, 3, at, known, rng) for _ in range(100)]
+    assert {each.retention_time_ms for each in made} == {2**63 - 1, 2**63 - 2, -(2**63)}
+    assert {each.group_id for each in made} == set(known.groups)
+    assert {topic.name for each in made for topic in each.topics} <= set(known.topics)
+
+
+def test_configs_of_64_bits_reach_their_ends() -> None:
+    rng, found = random.Random(1), set()
+    for api, version in (
+        (ApiKey.CREATE_TOPICS, 5),
+        (ApiKey.ALTER_CONFIGS, 1),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1),
+    ):
+        for _ in range(300):
+            parts = parts_of(hostile_request(api, version, Known(), rng))
+            found |= {
+                (api, part.name, part.value) for part in parts if getattr(part, "name", "") in WIDE_CONFIGS
+            }
+        assert {(api, "retention.ms", str(2**63 - 1)), (api, "segment.ms", str(2**63 - 1))} <= found
 
 
 @pytest.mark.parametrize(("api", "version"), SERVED, ids=lambda value: getattr(value, "name", value))

@@ -41,14 +41,19 @@ TEXTS = (
 CONFIGS = (
     "retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "message.timestamp.type",
     "follower.replication.throttled.replicas", "min.cleanable.dirty.ratio", "log.retention.ms", "no.such.config",
+    "segment.ms", "delete.retention.ms", "max.compaction.lag.ms", "min.compaction.lag.ms", "flush.ms",
 )  # fmt: skip
 CONFIG_VALUES = (
     "", "-1", "0", "1", "9223372036854775807", "9223372036854775808", "1e400", "nan", "delete", "compact", "1_0",
     "x" * 4_097, "LogAppendTime", ",,,", "true",
 )  # fmt: skip
+WIDE_CONFIGS = frozenset(name for name in CONFIGS if name.endswith((".ms", ".bytes")))
+"""Those whose numbers may have 64 bits: half of their values are `WIDE_VALUES`."""
+WIDE_VALUES = tuple(map(str, (2**63 - 1, 2**63 - 2, 2**63, -1, 0, -(2**63))))
 STATES = ("Stable", "Empty", "Dead", "Ongoing", "CompleteCommit", "classic", "consumer")
 WIDTHS = {Wire.INT8: 8, Wire.INT16: 16, Wire.INT32: 32, Wire.INT64: 64}
 BROKER_RESOURCE = 4
+SOUND_FOR_EVER = 1 << 30
 MANY = 300
 TIME = 1_790_000_000_000
 
@@ -108,7 +113,12 @@ def parts_of(message: Any) -> list[Any]:
 
 def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random) -> Any:
     """One request, well-formed, by somebody who means no good."""
-    request = _Maker(api, version, known, rng).message(API_VERSIONS[api].request)
+    return _without_change_of_defaults(
+        api, _Maker(api, version, known, rng).message(API_VERSIONS[api].request)
+    )
+
+
+def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
     if api in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         # A default for all topics would be obeyed, and be the bystanders' too.
         is_of_brokers = any(each.resource_type == BROKER_RESOURCE for each in request.resources)
@@ -116,11 +126,42 @@ def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random)
     return request
 
 
+def wide_fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
+    """The fields of 64 bits in all versions of a request, each with the message it is in."""
+    found: list[tuple[MessageType, Field]] = []
+    left = [API_VERSIONS[api].request]
+    while left:
+        kind = left.pop()
+        for each in fields_of(kind):
+            if isinstance(each.kind, Wire):
+                found += [(kind, each)] * (each.kind is Wire.INT64 and not each.is_array)
+            else:
+                left.append(each.kind)
+    return found
+
+
+def request_at_an_end(
+    api: ApiKey, version: int, at: tuple[MessageType, Field], known: Known, rng: random.Random
+) -> Any:
+    """A request that is sound, but for one field of 64 bits, which is at an end of its type."""
+    maker = _Maker(api, version, known, rng, at_an_end=at)
+    request = maker.message(API_VERSIONS[api].request)
+    return _without_change_of_defaults(api, request)
+
+
 class _Maker:
     """Fills in the fields of one request. Half of them have one extreme value: what is sound otherwise gets further.
     `is_outsider`: who sends it is no member of any group, as its fields say all together."""
 
-    def __init__(self, api: ApiKey, version: int, known: Known, rng: random.Random) -> None:
+    def __init__(
+        self,
+        api: ApiKey,
+        version: int,
+        known: Known,
+        rng: random.Random,
+        *,
+        at_an_end: tuple[MessageType, Field] | None = None,
+    ) -> None:
         self._api = api
         self._version = version
         self._known = known
@@ -128,7 +169,11 @@ class _Maker:
         self._has_large = False
         self._sound_values = self._pick((0, 1, 2, 3, 4, 5, 7, 9)) if self._rng.random() < 0.5 else -1
         self._extremes = self._pick((0.1, 0.4))
+        self._at_an_end = at_an_end
+        if at_an_end is not None:
+            self._sound_values = SOUND_FOR_EVER
         self._is_outsider = self._rng.random() < 0.5
+        self._config = ""
 
     def message(self, kind: MessageType) -> Any:
         values = {
@@ -165,6 +210,8 @@ class _Maker:
             return self._pick((b"", b"\x00\x00\xff", bytes(1_000), b"\xff" * 70_000))
         if wire is Wire.RECORDS:
             return memoryview(self._records())
+        if self._at_an_end == (kind, each):
+            return self._pick((2**63 - 1, 2**63 - 2, -(2**63)))
         return self._number(each.name, WIDTHS[wire])
 
     def _text(self, kind: MessageType, name: str) -> str:
@@ -176,7 +223,12 @@ class _Maker:
                 text = "x"
             self._has_large = self._has_large or len(text) > 2_000
             return text
-        return self._pick(self._names(kind, name))
+        if name == "value" and self._config in WIDE_CONFIGS and self._rng.random() < 0.5:
+            return self._pick(WIDE_VALUES)
+        text = self._pick(self._names(kind, name))
+        if text in CONFIGS:
+            self._config = text
+        return text
 
     def _names(self, kind: MessageType, name: str) -> Sequence[str]:
         known, may_read = self._known, self._api in READING
@@ -228,7 +280,9 @@ class _Maker:
         if name == "max_wait_ms":
             return self._pick((0, 10, 100))
         if name.endswith("_ms"):
-            return self._pick((10, 6_000, 10_000, 60_000)) % half
+            return (
+                self._pick((10, 6_000, 10_000, 60_000) if bits < 64 else (10, 6_000, 60_000, half - 1)) % half
+            )
         if name in ("partition", "partitions", "partition_index", "partition_indexes", "index"):
             return self._pick((0, 0, 1, 2))
         return self._pick((0, 1, 5, 100))
@@ -240,7 +294,7 @@ class _Maker:
         self._sound_values -= 1
         is_its_turn = self._sound_values < 0
         if is_its_turn:
-            self._sound_values = 1_000
+            self._sound_values = SOUND_FOR_EVER
         return is_its_turn
 
     def _topic_ids(self) -> list[UUID]:
