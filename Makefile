@@ -71,6 +71,9 @@ faults: setup ## Real processes killed, paused, starved under load; what clients
 bench: setup ## Load the embedded broker with librdkafka; the figures are kept in bench/results/last.json.
 	$(BIN)/python -m bench.broker --json bench/results/last.json
 
+bench-small: setup ## What small batches cost, beside Kafka where Java and Maven are; needs a C compiler.
+	$(BIN)/python -m bench.small_batches --json bench/results/last-small.json
+
 overload: setup ## Twice the capacity, bad neighbours, and more asked than there is memory for. ONLY=name,name
 	$(BIN)/python -m bench.overload $(if $(ONLY),--only $(ONLY))
 
@@ -80,4 +83,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench bench-small overload lock

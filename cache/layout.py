@@ -40,13 +40,12 @@ class Layout:
         assert starts[-1] == run.start + run.length, (
             f"batches of {starts[-1] - run.start} bytes in a run of {run.length} ({run.key})"
         )
+        starts.pop()
         stored: Sequence[RunBatch] = run.batches
-        if any(batch.verdict is not Verdict.STORED for batch in run.batches):
+        if [batch.verdict for batch in stored].count(Verdict.STORED) < len(stored):
             numbers = [n for n, batch in enumerate(run.batches) if batch.verdict is Verdict.STORED]
             stored = [run.batches[n] for n in numbers]
             lengths, starts = [lengths[n] for n in numbers], [starts[n] for n in numbers]
-        else:
-            starts.pop()
         counts = [batch.record_count for batch in stored]
         bases = [batch.base_offset for batch in stored]
         is_of_markers = run.kind is ObjectKind.MARKERS
@@ -56,7 +55,8 @@ class Layout:
         self.starts = array("q", starts)
         self.sizes = array("q", accumulate(lengths, initial=0))
         self.records = array("q", accumulate([0] * len(counts) if is_of_markers else counts, initial=0))
-        self.pieces = _pieces(starts, lengths, chunk_bytes)
+        is_plain = len(stored) == len(run.batches) and max(lengths, default=0) < LARGE_BATCH_BYTES
+        self.pieces = (_plain_pieces if is_plain else _pieces)(starts, lengths, chunk_bytes)
 
     @property
     def memory_bytes(self) -> int:
@@ -90,6 +90,18 @@ class Layout:
         """Bytes of the batches that end after `offset` and begin before `end`."""
         first, upto = self.first_from(offset), bisect_left(self.base_offsets, end)
         return self.sizes[upto] - self.sizes[first] if upto > first else 0
+
+
+def _plain_pieces(starts: Sequence[int], lengths: Sequence[int], chunk_bytes: int) -> list[int]:
+    """As `_pieces`, for small batches that stand next to each other: not batch by batch."""
+    firsts: list[int] = []
+    number, count = 0, len(starts)
+    while number < count:
+        firsts.append(number)
+        start = starts[number]
+        end = min(start + PIECE_BYTES, (start // chunk_bytes + 1) * chunk_bytes)
+        number = bisect_left(starts, end, number + 1)
+    return [*firsts, count]
 
 
 def _pieces(starts: Sequence[int], lengths: Sequence[int], chunk_bytes: int) -> list[int]:
