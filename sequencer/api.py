@@ -576,10 +576,13 @@ class OffsetSpec(enum.IntEnum):
 
 
 class OffsetQuery(Value, frozen=True):
+    """`from_offset`: where to go on with a look-up that was stopped (`next_offset`); -1: at log start."""
+
     topic_id: UUID
     partition: Int64
     timestamp: Int64
     read_committed: bool = False
+    from_offset: Int64 = -1
 
 
 class OffsetsRequest(Value, frozen=True):
@@ -590,7 +593,10 @@ class OffsetResult(Value, frozen=True):
     """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
     record at or after the time (the run with the largest timestamp), None when there is none; the caller
     looks inside it, from `log_start_offset` on, and, where it asked `read_committed`, takes nothing that it
-    finds at or above `last_stable_offset` (the run may reach above it)."""
+    finds at or above `last_stable_offset` (the run may reach above it).
+
+    `next_offset`: where the look-up was stopped, for it had looked at many runs; -1: it came to its end. Of the runs
+    before that, `run` has the largest timestamp; none reaches the time."""
 
     error: PartitionError
     offset: int
@@ -600,6 +606,7 @@ class OffsetResult(Value, frozen=True):
     high_watermark: int
     run: Run | None
     last_stable_offset: int = -1
+    next_offset: int = -1
 
 
 class OffsetsAnswer(Value, frozen=True):

@@ -21,6 +21,7 @@ from sequencer.rows import (
     PartitionBytes,
     Row,
     RunRow,
+    ScannedRuns,
     StoreStatistics,
     key_of,
 )
@@ -30,6 +31,7 @@ SCHEMA_VERSION = 3
 _base_offset = attrgetter("base_offset")
 _end_offset = attrgetter("end_offset")
 _running_max = attrgetter("running_max_timestamp")
+_own_max = attrgetter("max_timestamp")
 
 
 class MemoryRowStore:
@@ -210,22 +212,32 @@ class MemoryRowStore:
         return [await self.runs_from(*query, max_runs) for query in queries]
 
     async def first_run_reaching(
-        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
-    ) -> Run | None:
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
         runs = self._runs.get((topic_id, partition), [])
         start = max(bisect_left(runs, timestamp, key=_running_max), self._index_at(runs, from_offset))
-        for index in range(start, len(runs)):
-            if runs[index].max_timestamp >= timestamp:
-                return self._joined(runs[index])
-        return None
+        looked_at = runs[start : start + max_scanned]
+        for count, row in enumerate(looked_at, 1):
+            if row.max_timestamp >= timestamp:
+                return ScannedRuns(self._joined(row), count)
+        return self._scanned(None, looked_at, max_scanned)
 
-    async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
         runs = self._runs.get((topic_id, partition), [])
-        best: RunRow | None = None
-        for row in runs[self._index_at(runs, from_offset) :]:
-            if best is None or row.max_timestamp > best.max_timestamp:
-                best = row
-        return None if best is None else self._joined(best)
+        start = self._index_at(runs, from_offset)
+        looked_at = runs[start : start + max_scanned]
+        best = max(looked_at, key=_own_max, default=None)
+        return self._scanned(best, looked_at, max_scanned)
+
+    def _scanned(self, best: RunRow | None, looked_at: list[RunRow], max_scanned: int) -> ScannedRuns:
+        is_stopped = len(looked_at) == max_scanned
+        return ScannedRuns(
+            None if best is None else self._joined(best),
+            len(looked_at),
+            looked_at[-1].base_offset + 1 if is_stopped else None,
+        )
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
         runs = self._runs.get((topic_id, partition), [])

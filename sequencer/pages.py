@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
+import msgspec
+
 from sequencer.api import (
     ActiveProducer,
     FetchOffsets,
@@ -104,10 +106,29 @@ async def all_sizes(sequencer: Sequencer, topic_ids: list[UUID] | None) -> list[
 
 
 async def all_offsets(sequencer: Sequencer, queries: Sequence[OffsetQuery]) -> list[OffsetResult]:
-    """A result for each query, in order."""
+    """A result for each query, in order. A look-up that was stopped is gone on with, after all others were begun."""
     found: list[OffsetResult] = []
     while len(found) < len(queries):
         answer = await sequencer.list_offsets(OffsetsRequest(list(queries[len(found) :])))
         assert answer.results, "an answer has one result at least"
         found += answer.results
+    stopped = [index for index, result in enumerate(found) if result.next_offset >= 0]
+    while stopped:
+        asked = [
+            msgspec.structs.replace(queries[index], from_offset=found[index].next_offset) for index in stopped
+        ]
+        answer = await sequencer.list_offsets(OffsetsRequest(asked))
+        assert answer.results, "an answer has one result at least"
+        for index, result in zip(stopped, answer.results, strict=False):
+            found[index] = _better(found[index], result)
+        stopped = [index for index in stopped if found[index].next_offset >= 0]
     return found
+
+
+def _better(before: OffsetResult, following: OffsetResult) -> OffsetResult:
+    """What a look-up gives after one more part of the log: the first run of the largest timestamp."""
+    if before.run is None or (
+        following.run is not None and following.run.max_timestamp > before.run.max_timestamp
+    ):
+        return following
+    return msgspec.structs.replace(following, run=before.run)

@@ -13,6 +13,8 @@ import heapq
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from sequencer.api import (
     AbortedTransaction,
     ActiveProducer,
@@ -48,6 +50,7 @@ from sequencer.rows import (
     PartitionRow,
     ProducerRow,
     RowStore,
+    ScannedRuns,
     TopicRow,
     key_of,
 )
@@ -63,6 +66,9 @@ LOOK_UPS_AT_ONCE = 4
 """Look-ups by time that one request has under way: half of the connections to the database."""
 MAX_LOOK_UPS = 200
 """Of one answer of `list_offsets`."""
+MAX_SCANNED = 10_000
+"""Runs that one look-up by time looks at by their own timestamps before it is stopped; once the look-ups of an answer
+have looked at so many together, it ends."""
 ANSWERED_IN_A_TURN = 2_000
 RANGES_AS_A_PARTITION = 20
 """As many aborted ranges take as long to look through as a partition's bounds."""
@@ -168,11 +174,18 @@ class Reader:
         room, turns = AnswerRoom(), Turns(ANSWERED_IN_A_TURN)
         results: list[OffsetResult] = []
         look_ups = 0
-        while len(results) < len(request.queries) and look_ups < MAX_LOOK_UPS and not room.is_full:
+        work = _Scanned()
+        while (
+            len(results) < len(request.queries)
+            and look_ups < MAX_LOOK_UPS
+            and work.runs < MAX_SCANNED
+            and not room.is_full
+        ):
             some = request.queries[len(results) : len(results) + LOOK_UPS_AT_ONCE]
             bounds = [self._offset_of_bounds(query) for query in some]
             behind = [query for query, known in zip(some, bounds, strict=True) if known is None]
-            found = await asyncio.gather(*(self._offset_by_time(query) for query in behind)) if behind else []
+            by_time = [self._offset_by_time(query, work) for query in behind]
+            found = await asyncio.gather(*by_time) if behind else []
             looked_up = iter(found)
             for known in bounds:
                 result = known if known is not None else next(looked_up)
@@ -198,24 +211,34 @@ class Reader:
             return _offset_result(row, stable, row.log_start_offset)
         return _offset_result(row, stable, -1)
 
-    async def _offset_by_time(self, query: OffsetQuery) -> OffsetResult:
+    async def _offset_by_time(self, query: OffsetQuery, work: _Scanned) -> OffsetResult:
         state = self._current()
         row = state.live_partition(query.topic_id, query.partition)
         if row is None:
             return _UNKNOWN_OFFSET
         stable = state.last_stable_offset(row)
+        from_offset = max(row.log_start_offset, query.from_offset)
         if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
-            run = await self._store.run_of_max_timestamp(row.topic_id, row.partition, row.log_start_offset)
+            found = await self._store.run_of_max_timestamp(
+                row.topic_id, row.partition, from_offset, MAX_SCANNED
+            )
         else:
-            run = await self._first_reaching(row, query.timestamp)
+            found = await self._first_reaching(row, query.timestamp, from_offset)
+        work.runs += found.scanned
+        run = found.run
         end = stable if query.read_committed else row.end_offset
         if run is None or run.base_offset >= end or run.kind is ObjectKind.MARKERS:
-            return _offset_result(row, stable, -1)
-        return _offset_result(row, stable, -1, run)
+            run = None
+        result = _offset_result(row, stable, -1, run)
+        if found.next_offset is None or found.next_offset >= end:
+            return result
+        return msgspec.structs.replace(result, next_offset=found.next_offset)
 
-    async def _first_reaching(self, row: PartitionRow, timestamp: int) -> Run | None:
-        from_offset = row.log_start_offset
-        run = await self._store.first_run_reaching(row.topic_id, row.partition, timestamp, from_offset)
+    async def _first_reaching(self, row: PartitionRow, timestamp: int, from_offset: int) -> ScannedRuns:
+        found = await self._store.first_run_reaching(
+            row.topic_id, row.partition, timestamp, from_offset, MAX_SCANNED
+        )
+        run = found.run
         if run is not None and run.batches and run.base_offset < from_offset:
             # Only what is left of the run at and above log start counts.
             left = [
@@ -225,9 +248,9 @@ class Reader:
             ]
             if max(left, default=-1) < timestamp:
                 return await self._store.first_run_reaching(
-                    row.topic_id, row.partition, timestamp, run.end_offset
+                    row.topic_id, row.partition, timestamp, run.end_offset, MAX_SCANNED
                 )
-        return run
+        return found
 
     def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer:
         """Where each of the log's epochs ended."""
@@ -306,6 +329,13 @@ def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:
         0 if held is None else held.bytes,
         0 if held is None else held.runs,
     )
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """Runs that the look-ups of one answer looked at."""
+
+    runs: int = 0
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ transaction; an answer leaves only after that transaction is durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol, cast
 from uuid import UUID
@@ -341,6 +342,18 @@ class PartitionBytes(msgspec.Struct, frozen=True, gc=False):
     oldest_uncompacted_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class ScannedRuns:
+    """What a scan found: it looked at so many runs, by their own timestamps, and no more than it may.
+
+    `next_offset`: where it goes on, None where it came to its end.
+    """
+
+    run: Run | None
+    scanned: int = 0
+    next_offset: int | None = None
+
+
 class StoreStatistics(msgspec.Struct, frozen=True):
     runs: int
     objects: int
@@ -418,15 +431,17 @@ class RowStore(Protocol):
         ...
 
     async def first_run_reaching(
-        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
-    ) -> Run | None:
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
         """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the
         running maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what
         follows)."""
         ...
 
-    async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:
-        """The first of the runs with the largest own max_timestamp."""
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        """The first of the runs with the largest own max_timestamp: of all, or of those that were looked at."""
         ...
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:

@@ -101,8 +101,12 @@ RUN_OF_RUNNING_MAX = f"""
     )
 """
 RUN_OF_OWN_MAX = f"""
-    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.end_offset > $3
-    order by r.max_timestamp desc, r.base_offset limit 1
+    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (
+        select s.base_offset from (
+            select base_offset, max_timestamp from runs
+            where {_OF_PARTITION} and base_offset >= $3 order by base_offset limit $4
+        ) s order by s.max_timestamp desc, s.base_offset limit 1
+    )
 """
 
 _BYTES = """

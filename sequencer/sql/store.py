@@ -19,6 +19,7 @@ from sequencer.rows import (
     PartitionBytes,
     Row,
     RunRow,
+    ScannedRuns,
     StoreStatistics,
 )
 from sequencer.sql import statements
@@ -212,38 +213,50 @@ class SqlRowStore:
         ]
 
     async def first_run_reaching(
-        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int
-    ) -> Run | None:
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
         where = (self._uuid(topic_id), partition)
         first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
         if not first:
-            return None
+            return ScannedRuns(None)
         base_offset, running_max = first[0]
         if running_max < timestamp:
             reached = await self._database.fetch(statements.FIRST_RUNNING_MAX, *where, timestamp)
             if not reached:
-                return None
+                return ScannedRuns(None)
             base_offset = max(base_offset, reached[0][0])
-        most = min(FIRST_SCAN_RUNS, SCAN_RUNS)
+        scanned, most = 0, min(FIRST_SCAN_RUNS, max_scanned)
         while True:
             found = await self._database.fetch(
                 statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, most
             )
             if found:
-                return decode_run(found[0], self._dialect)
+                return ScannedRuns(decode_run(found[0], self._dialect), scanned + most)
             # Only where the run that raised the running maximum is gone.
             ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
+            scanned += count
             if count < most:
-                return None
+                return ScannedRuns(None, scanned)
+            if scanned >= max_scanned:
+                return ScannedRuns(None, scanned, last + 1)
             base_offset = last + 1
-            most = SCAN_RUNS
+            most = min(SCAN_RUNS, max_scanned - scanned)
 
-    async def run_of_max_timestamp(self, topic_id: UUID, partition: int, from_offset: int) -> Run | None:
-        where = (self._uuid(topic_id), partition, from_offset)
-        found = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where)
-        if not found:
-            found = await self._database.fetch(statements.RUN_OF_OWN_MAX, *where)
-        return decode_run(found[0], self._dialect) if found else None
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        where = (self._uuid(topic_id), partition)
+        found = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset)
+        if found:
+            return ScannedRuns(decode_run(found[0], self._dialect), 1)
+        first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
+        if not first:
+            return ScannedRuns(None)
+        page = (*where, first[0][0], max_scanned)
+        found = await self._database.fetch(statements.RUN_OF_OWN_MAX, *page)
+        ((last, count),) = await self._database.fetch(statements.SCAN_END, *page)
+        run = decode_run(found[0], self._dialect) if found else None
+        return ScannedRuns(run, count, last + 1 if count == max_scanned else None)
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
         return await self._runs(

@@ -67,7 +67,7 @@ from sequencer.api import (
 )
 from sequencer.memory import MemoryRowStore
 from sequencer.producers import STORE, Judgement
-from sequencer.rows import AbortedRow, GroupRow, LeaseRow, OpenRangeRow, ProducerRow, SessionRow
+from sequencer.rows import AbortedRow, Changes, GroupRow, LeaseRow, OpenRangeRow, ProducerRow, SessionRow
 from sequencer.state import HotState, replace_row
 from sequencer.term import Term
 from tailrace.record_batch import crc_of, read_header
@@ -274,6 +274,18 @@ def _shows_before_it_writes(original: Any) -> Any:
         await original(self, draft, epoch)
 
     return write
+
+
+def _shows_kind_after_kind(original: Any) -> Any:
+    async def show(self: Any, draft: Any) -> None:
+        for kind, rows in draft.changes.by_kind.items():
+            part = Changes()
+            part.by_kind[kind] = rows
+            draft.durable.apply(part)
+            await self._clock.sleep(0.02)
+        await original(self, draft)
+
+    return show
 
 
 def _takes_any_epoch(original: Any) -> Any:
@@ -772,6 +784,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "readers see what is not written yet",
         [(committer_module.LocalSequencer, "_write", _shows_before_it_writes)],
         FAILING_WRITES,
+    ),
+    Mutation(
+        "a transaction of the database is shown kind of row after kind",
+        [(committer_module.LocalSequencer, "_show", _shows_kind_after_kind)],
+        TRANSACTIONS,
     ),
     Mutation(
         "the committer's epoch is not checked",

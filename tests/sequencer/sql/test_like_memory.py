@@ -154,10 +154,12 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
                 await store.runs_from(*asked, size, *most) for size in (0, 40, 10_000) for most in ((), (2,))
             ]
             said[f"reaching {asked}"] = [
-                await store.first_run_reaching(*place, timestamp, offset)
+                (found.run, found.next_offset)
                 for timestamp in (-1, 0, 9, 20, 30, 31)
+                for most in (1, 2, 100)
+                for found in [await store.first_run_reaching(*place, timestamp, offset, most)]
             ]
-            said[f"max {asked}"] = await store.run_of_max_timestamp(*asked)
+            said[f"max {asked}"] = (await store.run_of_max_timestamp(*asked, 100)).run
             said[f"below {asked}"] = [await store.runs_below(*asked, limit) for limit in (1, 100)]
     queries = [(*place, world.ends.get(place, (0, 0))[0] // 2, size) for place in PLACES for size in (1, 60)]
     said["many"] = await store.runs_from_many(queries)

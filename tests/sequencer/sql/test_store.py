@@ -252,12 +252,30 @@ def test_a_time_is_found_behind_a_run_from_the_future_that_is_gone(
         future = 4_000_000
         rows = [run_row(n, n + 1, stored, max_timestamp=n, running_max=future) for n in range(20)]
         await store.write(changes(stored, *rows), epoch)
-        found = await store.first_run_reaching(TOPIC, 0, 15, 2)
+        found = (await store.first_run_reaching(TOPIC, 0, 15, 2, 100)).run
         assert found is not None and found.base_offset == 15
-        assert await store.first_run_reaching(TOPIC, 0, 20, 0) is None
-        assert await store.first_run_reaching(TOPIC, 0, future + 1, 0) is None
-        newest = await store.run_of_max_timestamp(TOPIC, 0, 0)
+        assert (await store.first_run_reaching(TOPIC, 0, 20, 0, 100)).run is None
+        assert (await store.first_run_reaching(TOPIC, 0, future + 1, 0, 100)).run is None
+        newest = (await store.run_of_max_timestamp(TOPIC, 0, 0, 100)).run
         assert newest is not None and newest.base_offset == 19
+
+    on(place, act)
+
+
+def test_a_scan_by_own_timestamps_looks_at_no_more_runs_than_it_may(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        stored = object_row(1)
+        future = 4_000_000
+        rows = [run_row(n, n + 1, stored, max_timestamp=n, running_max=future) for n in range(20)]
+        await store.write(changes(stored, *rows), epoch)
+        pages = [await store.first_run_reaching(TOPIC, 0, 15, 0, 7)]
+        pages.append(await store.first_run_reaching(TOPIC, 0, 15, pages[0].next_offset or -1, 7))
+        pages.append(await store.first_run_reaching(TOPIC, 0, 15, pages[1].next_offset or -1, 7))
+        assert [(page.scanned, page.next_offset) for page in pages] == [(7, 7), (7, 14), (7, None)]
+        assert pages[2].run is not None and pages[2].run.base_offset == 15
+        newest = [await store.run_of_max_timestamp(TOPIC, 0, offset, 8) for offset in (0, 8, 16)]
+        assert [(page.scanned, page.next_offset) for page in newest] == [(8, 8), (8, 16), (4, None)]
+        assert [page.run and page.run.base_offset for page in newest] == [7, 15, 19]
 
     on(place, act)
 
