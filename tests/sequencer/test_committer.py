@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
@@ -289,6 +290,24 @@ def test_five_thousand_commits_of_offsets_that_wait_take_twenty_writes() -> None
             )
         )
         assert world.store.writes - before == 20, "256 requests in each"
+
+    run(use)
+
+
+def test_a_thousand_agents_that_come_back_together_take_eight_writes() -> None:
+    async def use(world: World) -> None:
+        before = world.store.writes
+
+        async def come_back(number: int) -> None:
+            info = AgentInfo(f"host-{number}", 9092, "p", 0, 0, "z", "0", UUID(int=number))
+            agent = await world.sequencer.register_agent(info)
+            await world.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+
+        await asyncio.gather(*(come_back(number) for number in range(1_000)))
+        assert world.store.writes - before <= 9, "256 requests in each"
+        ring = (await world.sequencer.metadata(MetadataRequest())).ring
+        assert ring is not None and len(ring.members) == 1_000
+        assert ring.generation <= 5, "a generation for each write in which agents joined, not for each agent"
 
     run(use)
 

@@ -67,9 +67,19 @@ from sequencer.api import (
 )
 from sequencer.memory import MemoryRowStore
 from sequencer.producers import STORE, Judgement
-from sequencer.rows import AbortedRow, Changes, GroupRow, LeaseRow, OpenRangeRow, ProducerRow, SessionRow
-from sequencer.state import HotState, replace_row
+from sequencer.rows import (
+    AbortedRow,
+    Changes,
+    GroupRow,
+    LeaseRow,
+    OpenRangeRow,
+    ProducerRow,
+    RunRow,
+    SessionRow,
+)
+from sequencer.state import Draft, HotState, replace_row
 from sequencer.term import Term
+from sequencer.topic_changes import TopicChanges
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
@@ -185,6 +195,13 @@ def _trusts_every_upload(original: Any) -> Any:
         await original(self, session, key, sealed)
 
     return upload
+
+
+def _deletes_uncounted(original: Any) -> Any:
+    def delete_run(self: Any, run: Any) -> None:
+        self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+
+    return delete_run
 
 
 def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
@@ -766,6 +783,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "producers' states are lost at fail-over", [(HotState, "take", _forgets_producers_at_load)],
         {"idempotent_producers": 2},
+    ),
+    # --- what is counted, and what is told of topics
+    Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],
+             COMPACTS),
+    Mutation(
+        "an agent is not told of the topics that changed", [(TopicChanges, "_changed_since", always([]))],
+        {"makes_again": True, "misfortunes": at("a topic is made again")},
     ),
     # --- sessions, leases, the committer
     Mutation(
