@@ -11,7 +11,8 @@ a producer of 1-byte records in requests of their own.
 
 Then the cases of `bench.memory_cases`, each on processes of its own: the sequencer away for two minutes, connections
 that stop within a request, requests of 60 KiB from a thousand connections, a consumer and a compactor with a million
-runs before them (filled in a minute or two; the compactor is a real one, and none may be left). Ten thousand connections need `ulimit -n` of 10,500 or more, here and in the server.
+runs before them (filled in a minute or two; the compactor is a real one, and none may be left). Ten thousand
+connections need `ulimit -n` of 10,500 or more, here and in the server.
 
 Everything runs on one machine's cores, the load too: compare the rows of one run with each other.
 """
