@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from agent.protocol import ApiKey
+from agent.protocol.messages.describe_groups import DescribeGroupsRequest
 from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from agent.protocol.messages.list_groups import ListGroupsRequest
 from agent.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from agent.protocol.messages.metadata import MetadataRequest
+from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.support.agents import AgentBench, batch, run
 from tests.support.compaction import Log
 from tests.support.turns import measured_turns
@@ -53,3 +59,36 @@ def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others(
         assert turns.seconds < HELD_SECONDS, str(turns)
 
     run(scenario)
+
+
+def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        join = JoinGroupRequest(
+            "g", 45_000, 4_000, "", None, "consumer", [JoinGroupRequestProtocol("range", b"x" * 100)]
+        )
+        with measured_turns() as turns:
+            joining = asyncio.gather(*(bench.ask(ApiKey.JOIN_GROUP, 3, join) for _ in range(1_000)))
+            joined = await bench.until(joining)
+            assert {each.error_code for each in joined} == {0}
+            (leader,) = [each for each in joined if each.members]
+            assert len(leader.members) == 1_000
+            plan = [SyncGroupRequestAssignment(each.member_id, b"y" * 100) for each in leader.members]
+            syncs = [
+                SyncGroupRequest(
+                    "g",
+                    each.generation_id,
+                    each.member_id,
+                    assignments=plan if each.member_id == leader.member_id else [],
+                )
+                for each in joined
+            ]
+            synced = await bench.until(
+                asyncio.gather(*(bench.ask(ApiKey.SYNC_GROUP, 3, each) for each in syncs))
+            )
+            assert {each.assignment for each in synced} == {b"y" * 100}
+            described = await bench.ask(ApiKey.DESCRIBE_GROUPS, 4, DescribeGroupsRequest(groups=["g"]))
+            assert len(described.groups[0].members) == 1_000
+            await bench.ask(ApiKey.LIST_GROUPS, 4, ListGroupsRequest())
+        assert turns.seconds < HELD_SECONDS, str(turns)
+
+    run(scenario, group_initial_rebalance_delay_ms=500)
