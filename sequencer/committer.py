@@ -396,7 +396,7 @@ class LocalSequencer:
 
     @property
     def round_trip_s(self) -> float:
-        """How long the database took to answer lately, at most."""
+        """How long the database took to answer lately."""
         return self._term.round_trip_s
 
     async def confirm(self, margin_s: float) -> None:

@@ -114,6 +114,9 @@ class MemoryRowStore:
         self._expires_ms = min(max(self._expires_ms, now + lease_ms), now + longest_ms)
         return True
 
+    async def is_lease_untaken(self, epoch: int) -> bool:
+        return epoch == self._epoch and self._holder is not None
+
     async def committer_address(self) -> str | None:
         is_live = self._holder is not None and self._clock.wall_ms() < self._expires_ms
         return self._address if is_live else None

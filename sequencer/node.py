@@ -218,8 +218,10 @@ class SequencerNode:
             self._doubt = asyncio.get_running_loop().create_future()
             if self._local is None:
                 pause = self._settings.poll_s if self._committer else self._settings.empty_poll_s
-            else:
+            elif self.is_committer:
                 pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
+            else:  # confirmed by reading alone: see Term.confirm
+                pause = self._settings.poll_s
             await wait_for(self._clock, self._doubt, pause)
             with outlived(_log, "a sequencer node's turn failed"):
                 await self._take_turn()

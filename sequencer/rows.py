@@ -404,6 +404,11 @@ class RowStore(Protocol):
         Waits for no write. Never shortens the lease, in whatever order renewals arrive, but to LONGEST_LEASE_MS."""
         ...
 
+    async def is_lease_untaken(self, epoch: int) -> bool:
+        """Whether nobody has taken the lease since this epoch did, told by reading alone: the lease may have run out.
+        False also where reading can't tell (a standby of the database may be behind)."""
+        ...
+
     async def committer_address(self) -> str | None:
         """Where the committer with a live lease listens."""
         ...

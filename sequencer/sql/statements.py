@@ -45,6 +45,7 @@ RENEW_COMMITTER_LEASE = """
     where id = 1 and committer_epoch = $1 and committer_holder <> ''
     returning id
 """
+LEASE_UNTAKEN = "select id from cluster where id = 1 and committer_epoch = $1 and committer_holder <> ''"
 COMMITTER_ADDRESS = "select committer_address from cluster where id = 1 and committer_expires_ms > {now}"
 RELEASE_COMMITTER_LEASE = """
     update cluster set committer_holder = '', committer_address = '', committer_expires_ms = 0

@@ -170,6 +170,11 @@ class SqlRowStore:
         longest_ms = max(lease_ms, LONGEST_LEASE_MS)
         return bool(await self._leases.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms, longest_ms))
 
+    async def is_lease_untaken(self, epoch: int) -> bool:
+        if self._dialect != "sqlite":
+            return False
+        return bool(await self._leases.fetch(statements.LEASE_UNTAKEN, epoch))
+
     async def committer_address(self) -> str | None:
         found = await self._leases.fetch(statements.COMMITTER_ADDRESS)
         return str(found[0][0]) if found else None

@@ -31,13 +31,17 @@ from tailrace.object_store.api import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.simulated_link import SimulatedLink, Weather
 
+WRITES = ("write", "take_committer_lease", "renew_committer_lease", "release_committer_lease", "adopt")
+
 
 class Cut:
-    """A node's way to the store; `is_away` makes every call fail, one that isn't open makes them wait."""
+    """A node's way to the store; `is_away` makes every call fail, `is_full` those that write, one that isn't open makes
+    them wait."""
 
     def __init__(self, store: MemoryRowStore) -> None:
         self._store = store
         self.is_away = False
+        self.is_full = False
         self.is_open = asyncio.Event()
         self.is_open.set()
 
@@ -49,6 +53,8 @@ class Cut:
                 await self.is_open.wait()
             if self.is_away:
                 raise SequencerUnavailable("the database is away")
+            if self.is_full and name in WRITES:
+                raise SequencerUnavailable("the disk is full")
             return await method(*arguments, **named)
 
         return call
@@ -215,6 +221,41 @@ def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
         with pytest.raises(SequencerUnavailable):
             await world.during(first.sequencer.metadata(MetadataRequest()))
         assert not first.is_committer
+
+    run(use)
+
+
+def test_while_the_databases_disk_is_full_reads_go_on_and_writes_are_put_off() -> None:
+    async def use(world: World) -> None:
+        first = world.nodes["a:1"]
+        local = first._local
+        await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        for cut in world.cuts.values():
+            cut.is_full = True
+        for _ in range(6):
+            await world.pass_time(5.0)
+            metadata = await world.during(first.sequencer.metadata(MetadataRequest()))
+            assert [topic.name for topic in metadata.topics or []] == ["t"]
+            with pytest.raises(SequencerUnavailable):
+                await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))
+        for cut in world.cuts.values():
+            cut.is_full = False
+        await world.pass_time(2.0)
+        assert (await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))).name == "u"
+        assert first._local is local and first.is_committer
+
+    run(use)
+
+
+def test_while_its_own_disk_alone_is_full_a_committer_answers_nothing_once_another_has_the_lease() -> None:
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        world.cuts["a:1"].is_full = True
+        await world.pass_time(4.0)
+        assert second.is_committer and first._local is None
+        with pytest.raises(SequencerUnavailable):
+            await world.during(first._local_sequencer.metadata(MetadataRequest()))
 
     run(use)
 

@@ -157,6 +157,24 @@ def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(plac
     asyncio.run(act())
 
 
+def test_a_file_says_by_reading_that_nobody_took_the_lease_and_a_server_that_may_be_a_standby_does_not(
+    place: Place,
+) -> None:
+    async def act() -> None:
+        a, b = place(), place()
+        await a.open()
+        await b.open()
+        epoch = await a.take_committer_lease("a", "a:1", 0)
+        assert epoch is not None
+        assert await a.is_lease_untaken(epoch) == (a._dialect == "sqlite")
+        assert await b.take_committer_lease("b", "b:1", 0)
+        assert not await a.is_lease_untaken(epoch)
+        await a.close()
+        await b.close()
+
+    asyncio.run(act())
+
+
 def test_a_renewal_that_arrives_late_shortens_no_lease(place: Place) -> None:
     async def act() -> None:
         a, b = place(), place()
