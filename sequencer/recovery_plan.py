@@ -220,8 +220,8 @@ class _Planner:
         self._settle_leases()
         self._settle_counters()
         self._settle_live_runs()
-        self._settle_sums()
         self._abort_transactions()
+        self._settle_sums()  # markers of what was aborted are runs, too
         self._say()
         return RecoveryPlan(self._rows, self._report)
 

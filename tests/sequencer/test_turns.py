@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+import sequencer.committer as committer
 from sequencer.api import (
     AddToTransaction,
     AgentInfo,
@@ -174,6 +175,30 @@ def test_the_end_of_a_transaction_is_shown_in_one_turn() -> None:
                 seen |= shown
             await ending
             assert seen == {(2, 1), (3, 3)}
+
+    asyncio.run(scenario())
+
+
+def test_a_group_whose_changes_are_many_ends_there_and_the_rest_is_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committer, "ROWS_OF_A_GROUP", 30)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        await fill(store, partitions=10, runs=1, batches=1)
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        written = store.writes
+        where = [OffsetPosition(TOPIC, partition, 7, 0, "") for partition in range(10)]
+        commits = [CommitOffsets(f"g{number}", -1, -1, -1, "", where) for number in range(9)]
+        answers = await asyncio.gather(*(sequencer.commit_offsets(each) for each in commits))
+        assert store.writes - written == 3
+        numbers = [answer.commit_number for answer in answers]
+        assert numbers == sorted(numbers) and len(set(numbers)) == 3
+        assert len(await all_groups(sequencer)) == 9
+        await sequencer.close()
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""Bounds of the product's answers, set so low that histories of a few hundred records reach them."""
+"""Bounds of the product's answers and groups, set so low that histories of a few hundred records reach them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
-from sequencer import bounds, compaction, reading
+from sequencer import bounds, committer, compaction, reading
 
 LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),
     (bounds, "MAX_ANSWER_BYTES", 1_500),
     (reading, "PLACES_AT_ONCE", 2),
+    (reading, "MAX_SCANNED", 2),
+    (committer, "ROWS_OF_A_GROUP", 8),
+    (committer, "WORK_IN_A_TURN", 1),
     (reading, "LEAST_RUNS", 2),
     (reading, "LEAST_BYTES", 300),
     (compaction, "MAX_PAGE_BYTES", 2_000),
