@@ -459,9 +459,14 @@ class LocalSequencer:
         while self._term.over is None:
             await self._clock.sleep(self._settings.committer_lease_ms / 3000)
             with outlived(_log, "what ran out is not ended yet", SequencerError):
-                await self._be_ready()  # also without requests: know at once whose database this is
-                if self._has_expired(await self._store.now_ms()):
-                    await self._change(self._expire)
+                try:
+                    await self._be_ready()  # also without requests: know at once whose database this is
+                    if self._has_expired(await self._store.now_ms()):
+                        await self._change(self._expire)
+                except SequencerUnavailable:
+                    if self._is_closed:  # a normal stop: nothing to tell anybody
+                        return
+                    raise
 
     def _has_expired(self, now_ms: int) -> bool:
         return (

@@ -343,3 +343,32 @@ def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.Mon
             await asyncio.wait_for(world.sequencer.create_topic(CreateTopic("t", 1, {})), 1)
 
     run(use)
+
+
+def test_a_stop_while_something_runs_out_warns_nobody() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = MemoryRowStore(clock)
+        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        await sequencer.start()
+        is_asked, may_answer, now_ms = asyncio.Event(), asyncio.Event(), store.now_ms
+
+        async def held() -> int:
+            is_asked.set()
+            await may_answer.wait()
+            return await now_ms()
+
+        store.now_ms = held  # type: ignore[method-assign]
+        sequencer._has_expired = lambda now: True  # type: ignore[method-assign]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        clock.advance(1)
+        await is_asked.wait()
+        with capture_logs() as logged:
+            closing = asyncio.create_task(sequencer.close())
+            await asyncio.sleep(0)
+            may_answer.set()
+            await closing
+        assert [each for each in logged if each["log_level"] != "info"] == []
+
+    asyncio.run(scenario())
