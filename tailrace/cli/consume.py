@@ -16,6 +16,7 @@ from tailrace.cli.output import JsonFlag
 from tailrace.cli.record_text import Encoding, Record, compile_template, parse_time_ms, to_json
 from tailrace.clock import SystemClock
 
+ATTEMPTS = 10
 POLL_RECORDS = 1_000
 POLL_SECONDS = 0.2
 
@@ -216,14 +217,9 @@ def _partitions(
     consumer: Any, topics: Sequence[str], chosen: Sequence[int], watch: BrokerWatch
 ) -> list[tuple[str, int]]:
     """The partitions to be read. Raises CommandFailed."""
-    from confluent_kafka import KafkaException
-
     found: list[tuple[str, int]] = []
     for name in topics:
-        try:
-            topic = consumer.list_topics(name, PATIENCE_SECONDS).topics[name]
-        except KafkaException:
-            raise watch.failure() from None
+        topic = _described(consumer, name, watch)
         if topic.error is not None:
             raise refused(f"topic {name!r}", topic.error)
         for partition in chosen or sorted(topic.partitions):
@@ -233,6 +229,20 @@ def _partitions(
                 )
             found.append((name, partition))
     return found
+
+
+def _described(consumer: Any, topic: str, watch: BrokerWatch) -> Any:
+    """The topic's metadata. Raises CommandFailed where no broker gives it."""
+    from confluent_kafka import KafkaException
+
+    for _ in range(ATTEMPTS):
+        try:
+            return consumer.list_topics(topic, PATIENCE_SECONDS / ATTEMPTS).topics[topic]
+        except KafkaException:
+            consumer.poll(0)  # what was complained of meanwhile
+            if watch.is_down:
+                break
+    raise watch.failure()
 
 
 def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, unread: Unread) -> None:

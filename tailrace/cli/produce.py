@@ -143,14 +143,14 @@ def _send(
                 producer.poll(0)
                 if len(failures) >= MAX_SHOWN_ERRORS:
                     break
-        except (
-            CommandFailed
-        ) as error:  # a line that is no record: what came before it is written all the same
-            misread = error
-        left = producer.flush(PATIENCE_SECONDS + 5)
+        except CommandFailed as error:
+            misread = error  # a line that is no record: what came before it is written all the same
+        left = len(producer)
+        while left and not (watch.is_down and not acknowledged):  # it ends: each record has its time-out
+            left = producer.flush(1.0)
     except KafkaException as error:
         raise refused(f"topic {topic!r}", error.args[0]) from None
-    if failures and watch.is_down and acknowledged == 0:
+    if (failures or left) and watch.is_down and not acknowledged:
         raise watch.failure()
     if failures or left:
         shown = "; ".join(failures[:MAX_SHOWN_ERRORS]) or "no answer in time"

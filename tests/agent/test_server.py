@@ -11,7 +11,7 @@ import pytest
 from agent.produce.active_buffer import BufferedBatch, Submission
 from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
-from sequencer.api import CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
+from sequencer.api import AgentRef, CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
 from sequencer.committer import LocalSequencer
 from sequencer.memory import MemoryRowStore
 from tailrace.clock import ManualClock, SeededEntropy
@@ -51,6 +51,11 @@ class Hosts:
             self.clock.advance(0.1)
             await settle()
 
+    async def epochs(self) -> list[int]:
+        ring = (await self.sequencer.metadata(MetadataRequest())).ring
+        assert ring is not None
+        return [member.epoch for member in ring.members]
+
     async def end(self) -> None:
         ending = asyncio.gather(*(agent.drain() for agent in self._agents))
         while not ending.done():
@@ -88,15 +93,25 @@ def test_an_agent_whose_address_another_one_took_ends_and_takes_nothing_back() -
     run(scenario)
 
 
-def test_a_lease_that_only_lapsed_is_taken_again() -> None:
+def test_a_lease_that_lapsed_while_nobody_had_a_turn_is_renewed() -> None:
     async def scenario(hosts: Hosts) -> None:
         agent = await hosts.start(2)
-        hosts.clock.advance(30)  # a pause: nobody had a turn meanwhile
+        hosts.clock.advance(30)
         assert not agent.is_ready
         await hosts.advance(10)
         assert agent.is_ready and not hosts.lost
-        ring = (await hosts.sequencer.metadata(MetadataRequest())).ring
-        assert ring is not None and [member.epoch for member in ring.members] == [2]
+        assert await hosts.epochs() == [1]
+
+    run(scenario)
+
+
+def test_a_lease_that_was_ended_is_taken_again() -> None:
+    async def scenario(hosts: Hosts) -> None:
+        agent = await hosts.start(2)
+        await hosts.sequencer.release_agent(AgentRef(1, 1))
+        await hosts.advance(10)
+        assert agent.is_ready and not hosts.lost
+        assert await hosts.epochs() == [2]
 
     run(scenario)
 
