@@ -18,6 +18,10 @@ from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
+YARDSTICK_ROWS = 50_000
+YARDSTICK_SECONDS = 0.030
+"""On an idle core of an AMD EPYC with Python 3.11, the machine of docs/figures.md."""
+
 
 @dataclass(slots=True)
 class MeasuredTurns:
@@ -25,6 +29,8 @@ class MeasuredTurns:
 
     longest: list[tuple[float, str]] = field(default_factory=list)
     keep: int = 5
+    slowness: float = 1.0
+    """How much slower than the reference this machine is now; at least 1."""
 
     def add(self, seconds: float, handle: Any) -> None:
         if len(self.longest) < self.keep or seconds > self.longest[-1][0]:
@@ -38,9 +44,9 @@ class MeasuredTurns:
         return self.longest[0][0] if self.longest else 0.0
 
     def check(self, seconds: float) -> None:
-        """Raise HeldTooLong where a turn took as long as this."""
-        if self.seconds >= seconds:
-            raise HeldTooLong(str(self))
+        """Raise HeldTooLong where a turn took as long as this on the reference machine."""
+        if self.seconds >= seconds * self.slowness:
+            raise HeldTooLong(f"(slowness {self.slowness:.2f}) {self}")
 
     def __str__(self) -> str:
         return "; ".join(f"{seconds * 1000:.1f} ms {what}" for seconds, what in self.longest)
@@ -83,13 +89,23 @@ def measured_turns() -> Iterator[MeasuredTurns]:
         if events.Handle._run is timed:  # a turn that went on after the block had the garbage collector in it
             turns.add(time.thread_time() - began, what)
 
+    turns.slowness = _slowness()
     events.Handle._run = timed  # type: ignore[method-assign]
     try:
         yield turns
     finally:
         events.Handle._run = run  # type: ignore[method-assign]
+        turns.slowness = max(turns.slowness, _slowness())
         if was_enabled:
             gc.enable()
+
+
+def _slowness() -> float:
+    """CPU time of a piece of plain work, against what it takes on an idle core of the reference machine."""
+    began = time.thread_time()
+    rows = {(number, str(number)): [number] for number in range(YARDSTICK_ROWS)}
+    sum(len(row) for row in rows.values())
+    return max(1.0, (time.thread_time() - began) / YARDSTICK_SECONDS)
 
 
 def _what(handle: Any) -> str:
