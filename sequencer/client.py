@@ -155,10 +155,8 @@ class RemoteSequencer(AskedSequencer):
                 may_have_happened = True
                 self._leave(address)
             except SequencerOverloaded as error:
-                failure, least_pause = (
-                    error,
-                    _OVERLOAD_PAUSE_S,
-                )  # no other could answer: it is to be waited for
+                # No other could answer: it is to be waited for.
+                failure, least_pause = error, _OVERLOAD_PAUSE_S
             except SequencerError as error:
                 if may_have_happened:
                     return cast(A, await self._settle(request, method, error))

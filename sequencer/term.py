@@ -112,9 +112,8 @@ class Term:
         pause = self._lease_ms / 3000
         while self.over is None:
             await self._clock.sleep(pause)
-            pause = min(
-                _MAX_PAUSE_S, self._lease_ms / 10_000
-            )  # after a failure: several times in what is left
+            # After a failure: several times in what is left.
+            pause = min(_MAX_PAUSE_S, self._lease_ms / 10_000)
             with outlived(_log, "the committer's lease could not be renewed", SequencerError):
                 await self._renewed()
                 pause = self._lease_ms / 3000

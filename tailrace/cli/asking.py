@@ -15,11 +15,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CLIENT_ID = "tailrace-cli"
+PATIENCE_SECONDS = 30.0
 
 BootstrapFlag = Annotated[
     str | None,
     typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help=f"A broker. Default: {DEFAULT_BOOTSTRAP}"),
 ]
+
+PartitionsFlag = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this one. More than once."),
+]
+ExecuteFlag = Annotated[bool, typer.Option("--execute", help="Do it. Without: show what would be done.")]
+
+
+def no_broker(bootstrap: str, seen: object) -> CommandFailed:
+    """That nobody answers there, what was seen instead, and what to do."""
+    return CommandFailed(
+        f"no broker answers at {bootstrap} ({seen}); start one with `tailrace serve`, "
+        "or name one with --bootstrap HOST:PORT"
+    )
 
 
 def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitable[T]]) -> T:

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace.cli.asking import BootstrapFlag
+from tailrace.cli.asking import PATIENCE_SECONDS, BootstrapFlag, PartitionsFlag
 from tailrace.cli.failures import CommandFailed
-from tailrace.cli.librdkafka import PATIENCE_SECONDS, BrokerWatch, ClientFlag, client_config, refused
+from tailrace.cli.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace.cli.output import JsonFlag
 from tailrace.cli.record_text import Encoding, Record, compile_template, parse_time_ms, to_json
 from tailrace.clock import SystemClock
@@ -33,9 +33,7 @@ class Start:
 
 def consume(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one. More than once.")
-    ] = None,
+    partition: PartitionsFlag = None,
     start: Annotated[
         str,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.asking import BootstrapFlag, ask_broker
+from tailrace.cli.asking import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker
 from tailrace.cli.bare import group_of_commands
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.output import JsonFlag, print_json, print_table
@@ -115,12 +115,8 @@ def reset(
         str | None,
         typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all that it has offsets in."),
     ] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one. More than once.")
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it. Without: show what would be done.")
-    ] = False,
+    partition: PartitionsFlag = None,
+    execute: ExecuteFlag = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:

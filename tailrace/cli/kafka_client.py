@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from agent.protocol import ApiKey, MalformedRequest, decode_response, encode_request
@@ -11,12 +11,11 @@ from agent.protocol.api_keys import API_VERSIONS
 from agent.protocol.error_codes import ErrorCode
 from agent.protocol.messages.api_versions import ApiVersionsRequest
 from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
-from agent.protocol.messages.metadata import MetadataRequest
+from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.cli.asking import CLIENT_ID, PATIENCE_SECONDS, no_broker
 from tailrace.cli.failures import CommandFailed
 from tailrace.rpc.link import join_address, split_address
 
-CLIENT_ID = "tailrace-cli"
-PATIENCE_SECONDS = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's key types."""
@@ -59,10 +58,7 @@ class KafkaClient:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         except (OSError, TimeoutError) as error:
-            raise CommandFailed(
-                f"no broker answers at {self._bootstrap} ({error or 'timed out'}); start one with `tailrace serve`, "
-                "or name one with --bootstrap HOST:PORT"
-            ) from error
+            raise no_broker(self._bootstrap, error or "timed out") from error
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for served in answer.api_keys:
             known = API_VERSIONS.get(served.api_key)
@@ -86,6 +82,16 @@ class KafkaClient:
         for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
             async with KafkaClient(join_address(broker.host, broker.port)) as client:
                 yield client
+
+    async def topics(self, names: Sequence[str] | None) -> list[Any]:
+        """These topics as the broker describes them, or all; none is made by asking. Raises KafkaRefused."""
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        answer = await self.ask(
+            ApiKey.METADATA, MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        )
+        for topic in answer.topics:
+            check(topic.error_code, None, f"topic {topic.name!r}")
+        return list(answer.topics)
 
     async def coordinator_of(self, key: str, key_type: int = GROUP) -> KafkaClient:
         """A client of the coordinator of a group or transactional id, to be used by `async with`.

@@ -7,11 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace.cli.asking import DEFAULT_BOOTSTRAP, parse_pairs
+from tailrace.cli.asking import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker, parse_pairs
 from tailrace.cli.failures import CommandFailed
-
-CLIENT_ID = "tailrace-cli"
-PATIENCE_SECONDS = 30.0
 
 ClientFlag = Annotated[
     list[str] | None,
@@ -43,10 +40,7 @@ class BrokerWatch:
 
     def failure(self) -> CommandFailed:
         """That no broker answers, and what was seen."""
-        return CommandFailed(
-            f"no broker answers at {self.bootstrap} ({self._last}); start one with `tailrace serve`, "
-            "or name one with --bootstrap HOST:PORT"
-        )
+        return no_broker(self.bootstrap, self._last)
 
 
 def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> dict[str, Any]:

@@ -55,13 +55,7 @@ async def list_offsets(client: KafkaClient, places: Sequence[Place], timestamp: 
 
 async def partitions_of(client: KafkaClient, topic: str) -> list[Place]:
     """A topic's partitions, in order. Raises CommandFailed."""
-    from agent.protocol import ApiKey
-    from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-    from tailrace.cli.kafka_client import check
-
-    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    (found,) = (await client.ask(ApiKey.METADATA, asked)).topics
-    check(found.error_code, None, f"topic {topic!r}")
+    (found,) = await client.topics([topic])
     return [(topic, partition) for partition in sorted(each.partition_index for each in found.partitions)]
 
 

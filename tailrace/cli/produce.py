@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace.cli.asking import BootstrapFlag, parse_pairs
+from tailrace.cli.asking import PATIENCE_SECONDS, BootstrapFlag, parse_pairs
 from tailrace.cli.failures import CommandFailed
-from tailrace.cli.librdkafka import PATIENCE_SECONDS, BrokerWatch, ClientFlag, client_config, refused
+from tailrace.cli.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace.cli.output import JsonFlag
 from tailrace.cli.record_text import Encoding, Record, from_json, parse_time_ms, to_bytes, to_json, unescape
 from tailrace.clock import SystemClock

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.asking import BootstrapFlag, ask_broker, parse_pairs
+from tailrace.cli.asking import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker, parse_pairs
 from tailrace.cli.bare import group_of_commands
 from tailrace.cli.failures import CommandFailed
 from tailrace.cli.output import JsonFlag, print_json, print_table
@@ -30,7 +29,7 @@ def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
     """Show the topics with their partitions."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
-        return [_summary(topic) for topic in await _metadata(client, None)]
+        return [_summary(topic) for topic in await client.topics(None)]
 
     found = sorted(ask_broker(bootstrap, run), key=lambda topic: str(topic["name"]))
     if as_json:
@@ -79,7 +78,7 @@ def create(
         is_new = not (if_not_exists and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS)
         if is_new:
             check(result.error_code, result.error_message, f"topic {name!r} was not created")
-        (found,) = await _metadata(client, [name])
+        (found,) = await client.topics([name])
         return {**_summary(found), "created": is_new}
 
     made = ask_broker(bootstrap, run)
@@ -98,7 +97,7 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
         from tailrace.cli.config import RESOURCE_TOPIC, describe_resource
 
         described = []
-        for topic in await _metadata(client, names):
+        for topic in await client.topics(names):
             configs = await describe_resource(client, RESOURCE_TOPIC, topic.name)
             described.append(
                 {
@@ -172,12 +171,8 @@ def trim(
             "--before", metavar="PLACE", help="An offset, end, or a TIME: 2026-01-31T12:00, or 2h ago as 2h."
         ),
     ],
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one. More than once.")
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it. Without: show what would be done.")
-    ] = False,
+    partition: PartitionsFlag = None,
+    execute: ExecuteFlag = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -247,20 +242,6 @@ async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int
     for answered in (await client.ask(ApiKey.DELETE_RECORDS, asked)).topics:
         for each in answered.partitions:
             check(each.error_code, None, f"{topic}-{each.partition_index} was not trimmed")
-
-
-async def _metadata(client: KafkaClient, names: Sequence[str] | None) -> list[Any]:
-    from agent.protocol import ApiKey
-    from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-    from tailrace.cli.kafka_client import check
-
-    topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-    answer = await client.ask(
-        ApiKey.METADATA, MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-    )
-    for topic in answer.topics:
-        check(topic.error_code, None, f"topic {topic.name!r}")
-    return list(answer.topics)
 
 
 def _summary(topic: Any) -> dict[str, Any]:
