@@ -31,7 +31,18 @@ from uuid import UUID
 
 import structlog
 
-from sequencer import compaction, garbage, groups, leases, repeats, retention, sessions, topics, transactions
+from sequencer import (
+    compaction,
+    deleted_topics,
+    garbage,
+    groups,
+    leases,
+    repeats,
+    retention,
+    sessions,
+    topics,
+    transactions,
+)
 from sequencer.api import (
     AbortedProducer,
     AbortProducer,
@@ -1059,9 +1070,6 @@ class LocalSequencer:
             leases.forget_agents(draft)
             repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 
-        async def forget(draft: Draft) -> None:
-            await retention.forget_emptied_partitions(draft, self._store)
-
         await self._change(expire)
         total.offsets = await self._expire_groups()
         total.producers = await self._expire_unused(
@@ -1077,7 +1085,7 @@ class LocalSequencer:
             total.partitions += moved
             if not removed and not moved:
                 break
-        await self._change_alone(forget)
+        await self._remove_deleted_topics()
         return RetentionSummary(
             total.runs,
             total.objects,
@@ -1103,6 +1111,17 @@ class LocalSequencer:
             total.objects += removed.objects
             left = removed.left
         return total.runs - before
+
+    async def _remove_deleted_topics(self) -> None:
+        """Remove what is left of deleted topics, some rows at a time: their partitions once they have no runs."""
+        gone = await deleted_topics.deleted_topics(self._state)
+        await self._remove_rows(await deleted_topics.rows_of(self._state, gone))
+        await self._remove_rows(await deleted_topics.emptied_partitions(self._state, self._reads, gone))
+
+    async def _remove_rows(self, found: list[deleted_topics.Found]) -> None:
+        step = self._settings.removal_step
+        for at in range(0, len(found), step):
+            await self._change(partial(deleted_topics.remove, found=found[at : at + step]))
 
     async def _move_log_starts(self, due: list[retention.DueLogStart]) -> int:
         """Move the log starts that were planned, some at a time; how many moved."""

@@ -353,8 +353,9 @@ def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     places = request.partitions
     room = PageRoom(request.limit if places is None else MAX_PAGE)
     if places is None:
-        keys = state.offsets_of.get(request.group_id, ())
-        places = _places_after(cast("Iterable[tuple[str, UUID, int]]", keys), request.after)
+        keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of.get(request.group_id, ()))
+        known = (key for key in keys if state.get(TopicRow, key[1]) is not None)
+        places = _places_after(known, request.after)
     positions: list[OffsetPosition] = []
     for place in places:
         position = _position(state, request.group_id, *place)
@@ -376,11 +377,12 @@ def _places_after(
 
 
 def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
+    if state.live_partition(topic_id, partition) is None:
+        return OffsetPosition(topic_id, partition, -1, -1, "", -1, is_unknown=True)
     row = state.get(GroupOffsetRow, group_id, topic_id, partition)
     has_pending = (group_id, topic_id, partition) in state.pending_at
     if row is None:
-        is_unknown = state.live_partition(topic_id, partition) is None
-        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending, is_unknown)
+        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending)
     return OffsetPosition(
         topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms, has_pending
     )

@@ -228,18 +228,6 @@ async def remove_runs(
     return removed
 
 
-async def forget_emptied_partitions(draft: Draft, store: RowStore) -> None:
-    """Delete the partition rows of deleted topics that have no runs any more."""
-    orphans = [row for row in draft.all(PartitionRow) if draft.get(TopicRow, row.topic_id) is None]
-    if not orphans:
-        return
-    ids = {row.topic_id: None for row in orphans}
-    held = {(size.topic_id, size.partition) for size in await store.partition_bytes(list(ids)) if size.runs}
-    for row in orphans:
-        if (row.topic_id, row.partition) not in held:
-            draft.delete(PartitionRow, row.topic_id, row.partition)
-
-
 def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
     """Forget those of these producers that wrote nothing for so long and have nothing open; how many."""
     expired = 0

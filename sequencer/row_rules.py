@@ -44,6 +44,11 @@ def place_name(state: HotState, topic_id: UUID, partition: int) -> str:
     return f"{topic.name if topic else topic_id}-{partition}"
 
 
+def is_of_deleted_topic(state: HotState, topic_id: UUID, partition: int) -> bool:
+    """Whether what is kept of this partition is on its way out: the partition's row goes last."""
+    return state.get(TopicRow, topic_id) is None and state.get(PartitionRow, topic_id, partition) is not None
+
+
 # --- one partition ----------------------------------------------------------------------------------------
 
 
@@ -245,6 +250,8 @@ def _check_group_offsets(state: HotState) -> Iterator[Finding]:
     kinds: tuple[type[GroupOffsetRow] | type[PendingOffsetRow], ...] = (GroupOffsetRow, PendingOffsetRow)
     for kind in kinds:
         for row in state.all(kind):
+            if is_of_deleted_topic(state, row.topic_id, row.partition):
+                continue
             subject = f"group {row.group_id}, {place_name(state, row.topic_id, row.partition)}"
             partition = state.live_partition(row.topic_id, row.partition)
             if partition is None:
@@ -260,6 +267,8 @@ def _check_group_offsets(state: HotState) -> Iterator[Finding]:
 
 def _check_producers(state: HotState) -> Iterator[Finding]:
     for row in state.all(ProducerRow):
+        if is_of_deleted_topic(state, row.topic_id, row.partition):
+            continue
         subject = f"producer {row.producer_id}, {place_name(state, row.topic_id, row.partition)}"
         partition = state.live_partition(row.topic_id, row.partition)
         offsets = [offset for _, _, offset in row.recent]

@@ -141,15 +141,6 @@ class HotState:
         """The key of every row of a kind."""
         return list(self._rows[kind])
 
-    def keys_on(self, topic_id: UUID, partition: int) -> list[tuple[type[Row], Key]]:
-        """What is known of a partition besides its own row: producers, open ranges, aborted transactions."""
-        place = (topic_id, partition)
-        found: list[tuple[type[Row], Key]] = []
-        found += [(ProducerRow, (*place, number)) for number in self.producers_on.get(*place) or ()]
-        found += [(OpenRangeRow, (*place, number)) for number in self.open_ranges.get(*place) or ()]
-        found += [(AbortedRow, key_of(row)) for row in self._aborted_on.get(*place) or ()]
-        return found
-
     def count(self, kind: type[Row]) -> int:
         """How many rows of a kind there are."""
         return len(self._rows[kind])

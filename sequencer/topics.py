@@ -1,9 +1,7 @@
 """Topics, their partitions and configs.
 
-A deleted topic is invisible at once: its row, producers, transactions' ranges and group offsets go in one
-transaction. Its
-partitions' rows stay, without a topic, as the note that their runs are still to be removed
-(sequencer.retention).
+A deleted topic is invisible at once: its row goes, and nothing is added to it any more. Whoever reads what is kept by a
+topic's id asks whether there is such a topic. What is left of it is removed later, in steps (sequencer.deleted_topics).
 
 What is done for each partition is `Steps`, in units of a run of a commit.
 """
@@ -36,12 +34,7 @@ from sequencer.api import (
 from sequencer.rows import (
     AbortedRow,
     BrokerConfigRow,
-    GroupOffsetRow,
-    OpenRangeRow,
     PartitionRow,
-    PendingOffsetRow,
-    ProducerRow,
-    Row,
     TopicRow,
     key_of,
 )
@@ -49,18 +42,8 @@ from sequencer.settings import SequencerSettings
 from sequencer.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
 from tailrace.turns import Steps
 
-_TOPIC_IN_KEY: dict[type[Row], int] = {
-    ProducerRow: 0,
-    GroupOffsetRow: 1,
-    OpenRangeRow: 0,
-    AbortedRow: 0,
-    PendingOffsetRow: 1,
-}
-"""What goes with a topic, and where its id is in the key."""
 PARTITIONS_AS_A_STEP = 10
 """So many new partitions take as long as one run of a commit."""
-KEYS_AS_A_STEP = 300
-"""So many keys are compared in that time."""
 
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
@@ -129,37 +112,16 @@ def create_partitions(draft: Draft, request: CreatePartitions, settings: Sequenc
 
 
 def delete_topic(draft: Draft, request: DeleteTopic) -> Steps[Empty]:
-    """Make a topic invisible, and forget its producers and group offsets."""
+    """Make a topic invisible, with all that is known of it."""
     row = _topic(draft, request.topic_id)
     draft.delete(TopicRow, row.topic_id)
     for number in range(row.partitions):
+        if number % PARTITIONS_AS_A_STEP == 0:
+            yield 1
         draft.tell(row.topic_id, number)
-        known = draft.durable.keys_on(row.topic_id, number)
-        for kind, key in known:
-            draft.delete(kind, *key)
-        yield 1 + len(known) // 10
-    yield from _forget_keys(draft, row.topic_id)
-    for transaction in draft.open_transactions():
-        yield 1 + len(transaction.partitions) // KEYS_AS_A_STEP
-        left = [place for place in transaction.partitions if place[0] != row.topic_id]
-        if len(left) < len(transaction.partitions):
-            draft.put(replace_row(transaction, partitions=left))
     draft.raise_once(METADATA_VERSION)
     draft.visible_change()
     return Empty()
-
-
-def _forget_keys(draft: Draft, topic_id: UUID) -> Steps[None]:
-    """Delete what is kept by a topic's id and is not found by partition: what this transaction put, and positions."""
-    for kind, at in _TOPIC_IN_KEY.items():
-        keys = list(draft.changed(kind))
-        if kind in (GroupOffsetRow, PendingOffsetRow):
-            keys += draft.durable.keys(kind)
-        for first in range(0, len(keys), KEYS_AS_A_STEP):
-            gone = [key for key in keys[first : first + KEYS_AS_A_STEP] if key[at] == topic_id]
-            for key in gone:
-                draft.delete(kind, *key)
-            yield 1 + len(gone) // 10
 
 
 def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -> Empty:

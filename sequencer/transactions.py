@@ -62,6 +62,7 @@ from sequencer.rows import (
     OpenRangeRow,
     PartitionRow,
     RunRow,
+    TopicRow,
     TransactionRow,
 )
 from sequencer.settings import SequencerSettings
@@ -638,11 +639,12 @@ def describe(state: HotState, request: TransactionsRequest) -> TransactionDescri
             continue
         if not room.takes(64 + text_bytes(transactional_id, *row.groups) + 28 * len(row.partitions)):
             return TransactionDescriptions(found, found[-1].transactional_id)
-        found.append(_description(row))
+        found.append(_description(state, row))
     return TransactionDescriptions(found)
 
 
-def _description(row: TransactionRow) -> TransactionDescription:
+def _description(state: HotState, row: TransactionRow) -> TransactionDescription:
+    known = [place for place in row.partitions if state.get(TopicRow, place[0]) is not None]
     return TransactionDescription(
         row.transactional_id,
         row.producer_id,
@@ -651,6 +653,6 @@ def _description(row: TransactionRow) -> TransactionDescription:
         row.state,
         row.timeout_ms,
         row.started_ms,
-        row.partitions,
+        known,
         row.groups,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run, Verdict
+from sequencer.deleted_topics import TOPIC_IN_KEY
 from sequencer.rows import (
     Changes,
     CounterRow,
@@ -18,6 +19,7 @@ from sequencer.rows import (
     RunRow,
     SessionRow,
     TopicRow,
+    key_of,
 )
 from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION
 from sequencer.sums import statistics_of
@@ -117,11 +119,9 @@ async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
     hot = await rows.load()
     left = [f"session {row.session_id} has a row" for row in hot[SessionRow] if isinstance(row, SessionRow)]
     topics = {row.topic_id for row in hot[TopicRow] if isinstance(row, TopicRow)}
-    left += [
-        f"partition {row.partition} of deleted topic {row.topic_id} has a row"
-        for row in hot[PartitionRow]
-        if isinstance(row, PartitionRow) and row.topic_id not in topics
-    ]
+    for kind, topic_at in (*TOPIC_IN_KEY.items(), (PartitionRow, 0)):
+        keys = [key_of(row) for row in hot[kind]]
+        left += [f"{kind.__name__} {key} of a deleted topic" for key in keys if key[topic_at] not in topics]
     described = await all_objects(rows)
     left += [f"{row.key} is retired" for row in described if row.retired_ms is not None]
     keys = {row.key for row in described}

@@ -32,6 +32,7 @@ import sequencer.bounds as bounds
 import sequencer.bucket as bucket_module
 import sequencer.committer as committer_module
 import sequencer.compaction as compaction
+import sequencer.deleted_topics as deleted_topics
 import sequencer.garbage as garbage
 import sequencer.groups as groups
 import sequencer.leases as leases
@@ -484,6 +485,23 @@ def _gives_names_their_ids_again(original: Any) -> Any:
     return create
 
 
+def _notes_what_it_deletes(original: Any) -> Any:
+    def delete(draft: Any, request: Any) -> Any:
+        noted = draft.durable.__dict__.setdefault("deleted_here", {})
+        noted[request.topic_id] = None
+        return (yield from original(draft, request))
+
+    return delete
+
+
+def _knows_what_it_deleted_itself(original: Any) -> Any:
+    async def deleted(state: Any) -> Any:
+        noted = getattr(state, "deleted_here", {})
+        return {topic_id: None for topic_id in await original(state) if topic_id in noted}
+
+    return deleted
+
+
 def _checks_the_crc_alone(original: Any) -> Any:
     def check(batch: Any) -> None:
         if crc_of(batch) != int.from_bytes(batch[17:21], "big"):
@@ -890,6 +908,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a topic that is made again has its old id",
         [(topics, "create_topic", _gives_names_their_ids_again)],
         {"makes_again": True, "misfortunes": at("a topic is made again")},
+    ),
+    Mutation(
+        "what is left of a deleted topic is forgotten at fail-over",
+        [
+            (topics, "delete_topic", _notes_what_it_deletes),
+            (deleted_topics, "deleted_topics", _knows_what_it_deleted_itself),
+        ],
+        {
+            "makes_again": True,
+            "idempotent_producers": 2,
+            "misfortunes": at(*4 * ["a topic is made again", "the committer crashes"]),
+        },
     ),
     Mutation(
         "retention forgets whose bytes it counts",
