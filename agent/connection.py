@@ -27,7 +27,7 @@ import structlog
 
 from agent.leadership import LeadershipTold
 from agent.memory_budget import Claim, MemoryBudget
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 
 STAGING_BYTES = 16 * 1024
 FIRST_BYTES = 4 * 1024

@@ -23,7 +23,11 @@ import structlog
 from agent.connection import KafkaConnection, Reply
 from agent.errors import code_of
 from agent.handlers import HANDLERS
-from agent.protocol import (
+from agent.services import Deferred, Holding, RequestContext, Services
+from agent.zones import zone_of_client
+from sequencer.api import SequencerError
+from tailrace.buffers import Buffer
+from tailrace.kafka import (
     ApiKey,
     MalformedRequest,
     RequestHeader,
@@ -32,16 +36,12 @@ from agent.protocol import (
     encode_response,
     parse_request_header,
 )
-from agent.protocol.answers import produce_answer
-from agent.protocol.api_keys import API_VERSIONS, ApiSpec
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from agent.protocol.schema import fields_of
-from agent.services import Deferred, Holding, RequestContext, Services
-from agent.zones import zone_of_client
-from sequencer.api import SequencerError
+from tailrace.kafka.answers import produce_answer
+from tailrace.kafka.api_keys import API_VERSIONS, ApiSpec
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
-from tailrace.object_store.api import Buffer
 
 log = structlog.get_logger("agent.requests")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agent.protocol.error_codes import ErrorCode
 from cache.chunk import ObjectRotten
 from sequencer.api import (
     BatchError,
@@ -29,6 +28,7 @@ from sequencer.api import (
     UnknownTopic,
     UnknownTransactionalId,
 )
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import (
     BatchTooLarge,

@@ -50,10 +50,10 @@ from sequencer.api import (
     Sequencer,
     SequencerError,
 )
-from sequencer.bounded_wait import wait_for
-from tailrace.clock import Clock, Entropy
+from tailrace.buffers import Buffer
+from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.keepers import outlived
-from tailrace.object_store.api import Buffer, ObjectStore
+from tailrace.object_store.api import ObjectStore
 from tailrace.rpc import (
     CallFailed,
     ClusterIdentity,

@@ -6,10 +6,10 @@ from pathlib import Path
 from uuid import UUID
 
 from sequencer.api import ObjectKind, RunBatch, Verdict
-from sequencer.batch_table import encode_table
-from sequencer.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
-from sequencer.sql.store import open_row_store
-from sequencer.state import COMMIT_NUMBER, METADATA_VERSION
+from sequencer.store.batch_table import encode_table
+from sequencer.store.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
+from sequencer.store.sql.store import open_row_store
+from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.records import NewRecord, encode_batch
 

@@ -7,9 +7,9 @@ import os
 import time
 from typing import Any
 
-from agent.protocol import decode_response, encode_request
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.kafka import decode_response, encode_request
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.records import NewRecord, encode_batch
 
 PRODUCE_VERSION = 9

@@ -21,9 +21,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from bench.backlog import TOPIC, make_backlog
 from bench.kafka_socket import (
     FETCH_VERSION,
@@ -38,14 +35,17 @@ from compactor.cycle import Assignment, CompactionSettings, RunHere, run_cycle
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import CompactionRequest, LeaseLost, SequencerUnavailable, SessionClosed
-from sequencer.client import RemoteSequencer
-from tailrace.cli.data_folder import SECRET
-from tailrace.cli.demo.ports import free_port
-from tailrace.cli.kafka_client import KafkaClient
+from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import split
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace_cli.data_folder import SECRET
+from tailrace_cli.demo.ports import free_port
+from tailrace_cli.kafka_client import KafkaClient
 
 MIB = 2**20
 BUDGETS = {
@@ -259,7 +259,7 @@ async def compact(server: Server, most_seconds: float) -> Compacted:
     """Run a compactor with default settings until nothing is left, at most for so many seconds."""
     clock, entropy, settings = SystemClock(), SystemEntropy(), CompactionSettings()
     security = OpenedSecurity(SecurityFiles(secret_file=server.data / SECRET)).rpc
-    sequencer = RemoteSequencer([server.rpc], clock=clock, entropy=entropy, security=security)
+    sequencer = SequencerClient([server.rpc], clock=clock, entropy=entropy, security=security)
     done = Compacted()
     with suppress(TimeoutError):
         async with asyncio.timeout(most_seconds):
@@ -517,9 +517,9 @@ def agent_and_sequencer(data: Path) -> Iterator[Server]:
 @contextmanager
 def process(arguments: list[str], http: int, settings: dict[str, int]) -> Iterator[int]:
     """One `tailrace` process, ready; ended by SIGTERM, then by force."""
-    from tailrace.cli.demo.embedded import until_ready
+    from tailrace_cli.demo.embedded import until_ready
 
-    command = [sys.executable, "-m", "tailrace.cli.app", *arguments]
+    command = [sys.executable, "-m", "tailrace_cli.app", *arguments]
     command += ["--http", f"127.0.0.1:{http}", "--log-level", "error"]
     environ = {**os.environ, **{name: str(value) for name, value in settings.items()}}
     started = subprocess.Popen(command, env=environ)

@@ -32,8 +32,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from bench.broker import machine
 from bench.kafka_socket import (
     FETCH_VERSION,
@@ -45,9 +43,11 @@ from bench.kafka_socket import (
 )
 from bench.memory_cases import CASES, SMALL, Sizes, run_case, show
 from bench.process_figures import cpu_seconds, rss_mib
-from tailrace.cli.demo.embedded import serving
-from tailrace.cli.kafka_client import KafkaClient
-from tailrace.cli.loop import allow_open_files
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tailrace_cli.demo.embedded import serving
+from tailrace_cli.kafka_client import KafkaClient
+from tailrace_cli.loop import allow_open_files
 
 MIB = 2**20
 LOADS = "loads"

@@ -16,9 +16,9 @@ from kio.serial import entity_reader, entity_writer
 from rich.console import Console
 from rich.table import Table
 
-from agent.protocol import ApiKey, request_codec, response_codec
-from agent.protocol.compiler import Codec, Parts
-from agent.protocol.messages.fetch import (
+from tailrace.kafka import ApiKey, request_codec, response_codec
+from tailrace.kafka.compiler import Codec, Parts
+from tailrace.kafka.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -26,13 +26,13 @@ from agent.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from agent.protocol.messages.metadata import (
+from tailrace.kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from agent.protocol.messages.produce import (
+from tailrace.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

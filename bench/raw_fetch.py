@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from agent.protocol import ApiKey, decode_response, encode_request
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.record_batch import HEADER_BYTES, read_header
 
 FETCH_VERSION = 16

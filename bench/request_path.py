@@ -21,8 +21,8 @@ from typing import Any
 from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.memory_budget import MemoryBudget
-from agent.protocol import ApiKey, decode_request, encode_request, encode_response, parse_request_header
-from agent.protocol.messages.produce import (
+from tailrace.kafka import ApiKey, decode_request, encode_request, encode_response, parse_request_header
+from tailrace.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -136,7 +136,7 @@ def parts(rounds: int) -> dict[str, float]:
         "encode, by the codec": lambda: encode_response(1, ApiKey.PRODUCE, VERSION, response),
     }
     try:
-        from agent.protocol.answers import produce_answer
+        from tailrace.kafka.answers import produce_answer
     except ImportError:  # an older agent, to compare with
         pass
     else:

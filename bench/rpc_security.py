@@ -16,8 +16,9 @@ from pathlib import Path
 
 import uvloop
 
+from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock, SystemEntropy
-from tailrace.rpc import Buffer, RpcClient, RpcSecurity, RpcServer, TcpLink, encode_body
+from tailrace.rpc import RpcClient, RpcSecurity, RpcServer, TcpLink, encode_body
 from tailrace.tls import Tls
 from tests.support.certificates import Authority
 

@@ -56,11 +56,11 @@ from sequencer.api import (
     SessionRef,
     Topic,
 )
-from sequencer.client import RemoteSequencer
-from tailrace.cli.demo.ports import free_port
+from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.rpc import encode_body
+from tailrace_cli.demo.ports import free_port
 from tests.support.servers import postgres_server
 
 RUNS_PER_OBJECT = 4
@@ -80,7 +80,7 @@ class SimulatedAgent:
     """What one agent holds at the sequencer."""
 
     number: int
-    sequencer: RemoteSequencer
+    sequencer: SequencerClient
     lease: AgentLease
     session: SessionGrant
     next_commit: int = 0
@@ -93,7 +93,7 @@ class SimulatedAgent:
     @classmethod
     async def join(cls, number: int, addresses: list[str]) -> SimulatedAgent:
         clock, entropy = SystemClock(), SystemEntropy()
-        sequencer = RemoteSequencer(addresses, clock=clock, entropy=entropy, patience_s=60.0, timeout_s=30.0)
+        sequencer = SequencerClient(addresses, clock=clock, entropy=entropy, patience_s=60.0, timeout_s=30.0)
         info = AgentInfo(
             f"agent-{number}", 9092, f"agent-{number}", 0, 9644, f"zone-{number % 3}", "0", entropy.uuid()
         )
@@ -198,7 +198,7 @@ def sequencers(database: str) -> Iterator[Servers]:
                 with (Path(folder) / f"{number}.log").open("wb") as log:
                     started.append(
                         subprocess.Popen(
-                            [sys.executable, "-m", "tailrace.cli.app", "sequencer", "--database", database,
+                            [sys.executable, "-m", "tailrace_cli.app", "sequencer", "--database", database,
                              "--rpc", f"127.0.0.1:{rpc}", "--http", f"127.0.0.1:{http}"],
                             stdout=log, stderr=log, env=environ,
                         )

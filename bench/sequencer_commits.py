@@ -26,9 +26,9 @@ from uuid import UUID
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from sequencer.api import ObjectKind, RunBatch, Verdict
-from sequencer.batch_table import encode_table
-from sequencer.rows import Changes, CommitRow, CounterRow, ObjectRow, PartitionRow, RunRow, SessionRow
-from sequencer.sql.store import SqlRowStore, open_row_store
+from sequencer.store.batch_table import encode_table
+from sequencer.store.rows import Changes, CommitRow, CounterRow, ObjectRow, PartitionRow, RunRow, SessionRow
+from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
 
 BATCHES = 4

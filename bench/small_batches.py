@@ -28,17 +28,17 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from agent.protocol import ApiKey, encode_request
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
-from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from bench import kafka_peer
 from bench.broker import machine
 from bench.process_figures import cpu_seconds
 from bench.raw_fetch import RawFetcher
 from bench.replay import RawRequest, RequestsFailed, compiled, replayed, write_script
-from tailrace.cli.demo.embedded import serving
-from tailrace.cli.kafka_client import KafkaClient
+from tailrace.kafka import ApiKey, encode_request
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.records import NewRecord, encode_batch
+from tailrace_cli.demo.embedded import serving
+from tailrace_cli.kafka_client import KafkaClient
 
 MIB = 2**20
 PARTITIONS = 16

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tailrace.object_store.api import Buffer, StoreError
+from tailrace.buffers import Buffer
+from tailrace.object_store.api import StoreError
 
 
 class ObjectRotten(StoreError):

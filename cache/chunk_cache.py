@@ -25,7 +25,8 @@ from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from cache.single_flight import SingleFlight
 from sequencer.api import Member
-from tailrace.object_store.api import Buffer, ObjectStore, StoreError
+from tailrace.buffers import Buffer
+from tailrace.object_store.api import ObjectStore, StoreError
 
 
 class PeerUnavailable(Exception):

@@ -19,8 +19,8 @@ from cache.eviction import S3Fifo
 from cache.observer import CacheObserver
 from cache.single_flight import SingleFlight
 from sequencer.api import Run
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
-from tailrace.object_store.api import Buffer
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.record_batch import InvalidBatch, check_crc, read_header
 from tailrace.records import InvalidRecords, Record, decode_records

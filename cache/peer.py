@@ -20,8 +20,9 @@ from cache.chunk_cache import ChunkCache, PeerUnavailable
 from cache.observer import CacheObserver, NoObserver
 from cache.settings import CacheSettings
 from sequencer.api import Member, Ring
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock
-from tailrace.object_store.api import Buffer, ObjectMissing, StoreError
+from tailrace.object_store.api import ObjectMissing, StoreError
 from tailrace.rpc import CallFailed, RpcError, decode_body, encode_body
 
 METHOD = "chunk"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cache.selection import Span
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 from tailrace.record_batch import framed
 
 

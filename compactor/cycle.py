@@ -28,7 +28,7 @@ from sequencer.api import (
     SessionRef,
     TakeLease,
 )
-from sequencer.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
+from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
 

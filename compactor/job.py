@@ -23,7 +23,7 @@ from compactor.java import find_java
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
 from sequencer.api import Sequencer
-from sequencer.client import RemoteSequencer
+from sequencer.client import SequencerClient
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
@@ -211,7 +211,7 @@ async def run_compaction(
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         if sequencer is None:
-            remote = RemoteSequencer(sequencers, clock=clock, entropy=entropy, security=security)
+            remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
             stack.push_async_callback(remote.close)
             sequencer = remote
         executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-session"))

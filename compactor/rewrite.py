@@ -21,9 +21,10 @@ import msgspec
 
 from compactor.plan import Piece, WorkItem
 from sequencer.api import AbortedTransaction, ObjectDescription, ObjectKind, ReplacementRun, Verdict
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
-from tailrace.object_store.api import Buffer, ObjectStore, StoreError
+from tailrace.object_store.api import ObjectStore, StoreError
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet

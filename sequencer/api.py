@@ -4,7 +4,7 @@ Every method takes one versionable struct and returns one, so that the RPC serve
 code per method. Structs are `array_like`: fields are only ever appended, with defaults.
 
 `request_id` names one request that is meant, however often it is sent: the first answer is the answer
-(sequencer.repeats). RemoteSequencer gives one to each request that has none.
+(sequencer.rules.repeats). SequencerClient gives one to each request that has none.
 
 Time stamps are milliseconds since the Unix epoch; `end_offset` is exclusive, `last_offset` inclusive.
 """

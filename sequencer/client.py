@@ -69,7 +69,7 @@ _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5
 
 
-class RemoteSequencer(AskedSequencer):
+class SequencerClient(AskedSequencer):
     """A `sequencer.api.Sequencer` behind one or more addresses ('host:port').
 
     A call that finds no committer is repeated, at other addresses and with pauses, until `patience_s` have passed;

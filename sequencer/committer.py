@@ -31,18 +31,6 @@ from uuid import UUID
 
 import structlog
 
-from sequencer import (
-    compaction,
-    deleted_topics,
-    garbage,
-    groups,
-    leases,
-    repeats,
-    retention,
-    sessions,
-    topics,
-    transactions,
-)
 from sequencer.api import (
     AbortedProducer,
     AbortProducer,
@@ -132,14 +120,26 @@ from sequencer.api import (
     TransactionsRequest,
     Value,
 )
-from sequencer.bounded_wait import wait_for
 from sequencer.bounds import MAX_PAGE
-from sequencer.checkpointer import FINISH_WAIT_S, Checkpointer
+from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.feed import CommitFeed
 from sequencer.observer import DatabaseWork, SequencerObserver, Unobserved, timed, timed_reads
-from sequencer.reading import Reader
+from sequencer.queries import Reader
 from sequencer.recent_runs import RecentRuns
-from sequencer.rows import (
+from sequencer.rules import (
+    compaction,
+    deleted_topics,
+    garbage,
+    groups,
+    leases,
+    repeats,
+    retention,
+    sessions,
+    topics,
+    transactions,
+)
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
     AgentRow,
     BrokerConfigRow,
     GroupRow,
@@ -151,18 +151,17 @@ from sequencer.rows import (
     SessionRow,
     TransactionRow,
 )
-from sequencer.settings import SequencerSettings
-from sequencer.state import (
+from sequencer.store.state import (
     COMMIT_NUMBER,
     PRODUCER_ID,
     Draft,
     HotState,
     Key,
 )
-from sequencer.sums import statistics_of
+from sequencer.store.sums import statistics_of
 from sequencer.term import Term
 from sequencer.topic_changes import TopicChanges
-from tailrace.clock import Clock, Entropy
+from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.keepers import cause_of, outlived
 from tailrace.object_store.api import StoreError
 from tailrace.turns import Steps, Turns, in_turns
@@ -214,9 +213,7 @@ class _Change:
         if self.commit is not None:
             return "commit"
         return (
-            getattr(self.of or self.decide, "__qualname__", "")
-            .removeprefix("LocalSequencer.")
-            .partition(".")[0]
+            getattr(self.of or self.decide, "__qualname__", "").removeprefix("Committer.").partition(".")[0]
         )
 
 
@@ -240,7 +237,7 @@ class _Removal:
     agents: int = 0
 
 
-class LocalSequencer:
+class Committer:
     """The sequencer's interface over a row store. `start` before use, `close` at the end.
 
     `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` is a term of

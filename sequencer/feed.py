@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sequencer.api import FeedAnswer, FeedRequest, PartitionNews, Run, SequencerOverloaded
-from sequencer.bounded_wait import wait_for
 from sequencer.bounds import MAX_PAGE, AnswerRoom
-from sequencer.state import COMMIT_NUMBER, HotState
-from tailrace.clock import Clock
+from sequencer.store.state import COMMIT_NUMBER, HotState
+from tailrace.clock import Clock, wait_for
 from tailrace.ids import TopicPartition
 
 

@@ -16,7 +16,7 @@ from typing import cast
 from uuid import UUID
 
 from sequencer.api import Run
-from sequencer.rows import Changes, RunRow
+from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
 

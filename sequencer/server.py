@@ -1,39 +1,519 @@
-"""The sequencer behind RPC: any implementation of the interface, method by method, out of the interface itself."""
+"""A sequencer server: one of several before one database, of which one is the committer and the others pass on.
+
+The node that gets the committer's lease loads the state and answers; a node whose lease is over, by its own monotonic
+clock and less a margin, answers nothing more from memory: what waits fails with SequencerUnavailable, and its callers
+ask the next committer with the same ids. Writes are fenced by the lease's epoch in the store in any case.
+
+The committer's node also does the housekeeping: retention, the collection of garbage, and checkpoints.
+
+A node that finds another database in the place of its own (recovered meanwhile, or an older copy) is lost: it answers
+IncarnationChanged from then on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
 
-import msgspec
+import structlog
 
-from sequencer.api import Sequencer, SequencerError
-from sequencer.methods import FORWARD, METHODS
-from tailrace.rpc import Buffer, CallFailed, decode_body, encode_body
+from sequencer.api import (
+    Empty,
+    IncarnationChanged,
+    Sequencer,
+    SequencerError,
+    SequencerUnavailable,
+    Value,
+)
+from sequencer.checkpoint.checkpointer import Checkpointer, forget_checkpoints
+from sequencer.client import SequencerClient
+from sequencer.collector import collect
+from sequencer.committer import Committer
+from sequencer.methods import FORWARD, METHODS, AskedSequencer, NotCommitter
+from sequencer.observer import SequencerObserver, Unobserved
+from sequencer.rpc_handler import RpcHandler
+from sequencer.rules.topics import ValidateConfig, accept_any_config
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import RowStore
+from tailrace.buffers import Buffer
+from tailrace.clock import Clock, Entropy, wait_for
+from tailrace.keepers import outlived
+from tailrace.object_store.api import ObjectStore, StoreError
+from tailrace.rpc import (
+    ClusterIdentity,
+    HelloRefused,
+    KnownCluster,
+    Link,
+    RpcSecurity,
+    RpcServer,
+    TcpLink,
+)
+
+A = TypeVar("A", bound=Value)
+_log = structlog.get_logger(__name__)
+_OVER = "the committer's lease is over; ask again with the same ids"
 
 
-class SequencerService:
-    """An RPC handler. `forward` answers what may be passed on to another node; without it, `sequencer` does."""
+class NotConfirmed(SequencerUnavailable):
+    """The database has not said yet whether the committer's lease still holds."""
 
-    def __init__(self, sequencer: Sequencer, forward: Sequencer | None = None) -> None:
-        self._sequencer = sequencer
-        self._forward = forward if forward is not None else sequencer
 
-    async def handle(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
-        """Answer one call; a SequencerError travels as its code and message."""
-        asked = self._sequencer
-        if method.startswith(FORWARD):
-            asked, method = self._forward, method.removeprefix(FORWARD)
-        known = METHODS.get(method)
-        if known is None:
-            raise CallFailed(
-                "unknown_method", f"the sequencer has no method {method!r}; is this server older?"
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens)."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str = ""
+    poll_s: float = 0.5
+    """How often a node that is not the committer tries to become it."""
+    empty_poll_s: float = 0.2
+    """The same while there is no committer: its store is away, or the lease is free."""
+    margin_s: float = 0.25
+    """How long before its lease ends a committer falls silent: for clocks that do not run alike."""
+    confirm_s: float = 0.5
+    """How long calls wait for the renewal of a lease that ran out before their callers are sent away; twice the
+    database's round trip where that is longer."""
+    silence_s: float = 20.0
+    """How long a committer whose lease ran out waits for the database to say whether it is still its own, before it
+    steps down. Until then it answers nothing."""
+    forward_timeout_s: float = 20.0
+    drain_s: float = 2.0
+    retention_interval_s: float = 30.0
+    collection_interval_s: float = 30.0
+    max_rpc_connections: int = 4096
+
+
+class SequencerServer:
+    """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
+
+    The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
+    is collected here, and no checkpoints are written. `reads`, `observer`: see Committer. `link` makes the
+    way to another node (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever
+    runs it should end the process.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        settings: NodeSettings | None = None,
+        sequencer_settings: SequencerSettings | None = None,
+        validate_config: ValidateConfig = accept_any_config,
+        object_store: ObjectStore | None = None,
+        reads: RowStore | None = None,
+        observer: SequencerObserver | None = None,
+        security: RpcSecurity | None = None,
+        link: Callable[[str], Link] | None = None,
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._reads = reads or store
+        self._observer = observer or Unobserved()
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings or NodeSettings()
+        self._sequencer_settings = sequencer_settings or SequencerSettings()
+        self._validate_config = validate_config
+        self._object_store = object_store
+        self._security = security if security is not None else RpcSecurity()
+        self._link: Callable[[str], Link] = (
+            link if link is not None else lambda address: TcpLink(address, self._security.tls)
+        )
+        self._known = KnownCluster()
+        self._address = self._settings.advertise
+        self._on_lost = on_lost
+        self._checkpointer: Checkpointer | None = None
+        self._lost: IncarnationChanged | None = None
+        self._is_closing = False
+        self._is_without_committer = False
+        self._local: Committer | None = None
+        self._known_commit = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._housekeeping: list[asyncio.Task[None]] = []
+        self._leading: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Future[None] | None = None
+        self._waiting: dict[object, asyncio.Task[object]] = {}
+        self._committer = ""
+        self._forwarder: tuple[str, SequencerClient] | None = None
+        self._local_sequencer = _Here(self)
+        self._routed = _Routed(self)
+        self._service = RpcHandler(cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed))
+        self.server = RpcServer(
+            self._serve,
+            clock=clock,
+            entropy=entropy,
+            known=self._known,
+            security=self._security,
+            max_connections=self._settings.max_rpc_connections,
+        )
+
+    # --- life
+
+    async def start(self, *, listen: bool = True) -> None:
+        """Open the store, serve, and try to become the committer. Raises SequencerUnavailable, OSError."""
+        identity = await self._store.open()
+        self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
+        if listen:
+            await self.server.listen(self._settings.host, self._settings.port)
+            self._address = self._address or f"{self._settings.host}:{self.server.port}"
+        with outlived(_log, "a sequencer node's first turn failed"):
+            await self._try_to_lead()
+        self._leading = asyncio.create_task(self._lead(), name="sequencer node")
+
+    async def close(self) -> None:
+        """Answer what runs, give the lease back, and end the connections."""
+        self._is_closing = True
+        await self.server.close(self._settings.drain_s)
+        if self._leading is not None:
+            self._leading.cancel()
+            await asyncio.gather(self._leading, return_exceptions=True)
+        await self._step_down("this node is closing")
+        if self._ending is not None:
+            await asyncio.gather(self._ending, return_exceptions=True)
+        await self._forward_by(None)
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The sequencer for callers in this process: here when this node is the committer, else passed on."""
+        return cast(Sequencer, self._routed)
+
+    @property
+    def address(self) -> str:
+        """Where others reach this node; known after `start`."""
+        return self._address
+
+    @property
+    def is_committer(self) -> bool:
+        """Whether this node may answer now."""
+        return self._local is not None and self._local.lease_left_s > self._settings.margin_s
+
+    @property
+    def checkpoint_age_s(self) -> float:
+        """Seconds since the newest durable checkpoint of this committer's; -1 where there is none."""
+        head = None if self._checkpointer is None else self._checkpointer.last_head
+        return -1.0 if head is None else max(0, self._clock.wall_ms() - head.created_ms) / 1000
+
+    @property
+    def lost(self) -> IncarnationChanged | None:
+        """Why this node answers nothing any more, for good."""
+        return self._lost
+
+    @property
+    def committer_address(self) -> str:
+        """Where the committer was when last looked; '' when there was none."""
+        return self._address if self.is_committer else self._committer
+
+    # --- the lease
+
+    async def _lead(self) -> None:
+        while self._lost is None:
+            self._doubt = asyncio.get_running_loop().create_future()
+            if self._local is None:
+                pause = self._settings.poll_s if self._committer else self._settings.empty_poll_s
+            elif self.is_committer:
+                pause = max(0.01, self._local.lease_left_s - self._settings.margin_s)
+            else:  # confirmed by reading alone: see Term.confirm
+                pause = self._settings.poll_s
+            await wait_for(self._clock, self._doubt, pause)
+            with outlived(_log, "a sequencer node's turn failed"):
+                await self._take_turn()
+
+    async def _take_turn(self) -> None:
+        """Be lost, step down, or try to lead, where it is time for it."""
+        local = self._local
+        if local is not None and local.lost is not None:
+            await self._be_lost(str(local.lost))
+            return
+        if local is not None and not self.is_committer:
+            try:
+                await self._confirm_at_length(local)
+            except SequencerUnavailable as error:
+                await self._step_down(f"the committer's lease is over ({error}); ask the next one")
+        if self._local is None:
+            await self._try_to_lead()
+
+    async def _confirm(self, local: Committer, patience_s: float) -> None:
+        """Return once the lease surely holds: after a renewal, where it ran out while this process was busy or stopped,
+        or the database slow.
+
+        Raises SequencerUnavailable: another has it. NotConfirmed: the database did not answer in time.
+        """
+        confirmed = asyncio.ensure_future(local.confirm(self._settings.margin_s))
+        try:
+            if not await wait_for(self._clock, confirmed, patience_s):
+                raise NotConfirmed("the database did not confirm the committer's lease in time")
+            await confirmed
+        finally:
+            confirmed.cancel()
+            await asyncio.gather(confirmed, return_exceptions=True)
+
+    async def _confirm_at_length(self, local: Committer) -> None:
+        """The same; those who wait for answers are sent away first, and the state is kept for longer."""
+        try:
+            await self._confirm(local, self._patience_s(local))
+        except NotConfirmed:
+            self._refuse_what_waits()
+            await self._confirm(local, self._settings.silence_s)
+
+    def _patience_s(self, local: Committer) -> float:
+        return max(self._settings.confirm_s, 2 * local.round_trip_s)
+
+    async def _try_to_lead(self) -> None:
+        checkpointer = self._make_checkpointer()
+        local = Committer(
+            self._store,
+            self._clock,
+            self._entropy,
+            self._sequencer_settings,
+            self._validate_config,
+            holder=self._address,
+            address=self._address,
+            checkpointer=checkpointer,
+            known_commit=self._known_commit,
+            reads=self._reads,
+            observer=self._observer,
+        )
+        try:
+            await self._begin(local, checkpointer)
+        except (IncarnationChanged, HelloRefused) as error:
+            await self._end(local)
+            await self._be_lost(str(error))
+        except (SequencerError, StoreError) as error:
+            await self._end(local)
+            await self._look_for_committer(error)
+        except BaseException:
+            await self._end(local)
+            raise
+
+    async def _begin(self, local: Committer, checkpointer: Checkpointer | None) -> None:
+        try:
+            await local.start()
+        finally:
+            # Also where another commits: what this node knew may be of a database that was lost.
+            self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
+        if checkpointer is not None:
+            await _open(checkpointer)
+        elif self._object_store is not None:
+            await forget_checkpoints(self._object_store, local.identity.cluster_id)
+        self._local, self._checkpointer = local, checkpointer
+        self._committer = ""
+        self._is_without_committer = False
+        await self._forward_by(None)
+        self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
+        if checkpointer is not None:
+            self._housekeeping.append(asyncio.create_task(checkpointer.run(), name="checkpoints"))
+        if self._object_store is not None:
+            self._housekeeping.append(
+                asyncio.create_task(self._collect(local, self._object_store), name="collection")
             )
+        _log.info("this node is the committer", address=self._address)
+
+    async def _end(self, local: Committer) -> None:
+        """End a term, to its end even when whoever waits for it is cancelled."""
+        self._known_commit = max(self._known_commit, local.commit_number)
+        self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
+        await asyncio.shield(self._ending)
+
+    def _make_checkpointer(self) -> Checkpointer | None:
+        settings = self._sequencer_settings
+        if self._object_store is None or settings.checkpoint_interval_ms <= 0:
+            return None
+        return Checkpointer(
+            self._object_store,
+            self._reads,
+            self._clock,
+            interval_ms=settings.checkpoint_interval_ms,
+            reservation=settings.checkpoint_reservation,
+        )
+
+    async def _be_lost(self, reason: str) -> None:
+        """Answer nothing any more: what this process knows is of another database."""
+        self._lost = IncarnationChanged(reason)
+        _log.error("this node's database is not the one it knew, or not the newest; it ends", reason=reason)
+        await self._step_down(reason)
+        if self._on_lost is not None:
+            self._on_lost(reason)
+
+    async def _look_for_committer(self, error: Exception) -> None:
         try:
-            request = decode_body(body, known.request)
-        except msgspec.DecodeError as error:
-            raise CallFailed("bad_request", f"{method}: not a {known.request.__name__}: {error}") from error
+            found = await self._store.committer_address() or ""
+        except SequencerError as other:
+            _log.warning("the sequencer's store is away", reason=str(other))
+            self._committer = ""
+            return
+        self._committer = "" if found == self._address else found
+        if self._committer:
+            self._is_without_committer = False
+            return
+        # At the first look, the committer may just have given its lease back.
+        say = _log.warning if self._is_without_committer else _log.info
+        self._is_without_committer = True
+        say("there is no committer", reason=str(error))
+
+    async def _step_down(self, reason: str) -> None:
+        """Answer nothing more from memory, fail what waits, and let go of the state."""
+        local, self._local = self._local, None
+        self._checkpointer = None
+        if local is None:
+            return
+        said = _log.info if self._is_closing else _log.warning
+        said("this node is no longer the committer", reason=reason)
+        self._refuse_what_waits()
+        housekeeping, self._housekeeping = self._housekeeping, []
+        for task in housekeeping:
+            task.cancel()
+        await asyncio.gather(*housekeeping, return_exceptions=True)
+        await self._end(local)
+
+    def _refuse_what_waits(self) -> None:
+        """Have callers ask the next committer: see `_ask_here`."""
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting.values():
+            task.cancel()
+
+    def _raise_doubt(self) -> None:
+        if self._doubt is not None and not self._doubt.done():
+            self._doubt.set_result(None)
+
+    # --- answering
+
+    async def _serve(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
+        """One call that came by RPC, its time told."""
+        began = self._clock.monotonic()
         try:
-            answer = await getattr(asked, method)(request)
-        except SequencerError as error:
-            raise CallFailed(error.code, str(error)) from error
-        return encode_body(answer), ()
+            return await self._service.handle(method, body)
+        finally:
+            name = method.removeprefix(FORWARD)
+            if name in METHODS:
+                self._observer.call_answered("server", name, self._clock.monotonic() - began)
+
+    async def _ask_here(self, method: str, request: Value, answer: type[A]) -> A:
+        """Answered by this node's own state, as long as the lease holds: before, during and after."""
+        if self._lost is not None:
+            raise self._lost
+        local = self._local
+        if local is None:
+            raise NotCommitter(self._committer)
+        task = cast("asyncio.Task[object] | None", asyncio.current_task())
+        assert task is not None, "called in a task"
+        ticket = object()
+        self._waiting[ticket] = task
+        try:
+            if not self.is_committer:
+                await self._confirm_or_refuse(local, NotCommitter(""))
+            value: A = await getattr(local, method)(request)
+            if local is not self._local or not self.is_committer:
+                # True when it was read if the lease is confirmed now: nobody else has committed since.
+                await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
+        except asyncio.CancelledError:
+            if ticket in self._waiting:
+                raise  # our caller was cancelled, not we by `_refuse_what_waits`
+            if task.uncancel() > 0:
+                raise
+            raise SequencerUnavailable(_OVER) from None
+        except IncarnationChanged:
+            self._raise_doubt()
+            raise
+        finally:
+            self._waiting.pop(ticket, None)
+            if not self.is_committer:
+                self._raise_doubt()
+        return value
+
+    async def _confirm_or_refuse(self, local: Committer, refusal: SequencerUnavailable) -> None:
+        try:
+            await self._confirm(local, self._patience_s(local))
+        except SequencerUnavailable:
+            raise refusal from None
+
+    async def _ask_anyone(self, method: str, request: Value, answer: type[A]) -> A:
+        try:
+            return await self._ask_here(method, request, answer)
+        except NotCommitter as error:
+            address = str(error)
+            if not address:
+                raise SequencerUnavailable("there is no committer now; ask again with the same ids") from None
+        try:
+            return await (await self._forward_to(address))._ask(method, request, answer)
+        except NotCommitter:
+            raise SequencerUnavailable(f"{address} is not the committer any more; ask again") from None
+
+    async def _forward_to(self, address: str) -> SequencerClient:
+        if self._forwarder is not None and self._forwarder[0] == address:
+            return self._forwarder[1]
+        forwarder = SequencerClient(
+            [address],
+            clock=self._clock,
+            entropy=self._entropy,
+            known=self._known,
+            security=self._security,
+            patience_s=0,
+            timeout_s=self._settings.forward_timeout_s,
+            follow_hints=False,
+            link=self._link,
+        )
+        await self._forward_by((address, forwarder))
+        return forwarder
+
+    async def _forward_by(self, forwarder: tuple[str, SequencerClient] | None) -> None:
+        """What was passed on to another and is not answered fails: that one is not the committer any more."""
+        old, self._forwarder = self._forwarder, forwarder
+        if old is not None:
+            await old[1].close()
+
+    # --- housekeeping
+
+    async def _apply_retention(self, local: Committer) -> None:
+        while True:
+            await self._clock.sleep(self._settings.retention_interval_s)
+            with outlived(_log, "retention is put off", SequencerError):
+                await local.apply_retention(Empty())
+
+    async def _collect(self, local: Committer, objects: ObjectStore) -> None:
+        while True:
+            await self._clock.sleep(self._settings.collection_interval_s)
+            with outlived(_log, "garbage collection is put off", SequencerError, StoreError):
+                done = await collect(local, objects, self._clock)
+                if done.objects_deleted or done.orphans_deleted:
+                    _log.info(
+                        "garbage is collected", objects=done.objects_deleted, orphans=done.orphans_deleted
+                    )
+
+
+async def _open(checkpointer: Checkpointer) -> None:
+    """Have offsets reserved before the first commit; where the bucket is away, commits wait for it."""
+    try:
+        await checkpointer.open()
+    except StoreError as error:
+        _log.warning("no checkpoint can be written; commits wait for one", reason=str(error))
+
+
+class _Here(AskedSequencer):
+    """This node's own answers; NotCommitter when it is not the one."""
+
+    def __init__(self, node: SequencerServer) -> None:
+        self._node = node
+
+    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
+        return await self._node._ask_here(method, request, answer)
+
+    async def close(self) -> None:
+        """Nothing: the node closes."""
+
+
+class _Routed(AskedSequencer):
+    """This node's own answers, or the committer's."""
+
+    def __init__(self, node: SequencerServer) -> None:
+        self._node = node
+
+    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
+        return await self._node._ask_anyone(method, request, answer)
+
+    async def close(self) -> None:
+        """Nothing: the node closes."""

@@ -24,10 +24,9 @@ from typing import Any, TypeVar
 import structlog
 
 from sequencer.api import SequencerError, SequencerUnavailable
-from sequencer.bounded_wait import wait_for
 from sequencer.observer import SequencerObserver, timed
-from sequencer.rows import LONGEST_LEASE_MS, RowStore
-from tailrace.clock import Clock
+from sequencer.store.rows import LONGEST_LEASE_MS, RowStore
+from tailrace.clock import Clock, wait_for
 from tailrace.keepers import outlived
 
 T = TypeVar("T")

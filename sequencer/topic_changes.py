@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer import leases
 from sequencer.api import Metadata, MetadataRequest, Ring, Topic
-from sequencer.rows import AgentRow, Changes, Identity, TopicRow
-from sequencer.state import METADATA_VERSION, RING_GENERATION, HotState
-from sequencer.topics import topic_value
+from sequencer.rules import leases
+from sequencer.rules.topics import topic_value
+from sequencer.store.rows import AgentRow, Changes, Identity, TopicRow
+from sequencer.store.state import METADATA_VERSION, RING_GENERATION, HotState
 
 MAX_CHANGES = 10_000
 """Topics whose last change is remembered; whoever missed an older one is told everything."""

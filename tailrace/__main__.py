@@ -1,5 +1,5 @@
-"""`python -m tailrace` is the `tailrace` command."""
+"""`python -m tailrace` is the `tailrace` command, which stands above this package: it is run, not imported."""
 
-from tailrace.cli.app import main
+import runpy
 
-main()
+runpy.run_module("tailrace_cli", run_name="__main__", alter_sys=True)

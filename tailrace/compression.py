@@ -11,7 +11,7 @@ from struct import Struct
 
 import cramjam
 
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 from tailrace.record_batch import Compression
 
 MAX_UNPACKED_BYTES = 512 << 20

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 
 T = TypeVar("T")
 

@@ -25,10 +25,10 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from tailrace import messagepack
+from tailrace.buffers import Buffer
 from tailrace.compression import CannotUnpack, decompress
 from tailrace.ids import TopicPartition
 from tailrace.limits import Int64
-from tailrace.object_store.api import Buffer
 from tailrace.record_batch import (
     CONTROL_FLAG,
     TRANSACTIONAL_FLAG,

@@ -23,7 +23,7 @@ from struct import Struct
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 
 HEADER_BYTES = 61
 """Bytes before the first record."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tailrace.buffers import Buffer
 from tailrace.compression import MAX_UNPACKED_BYTES, CannotUnpack, compress, decompress
-from tailrace.object_store.api import Buffer
 from tailrace.record_batch import (
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,

@@ -1,6 +1,6 @@
 """Settings in layers: flag, then environment, then file, then default; and errors that tell what to do.
 
-Every part declares its own settings; `tailrace.cli.settings` puts them together. A name that no setting has is
+Every part declares its own settings; `tailrace_cli.settings` puts them together. A name that no setting has is
 refused, wherever it was given, with the one that was probably meant.
 """
 

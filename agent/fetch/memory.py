@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from agent.memory_budget import MemoryBudget
-from sequencer.bounded_wait import wait_for
-from tailrace.clock import Clock
+from tailrace.clock import Clock, wait_for
 
 LEAST_BYTES = 1024 * 1024
 

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.fetch import FetchRequest, PartitionData
 from tailrace.clock import Entropy
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0

@@ -27,7 +27,6 @@ import structlog
 from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.stored_group import restored, stored
 from agent.identity import Identity
-from agent.protocol.error_codes import ErrorCode
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import (
@@ -46,8 +45,8 @@ from sequencer.api import (
     TransactionRef,
     first_turn,
 )
-from sequencer.bounded_wait import wait_for
-from tailrace.clock import Clock, Entropy
+from tailrace.clock import Clock, Entropy, wait_for
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name
 

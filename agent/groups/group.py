@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
-from agent.protocol.error_codes import ErrorCode
+from tailrace.kafka.error_codes import ErrorCode
 
 
 class GroupPhase(enum.StrEnum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.protocol.compiler import codec
-from agent.protocol.errors import MalformedRequest
-from agent.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tailrace.kafka.compiler import codec
+from tailrace.kafka.errors import MalformedRequest
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
 
 CONSUMER = "consumer"
 _LATEST = 3

@@ -19,8 +19,8 @@ from agent.handlers import (
     transactions,
 )
 from agent.handlers.current_topics import of_added_partitions, of_markers, of_partitions, with_current_topics
-from agent.protocol import ApiKey
 from agent.services import Handler
+from tailrace.kafka import ApiKey
 
 HANDLERS: dict[int, Handler] = {
     ApiKey.PRODUCE: produce.handle,

@@ -6,15 +6,15 @@ EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transactio
 
 from __future__ import annotations
 
-from agent.protocol.api_keys import supported_versions
-from agent.protocol.messages.api_versions import (
+from agent.services import RequestContext, Services
+from tailrace.kafka.api_keys import supported_versions
+from tailrace.kafka.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from agent.services import RequestContext, Services
 
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_LEVELS = (0, 2)

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 from agent.errors import EXPECTED, code_of
 from agent.metadata import Snapshot
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.alter_configs import (
+from agent.services import RequestContext, Services
+from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
+from tailrace.broker_config import KafkaConfig, broker_configs
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from agent.protocol.messages.describe_configs import (
+from tailrace.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -20,21 +23,18 @@ from agent.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from agent.protocol.messages.incremental_alter_configs import (
+from tailrace.kafka.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
-from agent.protocol.messages.incremental_alter_configs import (
+from tailrace.kafka.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from agent.protocol.messages.list_config_resources import (
+from tailrace.kafka.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from agent.services import RequestContext, Services
-from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
-from tailrace.broker_config import KafkaConfig, broker_configs
 from tailrace.rpc.link import join_address
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent.protocol.error_codes import ErrorCode
 from agent.services import Handler, RequestContext, Services
+from tailrace.kafka.error_codes import ErrorCode
 
 UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from agent import authorized_operations
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.describe_topic_partitions import (
+from agent.services import RequestContext, Services
+from cache.ring import NO_LEADER
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from agent.services import RequestContext, Services
-from cache.ring import NO_LEADER
 
 MAX_PARTITIONS = 2_000
 

@@ -17,14 +17,6 @@ from agent.fetch.memory import Grant
 from agent.fetch.sessions import FetchContext, FetchWish
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.metadata import KnownTopic, has
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.fetch import (
-    AbortedTransaction,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
 from agent.services import Holding, RequestContext, Services
 from cache.read_batches import ReadBatches
 from cache.reader import BatchReader
@@ -39,6 +31,14 @@ from sequencer.api import (
     SequencerError,
 )
 from tailrace.ids import TopicPartition
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from tailrace.object_store.api import ObjectMissing
 from tailrace.record_batch import MARKER_BYTES
 from tailrace.turns import Turns

@@ -6,23 +6,23 @@ from agent import authorized_operations
 from agent.errors import EXPECTED
 from agent.groups.group import Group, GroupPhase
 from agent.handlers.groups import REFUSALS, group_code
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.delete_groups import (
+from agent.services import RequestContext, Services
+from cache.ring import group_candidates
+from sequencer.api import FetchOffsets, GroupListing
+from sequencer.pages import all_groups
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from agent.protocol.messages.describe_groups import (
+from tailrace.kafka.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from agent.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from agent.services import RequestContext, Services
-from cache.ring import group_candidates
-from sequencer.api import FetchOffsets, GroupListing
-from sequencer.pages import all_groups
+from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
 MISSING_IS_AN_ERROR = 6

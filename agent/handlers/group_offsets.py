@@ -8,21 +8,24 @@ from agent.errors import PARTITION_CODES
 from agent.groups.group import Group
 from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.metadata import KnownTopic
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.offset_commit import (
+from agent.services import RequestContext, Services
+from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
+from sequencer.pages import all_positions, positions_at
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from agent.protocol.messages.offset_delete import (
+from tailrace.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from agent.protocol.messages.offset_fetch import (
+from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -33,10 +36,7 @@ from agent.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from agent.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
-from agent.services import RequestContext, Services
-from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
-from sequencer.pages import all_positions, positions_at
+from tailrace.kafka.messages.txn_offset_commit import TxnOffsetCommitRequestPartition
 from tailrace.limits import is_name
 
 BY_ID = 10

@@ -5,20 +5,20 @@ from __future__ import annotations
 from agent.errors import EXPECTED, code_of
 from agent.groups.coordinator import GroupRefusal
 from agent.groups.group import JoinRequest, SyncRequest
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.find_coordinator import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from agent.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from agent.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import LimitReached, Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tailrace.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from tailrace.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tailrace.limits import MAX_NAME_BYTES, cut, is_name
 
 GROUP, TRANSACTION = 0, 1

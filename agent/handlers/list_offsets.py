@@ -10,20 +10,6 @@ from __future__ import annotations
 import asyncio
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from agent.protocol.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
 from agent.services import RequestContext, Services
 from sequencer.api import (
     EpochQuery,
@@ -34,6 +20,20 @@ from sequencer.api import (
     PartitionError,
 )
 from sequencer.pages import all_offsets
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tailrace.kafka.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
 
 RUNS_AT_ONCE = 16
 """Runs looked into side by side by one request."""

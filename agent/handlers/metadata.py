@@ -12,13 +12,17 @@ import re
 from agent import authorized_operations
 from agent.errors import EXPECTED, code_of
 from agent.metadata import KnownTopic, Snapshot
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.describe_cluster import (
+from agent.services import RequestContext, Services
+from cache.ring import NO_LEADER
+from sequencer.api import CreateTopic, TopicExists
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from agent.protocol.messages.metadata import (
+from tailrace.kafka.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -26,10 +30,6 @@ from agent.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from agent.services import RequestContext, Services
-from cache.ring import NO_LEADER
-from sequencer.api import CreateTopic, TopicExists
-from tailrace.ids import NIL_TOPIC_ID
 from tailrace.turns import Turns
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -19,8 +19,12 @@ import msgspec
 from agent.errors import EXPECTED, code_of, produce_code
 from agent.metadata import KnownTopic, has
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.produce import (
+from agent.services import Deferred, RequestContext, Services
+from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
+from tailrace.buffers import Buffer
+from tailrace.ids import TopicPartition
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -29,11 +33,7 @@ from agent.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from agent.services import Deferred, RequestContext, Services
-from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
-from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates
-from tailrace.object_store.api import Buffer
 from tailrace.record_batch import InvalidBatch, read_header, validate_produced, with_log_append_time
 from tailrace.records import InvalidRecords, keyless_records
 

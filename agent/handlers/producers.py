@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.describe_producers import (
+from agent.services import RequestContext, Services
+from sequencer.api import InitProducer
+from sequencer.pages import all_producers
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
     TopicResponse,
 )
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from agent.services import RequestContext, Services
-from sequencer.api import InitProducer
-from sequencer.pages import all_producers
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.limits import is_name
 
 FIRST_FENCED_VERSION = 4

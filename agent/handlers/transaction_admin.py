@@ -7,15 +7,19 @@ from uuid import UUID
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
 from agent.metadata import Snapshot
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages import describe_transactions as described
-from agent.protocol.messages import list_transactions as listed
-from agent.protocol.messages.describe_transactions import (
+from agent.services import RequestContext, Services
+from cache.ring import group_candidates
+from sequencer.api import AbortProducer, TransactionDescription
+from sequencer.pages import all_transactions
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages import describe_transactions as described
+from tailrace.kafka.messages import list_transactions as listed
+from tailrace.kafka.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from agent.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from agent.protocol.messages.write_txn_markers import (
+from tailrace.kafka.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tailrace.kafka.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -23,10 +27,6 @@ from agent.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from agent.services import RequestContext, Services
-from cache.ring import group_candidates
-from sequencer.api import AbortProducer, TransactionDescription
-from sequencer.pages import all_transactions
 
 STATES = (
     "Empty",

@@ -11,24 +11,6 @@ from agent.errors import EXPECTED, PARTITION_CODES, transaction_code
 from agent.groups.coordinator import GroupRefusal
 from agent.handlers.group_offsets import position_of
 from agent.handlers.groups import position_code
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from agent.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
-    AddPartitionsToTxnTransaction,
-)
-from agent.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from agent.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
 from agent.services import RequestContext, Services
 from sequencer.api import (
     AddToTransaction,
@@ -37,6 +19,24 @@ from sequencer.api import (
     SequencerError,
     TransactionRef,
     TransactionsRequest,
+)
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tailrace.kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from tailrace.kafka.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tailrace.kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from tailrace.limits import is_name
 

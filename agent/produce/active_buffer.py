@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sequencer.api import BatchError
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.object_store.api import Buffer
 
 
 class BatchResult(msgspec.Struct):

@@ -52,12 +52,12 @@ from sequencer.api import (
     SessionGrant,
     SessionRef,
 )
-from sequencer.bounded_wait import wait_for
-from tailrace.clock import Clock, Entropy
+from tailrace.buffers import Buffer
+from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
 from tailrace.mixed_object import SealedObject, seal
-from tailrace.object_store.api import Buffer, ObjectStore, StoreError, StoreFull, StoreRefused
+from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
 
 log = structlog.get_logger("agent.flush")
 

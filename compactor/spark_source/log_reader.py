@@ -30,12 +30,12 @@ from sequencer.api import (
     Sequencer,
     Verdict,
 )
-from sequencer.client import RemoteSequencer
-from sequencer.reading import Reader
+from sequencer.client import SequencerClient
+from sequencer.queries import Reader
 from sequencer.recent_runs import RecentRuns
-from sequencer.rows import TopicRow
-from sequencer.sql.store import SqlRowStore
-from sequencer.state import HotState
+from sequencer.store.rows import TopicRow
+from sequencer.store.sql.store import SqlRowStore
+from sequencer.store.state import HotState
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
@@ -146,7 +146,7 @@ def open_index(
 ) -> LogIndex:
     """The index of running sequencers ('host:port') or, where none are given, of their database."""
     if sequencers:
-        return AskedIndex(RemoteSequencer(sequencers, clock=clock, entropy=entropy, security=security))
+        return AskedIndex(SequencerClient(sequencers, clock=clock, entropy=entropy, security=security))
     return DatabaseIndex(database, clock, entropy)
 
 

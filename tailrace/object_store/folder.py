@@ -22,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock
 from tailrace.object_store.api import (
-    Buffer,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,

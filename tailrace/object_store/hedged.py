@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
-from tailrace.object_store.api import Buffer, ObjectInfo, ObjectStore, StoreUnavailable
+from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreUnavailable
 
 T = TypeVar("T")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import AsyncIterator, Sequence
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock
-from tailrace.object_store.api import Buffer, ObjectExists, ObjectInfo, ObjectMissing
+from tailrace.object_store.api import ObjectExists, ObjectInfo, ObjectMissing
 from tailrace.object_store.keys import check_key, check_prefix, check_range, distinct_next_parts
 
 

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock
-from tailrace.object_store.api import Buffer, ObjectExists, ObjectInfo, ObjectMissing, ObjectStore, StoreError
+from tailrace.object_store.api import ObjectExists, ObjectInfo, ObjectMissing, ObjectStore, StoreError
 
 T = TypeVar("T")
 

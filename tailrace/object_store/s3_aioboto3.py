@@ -21,8 +21,8 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from tailrace.buffers import Buffer
 from tailrace.object_store.api import (
-    Buffer,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,

@@ -23,8 +23,8 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
+from tailrace.buffers import Buffer
 from tailrace.object_store.api import (
-    Buffer,
     ObjectExists,
     ObjectInfo,
     ObjectMissing,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tailrace.buffers import Buffer
 from tailrace.compression import MAX_UNPACKED_BYTES, CannotUnpack, decompress
-from tailrace.object_store.api import Buffer
 from tailrace.parquet_object import kernels
 from tailrace.parquet_object.schema import HEADERS_TYPE
 from tailrace.record_batch import HEADER_BYTES, BatchHeader

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
-from tailrace.object_store.api import Buffer
 from tailrace.parquet_object.encode import encode_records, rebuild
 from tailrace.parquet_object.header import (
     METADATA_KEY,

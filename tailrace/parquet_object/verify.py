@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
-from tailrace.object_store.api import Buffer
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.encode import rebuild
 from tailrace.parquet_object.header import InvalidParquetObject

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
-from tailrace.object_store.api import Buffer
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.header import (
     METADATA_KEY,

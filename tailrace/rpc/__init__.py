@@ -11,14 +11,13 @@ from tailrace.rpc.errors import (
     ProtocolViolation,
     RpcError,
 )
-from tailrace.rpc.frames import Buffer, decode_body, encode_body
+from tailrace.rpc.frames import decode_body, encode_body
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
 from tailrace.rpc.link import Link, Receiver, TcpLink, Wire, join_address, split_address
 from tailrace.rpc.security import RpcSecurity
 from tailrace.rpc.server import Handler, RpcServer, TailHandler
 
 __all__ = [
-    "Buffer",
     "CallFailed",
     "CallTimedOut",
     "ClusterIdentity",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import (
@@ -30,7 +31,6 @@ from tailrace.rpc.frames import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     RESPONSE,
-    Buffer,
     Failure,
     Frame,
     Header,

@@ -19,9 +19,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from tailrace import messagepack
+from tailrace.buffers import Buffer
 from tailrace.rpc.errors import ProtocolViolation
-
-Buffer = bytes | bytearray | memoryview
 
 VERSION = 2
 """The newest that this code speaks; `hello` agrees on one that both sides do."""

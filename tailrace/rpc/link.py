@@ -12,8 +12,9 @@ from typing import Protocol, cast
 
 import structlog
 
+from tailrace.buffers import Buffer
 from tailrace.rpc.errors import NotConnected
-from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME, Buffer
+from tailrace.rpc.frames import LENGTH, SMALLEST_FRAME
 from tailrace.tls import PeerRefused, Tls
 
 _log = structlog.get_logger(__name__)

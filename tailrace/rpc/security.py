@@ -17,8 +17,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailrace.buffers import Buffer
 from tailrace.rpc.errors import ProtocolViolation
-from tailrace.rpc.frames import LENGTH, Buffer
+from tailrace.rpc.frames import LENGTH
 from tailrace.tls import Tls
 
 MAC_BYTES = 16

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import structlog
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import hello as hello_messages
 from tailrace.rpc.errors import CallFailed, HelloRefused, ProtocolViolation
@@ -17,7 +18,6 @@ from tailrace.rpc.frames import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     RESPONSE,
-    Buffer,
     Failure,
     Frame,
     Header,

@@ -11,16 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.metadata import MetadataRequest as MetadataRequestOfKafka
-from agent.protocol.messages.metadata import MetadataRequestTopic
 from cache.chunk import ChunkId
 from sequencer.api import AgentInfo, Empty, MetadataRequest
 from tailrace.clock import SystemClock
-from tailrace.object_store.faulty import FaultPlan, Faults, Latency
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.metadata import MetadataRequest as MetadataRequestOfKafka
+from tailrace.kafka.messages.metadata import MetadataRequestTopic
 from tailrace.object_store.folder import FolderStore
 from tests.support.agents import batch
+from tests.support.faulty_store import FaultPlan, Faults, Latency
 from tests.support.wire import KafkaSocket, WiredAgent, batches_of, run_wired
 
 

@@ -18,7 +18,7 @@ from agent.connection import (
     Reply,
 )
 from agent.memory_budget import MemoryBudget
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 from tests.support.agents import settle
 
 LARGE = 65_537

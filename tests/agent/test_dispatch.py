@@ -11,13 +11,13 @@ import pytest
 from agent.connection import Reply
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
-from agent.protocol import ApiKey, decode_response, encode_request
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.api_versions import ApiVersionsRequest
-from agent.protocol.messages.elect_leaders import ElectLeadersRequest
-from agent.protocol.messages.metadata import MetadataRequest
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api import SequencerUnavailable
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.api_versions import ApiVersionsRequest
+from tailrace.kafka.messages.elect_leaders import ElectLeadersRequest
+from tailrace.kafka.messages.metadata import MetadataRequest
 from tests.support.agents import AgentBench, connection, run
 
 

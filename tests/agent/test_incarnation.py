@@ -6,11 +6,12 @@ import asyncio
 
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from tailrace.clock import SeededEntropy, SystemClock
+from sequencer.store.memory import MemoryRowStore
+from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import SeededEntropy
 
 
 def test_an_agent_ends_when_its_sequencers_database_is_another_incarnation() -> None:
@@ -18,7 +19,7 @@ def test_an_agent_ends_when_its_sequencers_database_is_another_incarnation() -> 
         clock, entropy = SystemClock(), SeededEntropy(1)
         rows = MemoryRowStore(clock, cluster_id="c")
         settings = SequencerSettings(agent_lease_ms=600)
-        sequencer = LocalSequencer(rows, clock, entropy, settings)
+        sequencer = Committer(rows, clock, entropy, settings)
         await sequencer.start()
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         agent = Agent(

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from agent.handlers import metadata
 from agent.metadata import EMPTY, MAX_DEPARTED, Catalog, departed_of
-from agent.protocol.messages import metadata as kafka
 from agent.services import RequestContext
 from cache.ring import Replicas
 from sequencer.api import (
@@ -24,6 +23,7 @@ from sequencer.api import (
     Sequencer,
     Topic,
 )
+from tailrace.kafka.messages import metadata as kafka
 from tests.support.agents import AgentBench, run
 
 CONFLUENT_PYTHON = "confluent-kafka-python/2.16.1-rdkafka-2.16.0"

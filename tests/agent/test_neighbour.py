@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from agent.errors import produce_code
 from agent.neighbour import NeighbourWatch, neighbour_of
-from agent.protocol.error_codes import ErrorCode
 from sequencer.api import (
     AgentInfo,
     AgentRef,
@@ -23,11 +22,12 @@ from sequencer.api import (
     RenewAgent,
     Ring,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.rpc import CallFailed, CallTimedOut, NotConnected
 from tests.support.agents import settle
+from tests.support.clocks import ManualClock, SeededEntropy
 
 
 def ring_of(*broker_ids: int) -> Ring:
@@ -79,7 +79,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
+        self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
         self.link = Link()
 
     async def open(self) -> None:
@@ -191,13 +191,13 @@ def test_agents_have_time_to_renew_after_the_sequencer_was_away() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         store = MemoryRowStore(clock)
-        before = LocalSequencer(store, clock, SeededEntropy(1))
+        before = Committer(store, clock, SeededEntropy(1))
         await before.start()
         agent = await before.register_agent(info(1))
         await before.close()
         clock.advance(60)
 
-        after = LocalSequencer(store, clock, SeededEntropy(2))
+        after = Committer(store, clock, SeededEntropy(2))
         await after.start()
         for _ in range(25):
             clock.advance(0.1)

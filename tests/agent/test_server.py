@@ -12,14 +12,14 @@ from agent.produce.active_buffer import BufferedBatch, Submission
 from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
 from sequencer.api import AgentRef, CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import read_header
 from tests.support.agents import batch, settle
+from tests.support.clocks import ManualClock, SeededEntropy
 
 
 class Hosts:
@@ -28,7 +28,7 @@ class Hosts:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.rows = MemoryRowStore(self.clock)
-        self.sequencer = LocalSequencer(self.rows, self.clock, SeededEntropy(1))
+        self.sequencer = Committer(self.rows, self.clock, SeededEntropy(1))
         self.lost: list[str] = []
         self._agents: list[Agent] = []
 
@@ -117,9 +117,9 @@ def test_a_lease_that_was_ended_is_taken_again() -> None:
 
 
 class SilentSequencer:
-    """A sequencer that can fall silent: what is asked then fails after 10 s, as RemoteSequencer's calls do."""
+    """A sequencer that can fall silent: what is asked then fails after 10 s, as SequencerClient's calls do."""
 
-    def __init__(self, inner: LocalSequencer, clock: ManualClock) -> None:
+    def __init__(self, inner: Committer, clock: ManualClock) -> None:
         self.inner = inner
         self.is_away = False
         self._clock = clock
@@ -138,7 +138,7 @@ class SilentSequencer:
 def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None:
     async def whole() -> None:
         clock = ManualClock()
-        local = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1))
+        local = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
         await local.start()
         sequencer = SilentSequencer(local, clock)
         agent = Agent(

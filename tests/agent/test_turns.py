@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.protocol import ApiKey
-from agent.protocol.messages.describe_groups import DescribeGroupsRequest
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from agent.protocol.messages.list_groups import ListGroupsRequest
-from agent.protocol.messages.list_offsets import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tailrace.kafka.messages.list_groups import ListGroupsRequest
+from tailrace.kafka.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from agent.protocol.messages.metadata import MetadataRequest
-from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.support.agents import AgentBench, batch, run
 from tests.support.compaction import Log
 from tests.support.turns import least_of_three, measured_turns

@@ -18,10 +18,11 @@ from cache.peer import ChunkAnswer, ChunkStatus, PeerClients, PeerLink, PeerServ
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api import AgentInfo, Member, Ring
-from tailrace.clock import ManualClock, SystemClock, SystemEntropy
+from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
 from tailrace.rpc import LinkDown, RpcClient, RpcServer, TcpLink, decode_body, encode_body
+from tests.support.clocks import ManualClock
 
 KEY = "c/mixed/ab/1"
 SETTINGS = CacheSettings(chunk_bytes=100, memory_bytes=100_000, peer_timeout_s=0.1)

@@ -20,12 +20,12 @@ from cache.reader import BatchReader, FoundRecord, ReadBatches
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api import Marker, ObjectKind, Ring, Run, RunBatch, Verdict
-from tailrace.clock import ManualClock
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import HEADER_BYTES, MARKER_BYTES, Compression, check_crc, read_header, split
 from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.support.clocks import ManualClock
 from tests.support.consumer import is_abort
 
 TOPIC = UUID(int=5)

@@ -28,11 +28,11 @@ from sequencer.api import (
     SessionRef,
     TakeLease,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
@@ -42,7 +42,7 @@ ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
 async def opened() -> AsyncIterator[tuple[Log, MemoryStore, ManualClock]]:
     clock = ManualClock()
     store = MemoryStore(clock)
-    sequencer = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
     await sequencer.start()
     try:
         yield Log(sequencer, store, clock), store, clock

@@ -15,8 +15,8 @@ pytest.importorskip("pyspark")
 from compactor.cycle import CompactionSettings
 from compactor.job import compact, spark_session
 from compactor.plan import PlanSettings
-from sequencer.committer import LocalSequencer
-from sequencer.sql.store import SqlRowStore
+from sequencer.committer import Committer
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression
@@ -42,7 +42,7 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
     async def scenario() -> tuple[list[str], int]:
         clock, entropy = SystemClock(), SystemEntropy()
         rows = SqlRowStore(f"sqlite:///{tmp_path}/rows.db", clock=clock, entropy=entropy)
-        sequencer = LocalSequencer(rows, clock, entropy)
+        sequencer = Committer(rows, clock, entropy)
         await sequencer.start()
         store = open_store(str(tmp_path / "objects"), clock=clock)
         try:

@@ -6,15 +6,16 @@ import asyncio
 
 from compactor.cycle import CompactionSettings, RunHere, run_cycle
 from sequencer.api import GarbageRequest, ObjectKind
-from sequencer.audit import AuditSettings, audit
-from sequencer.checkpointer import Checkpointer
+from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.collector import collect
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from sequencer.recovery import recover
-from sequencer.rows import ObjectRow
-from tailrace.clock import ManualClock, SeededEntropy, SystemClock
+from sequencer.committer import Committer
+from sequencer.recovery.audit import AuditSettings, audit
+from sequencer.recovery.recover import recover
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import ObjectRow
+from tailrace.clock import SystemClock
 from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of
 
 ALL = CompactionSettings(min_bytes=1, min_age_ms=0)
@@ -34,7 +35,7 @@ class World:
         self.checkpointer = Checkpointer(
             self.store, self.rows, self.clock, interval_ms=1_000, reservation=RESERVATION
         )
-        sequencer = LocalSequencer(self.rows, self.clock, self.entropy, checkpointer=self.checkpointer)
+        sequencer = Committer(self.rows, self.clock, self.entropy, checkpointer=self.checkpointer)
         await sequencer.start()
         await self.checkpointer.export()
         topics = self.log.topics if hasattr(self, "log") else {}

@@ -38,12 +38,12 @@ from sequencer.api import (
     Topic,
     Verdict,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.sql.store import open_row_store
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.committer import Committer
+from sequencer.store.sql.store import open_row_store
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import MARKER_BYTES, Compression, read_header
 from tailrace.records import NewRecord, encode_batch
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log as RealLog
 from tests.support.compaction import batch_of
 from tests.support.consumer import JavaLikeConsumer
@@ -449,7 +449,7 @@ def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_
     async def whole() -> None:
         clock, entropy = ManualClock(T0), SeededEntropy(1)
         url = f"sqlite:///{tmp_path}/rows.db"
-        sequencer = LocalSequencer(open_row_store(url, clock=clock, entropy=entropy), clock, entropy)
+        sequencer = Committer(open_row_store(url, clock=clock, entropy=entropy), clock, entropy)
         await sequencer.start()
         store = MemoryStore(clock)
         index = DatabaseIndex(url, clock, entropy)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from tailrace.cli.demo.ports import free_port
+from tailrace_cli.demo.ports import free_port
 
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -56,7 +56,7 @@ def running_broker(
                 [
                     sys.executable,
                     "-m",
-                    "tailrace.cli.app",
+                    "tailrace_cli.app",
                     "serve",
                     "--data",
                     str(Path(folder) / "data"),

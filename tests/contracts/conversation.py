@@ -82,14 +82,14 @@ from sequencer.api import (
     SweptSession,
     TakeLease,
 )
-from sequencer.client import RemoteSequencer
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from sequencer.server import SequencerService
-from sequencer.sql.store import SqlRowStore
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.client import SequencerClient
+from sequencer.committer import Committer
+from sequencer.rpc_handler import RpcHandler
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.rpc import Link, Receiver, RpcSecurity, RpcServer, Wire
+from tests.support.clocks import ManualClock, SeededEntropy
 
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = b"golden"
@@ -342,15 +342,15 @@ class PipeEnd(Wire):
 
 async def served(sequencer: Sequencer) -> RpcServer:
     """The server's side, its nonces as in every recording."""
-    service = SequencerService(sequencer)
+    service = RpcHandler(sequencer)
     return RpcServer(
         service.handle, clock=ManualClock(), entropy=SeededEntropy(11), security=RpcSecurity((SECRET,))
     )
 
 
-def client(pipe: Pipe) -> RemoteSequencer:
+def client(pipe: Pipe) -> SequencerClient:
     """The agent's side, its nonces as in every recording."""
-    return RemoteSequencer(
+    return SequencerClient(
         ["pipe:1"],
         clock=ManualClock(),
         entropy=SeededEntropy(12),
@@ -360,9 +360,9 @@ def client(pipe: Pipe) -> RemoteSequencer:
     )
 
 
-async def local(store: Any, clock: ManualClock) -> LocalSequencer:
+async def local(store: Any, clock: ManualClock) -> Committer:
     """A sequencer over a row store, its ids as in every recording."""
-    sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+    sequencer = Committer(store, clock, SeededEntropy(1))
     await sequencer.start()
     return sequencer
 

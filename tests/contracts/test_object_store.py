@@ -15,15 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailrace.clock import SeededEntropy, SystemClock
+from tailrace.clock import SystemClock
 from tailrace.object_store.api import ObjectExists, ObjectMissing, ObjectStore, StoreRefused
-from tailrace.object_store.faulty import FaultyStore
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_obstore import ObstoreStore
+from tests.support.clocks import SeededEntropy
+from tests.support.faulty_store import FaultyStore
 from tests.support.servers import NO_MINIO, S3Server, minio_server
 
 Open = Callable[[], ObjectStore]

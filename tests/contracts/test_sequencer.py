@@ -63,9 +63,9 @@ from sequencer.api import (
     Verdict,
     first_turn,
 )
-from sequencer.committer import LocalSequencer
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from tailrace.clock import SeededEntropy
+from tests.support.clocks import SeededEntropy
 from tests.support.sequencer_bench import (
     SETTINGS,
     STORED,
@@ -715,7 +715,7 @@ def test_the_next_committer_knows_the_answers_to_repeats(factory: Factory) -> No
         with pytest.raises(SequencerUnavailable):
             await bench.sequencer.create_topic(create)
         await bench.sequencer.close()
-        second = LocalSequencer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
+        second = Committer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
         await second.start()
         assert (await second.create_topic(create)).name == "u"
         await second.close()
@@ -902,7 +902,7 @@ def test_another_committer_takes_over_with_all_that_was_answered(factory: Factor
             pytest.skip("a second committer needs the same rows")
         request = bench.request(batch(2, producer=5, sequence=0))
         answer = await bench.sequencer.commit(request)
-        second = LocalSequencer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
+        second = Committer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
         with pytest.raises(SequencerUnavailable):
             await second.start()
         await bench.sequencer.close()
@@ -918,7 +918,7 @@ def test_another_committer_takes_over_with_all_that_was_answered(factory: Factor
 def test_agents_long_gone_are_forgotten_and_their_ids_given_to_nobody(
     factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.leases.MAX_GONE_AGENTS", 3)
+    monkeypatch.setattr("sequencer.rules.leases.MAX_GONE_AGENTS", 3)
 
     async def scenario(bench: Bench) -> None:
         names = ["bb", "ccc", "dddd", "eeeee", "ffffff"]

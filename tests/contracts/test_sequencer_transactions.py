@@ -62,11 +62,11 @@ from sequencer.api import (
     TransactionState,
     UnknownPartition,
 )
-from sequencer.committer import LocalSequencer
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from tailrace.clock import SeededEntropy
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from tests.support.clocks import SeededEntropy
 from tests.support.sequencer_bench import SETTINGS, STORED, T0, Bench, batch, run, settle
 from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory
 
@@ -524,7 +524,7 @@ def test_another_committer_goes_on_with_what_is_open(factory: Factory) -> None:
         await mine.write()
         await mine.offsets(7)
         await bench.sequencer.close()
-        second = LocalSequencer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
+        second = Committer(store, bench.opened.clock, SeededEntropy(2), SETTINGS)
         await second.start()
         bench.opened.sequencer = second
         found = await bench.find()

@@ -25,18 +25,17 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from fastcrc.crc32 import iscsi as crc32c
 
-import sequencer.sql.migrations as migrations
+import sequencer.store.sql.migrations as migrations
 from agent.groups.stored_group import StoredGroup, restored
 from cache.chunk_cache import ChunkCache
 from cache.peer import ChunkRequest, ChunkStatus, PeerServer
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api import CommitRequest, GroupState, MetadataRequest, Ring, RunBatch, SessionRef
-from sequencer.batch_table import decode_table
-from sequencer.memory import MemoryRowStore
 from sequencer.methods import METHODS
-from sequencer.sql.schema import metadata as schema
-from tailrace.clock import ManualClock
+from sequencer.store.batch_table import decode_table
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.sql.schema import metadata as schema
 from tailrace.mixed_object import InvalidObject, read_footer
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.header import METADATA_KEY, InvalidParquetObject, unpack_header
@@ -58,6 +57,7 @@ from tests.contracts.conversation import (
     sql_store,
 )
 from tests.fuzz.rpc import structs
+from tests.support.clocks import ManualClock
 from tests.support.servers import PostgresServer
 
 BEFORE = "0.1.0"

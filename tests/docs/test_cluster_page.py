@@ -37,7 +37,7 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
 ) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
-    for name, command in (("tailrace", f"{sys.executable} -m tailrace.cli.app"), ("python", sys.executable)):
+    for name, command in (("tailrace", f"{sys.executable} -m tailrace_cli.app"), ("python", sys.executable)):
         (bin_folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (bin_folder / name).chmod(0o755)
     end_all = "trap 'kill -KILL 0' TERM"  # the shell's own group, when these tests are killed

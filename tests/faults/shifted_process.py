@@ -37,6 +37,6 @@ def shift_clock(file: Path) -> None:
 
 if __name__ == "__main__":
     shift_clock(Path(sys.argv.pop(1)))
-    from tailrace.cli.app import main
+    from tailrace_cli.app import main
 
     main()

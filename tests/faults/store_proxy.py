@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tailrace.cli.demo.ports import free_port
+from tailrace_cli.demo.ports import free_port
 from tests.support.servers import end_with_parent
 
 Mode = Literal["pass", "503", "hang", "cut", "slow"]

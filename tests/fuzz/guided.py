@@ -20,8 +20,8 @@ MODULES = (
     "tailrace.record_batch",
     "tailrace.records",
     "tailrace.rpc.frames",
-    "agent.protocol.headers",
-    "agent.protocol.varints",
+    "tailrace.kafka.headers",
+    "tailrace.kafka.varints",
 )
 """What is instrumented: where formats are looked into. (All of the project takes minutes to instrument.)"""
 

@@ -6,7 +6,7 @@ import random
 from functools import cache
 
 from agent.groups.subscription import _subscription
-from agent.protocol import (
+from tailrace.kafka import (
     MalformedRequest,
     UnsupportedVersion,
     decode_request,
@@ -15,9 +15,9 @@ from agent.protocol import (
     encode_response,
     parse_request_header,
 )
-from agent.protocol.api_keys import API_VERSIONS
-from tests.agent.protocol.message_samples import declared, sample
+from tailrace.kafka.api_keys import API_VERSIONS
 from tests.fuzz.target import Target
+from tests.tailrace.kafka.message_samples import declared, sample
 
 
 @cache
@@ -44,8 +44,8 @@ def responses() -> list[bytes]:
 
 @cache
 def recorded_requests() -> list[bytes]:
-    """Frames that real clients sent (tests/agent/protocol/recorded)."""
-    from tests.agent.protocol.recordings import recorded
+    """Frames that real clients sent (tests/tailrace/kafka/recorded)."""
+    from tests.tailrace.kafka.recordings import recorded
 
     return [frame.data for frame in recorded() if frame.is_request]
 

@@ -14,18 +14,16 @@ from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
 from agent.memory_budget import MemoryBudget
-from agent.protocol import ApiKey, RequestHeader, encode_request
-from agent.protocol.api_keys import API_VERSIONS
-from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from agent.protocol.schema import MessageType, Wire, fields_of
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.methods import METHODS
-from sequencer.server import SequencerService
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.rpc_handler import RpcHandler
+from sequencer.store.memory import MemoryRowStore
+from tailrace.kafka import ApiKey, RequestHeader, encode_request
+from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.kafka.schema import MessageType, Wire, fields_of
 from tailrace.rpc import CallFailed, encode_body
 from tailrace.rpc.frames import decode_frame
-from tests.agent.protocol.message_samples import declared, sample
 from tests.agent.test_connection import Transport
 from tests.contracts.conversation import GOLDEN, frames_of, script
 from tests.fuzz import kafka
@@ -33,6 +31,8 @@ from tests.fuzz.formats import batches
 from tests.fuzz.rpc import value_of
 from tests.fuzz.target import Target
 from tests.support.agents import PROMPT, AgentBench, settle
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.tailrace.kafka.message_samples import declared, sample
 
 TOPIC = UUID(int=0x70B1C)
 """In seeds: the id of topic `t`, whatever it is."""
@@ -203,8 +203,8 @@ class LiveSequencer:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.sequencer: LocalSequencer | None = None
-        self.service: SequencerService | None = None
+        self.sequencer: Committer | None = None
+        self.service: RpcHandler | None = None
         self.clock = ManualClock()
         self.asked = 0
 
@@ -248,10 +248,10 @@ class LiveSequencer:
         if self.sequencer is not None:
             await self._close()
         self.clock = ManualClock()
-        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
+        self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
         await self.sequencer.start()
         await script(self.sequencer)
-        self.service = SequencerService(self.sequencer)
+        self.service = RpcHandler(self.sequencer)
         self.asked = 0
 
     async def _close(self) -> None:

@@ -17,12 +17,12 @@ import msgspec
 
 from cache.peer import ChunkAnswer, ChunkRequest
 from sequencer.methods import METHODS
-from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.rpc import KnownCluster, ProtocolViolation, RpcSecurity, RpcServer
 from tailrace.rpc.frames import Failure, Header, decode_body, decode_frame, encode_body, encode_frame
 from tailrace.rpc.hello import Accepted, ClusterIdentity, Hello, Proof, Welcome, check_welcome, make_hello
 from tailrace.rpc.link import FrameProtocol
 from tests.fuzz.target import Target
+from tests.support.clocks import ManualClock, SeededEntropy
 
 SECRET = b"shared"
 _INTEGERS = (0, 1, -1, 7, 200, 2**31, 2**63 - 1, -(2**63))

@@ -13,17 +13,17 @@ import msgspec
 import pytest
 from fastcrc.crc32 import iscsi as crc32c
 
-from agent.protocol import MalformedRequest, decode_request, encode_request
-from agent.protocol.api_keys import API_VERSIONS
 from tailrace import mixed_object
 from tailrace.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
+from tailrace.kafka import MalformedRequest, decode_request, encode_request
+from tailrace.kafka.api_keys import API_VERSIONS
 from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
 from tailrace.record_batch import Compression, InvalidBatch, assemble, validate_produced
 from tailrace.records import InvalidRecords, decode_records
 from tailrace.rpc import ProtocolViolation
 from tailrace.rpc.frames import decode_body, decode_frame
 from tailrace.rpc.hello import Hello
-from tests.agent.protocol.message_samples import declared
+from tests.tailrace.kafka.message_samples import declared
 
 ZSTD = b"\x28\xb5\x2f\xfd"
 XERIAL = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"

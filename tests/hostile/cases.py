@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.handlers import HANDLERS
-from agent.protocol import ApiKey, decode_response, encode_request
-from agent.protocol.api_keys import API_VERSIONS
-from agent.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from agent.protocol.messages.metadata import MetadataRequest
-from agent.protocol.messages.offset_commit import (
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from agent.protocol.schema import Field, MessageType
+from tailrace.kafka.schema import Field, MessageType
 from tests.hostile.values import Known, hostile_request, parts_of, request_at_an_end, wide_fields
 
 PATIENCE_SECONDS = 1.0

@@ -10,8 +10,8 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader, entity_writer
 
-from agent.protocol import ApiKey, request_codec
-from agent.protocol.compiler import Parts
+from tailrace.kafka import ApiKey, request_codec
+from tailrace.kafka.compiler import Parts
 from tests.compat.broker import running_broker
 from tests.hostile.cases import SERVED
 from tests.hostile.run import SETTINGS, try_broker

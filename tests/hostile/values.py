@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from agent.protocol import ApiKey
-from agent.protocol.api_keys import API_VERSIONS
-from agent.protocol.schema import Field, MessageType, Wire, fields_of
+from tailrace.kafka import ApiKey
+from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 from tailrace.limits import MAX_NAME_BYTES
 from tailrace.record_batch import assemble
 from tailrace.records import NewRecord, encode_batch

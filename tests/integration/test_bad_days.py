@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tailrace.cli.demo.ports import free_port
+from tailrace_cli.demo.ports import free_port
 from tests.support.servers import end_with_parent
 
 PARTITIONS = 3
@@ -44,7 +44,7 @@ class Server:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli.app", "serve", "--data", str(self.data), "--listen",
+                [sys.executable, "-m", "tailrace_cli.app", "serve", "--data", str(self.data), "--listen",
                  self.bootstrap, "--http", f"127.0.0.1:{self.http}"],
                 stderr=log, preexec_fn=end_with_parent(signal.SIGKILL, os.getpid()),
                 env={name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")},

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from tailrace.cli.demo.ports import free_port
+from tailrace_cli.demo.ports import free_port
 from tests.support.servers import PostgresServer
 
-COMMAND = [sys.executable, "-m", "tailrace.cli.app"]
+COMMAND = [sys.executable, "-m", "tailrace_cli.app"]
 
 
 def environment() -> dict[str, str]:

@@ -19,9 +19,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sequencer.bucket import read_checkpoints
-from sequencer.sql.store import open_row_store
-from sequencer.state import COMMIT_NUMBER, HotState
+from sequencer.recovery.bucket_scan import read_checkpoints
+from sequencer.store.sql.store import open_row_store
+from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tests.support.cluster import Cluster, Part, running_cluster
@@ -127,7 +127,7 @@ def commit(bootstrap: str, group: str, positions: dict[int, int]) -> None:
 def command(cluster: Cluster, *words: str, code: int = 0) -> Any:
     """What a command prints as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli.app", *words, "--json"],
+        [sys.executable, "-m", "tailrace_cli.app", *words, "--json"],
         env={**environ, **cluster.s3.environ, **cluster.environ},
         capture_output=True,
         text=True,

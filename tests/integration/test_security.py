@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.demo.ports import free_port
+from tailrace_cli.demo.ports import free_port
 from tests.support.certificates import Authority
 from tests.support.servers import postgres_server
 
-COMMAND = [sys.executable, "-m", "tailrace.cli.app"]
+COMMAND = [sys.executable, "-m", "tailrace_cli.app"]
 PASSWORD = "hush-of-the-database"
 
 

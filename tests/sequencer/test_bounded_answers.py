@@ -28,9 +28,7 @@ from sequencer.api import (
     TransactionRef,
 )
 from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
-from sequencer.committer import LocalSequencer
-from sequencer.compaction import MAX_PAGE_BYTES
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.pages import (
     all_groups,
     all_offsets,
@@ -41,10 +39,12 @@ from sequencer.pages import (
     lag_pages,
     positions_at,
 )
-from sequencer.rows import Changes, PartitionBytes, ProducerRow
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.rules.compaction import MAX_PAGE_BYTES
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Changes, PartitionBytes, ProducerRow
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.sequencer_bench import Bench, batch, run
 from tests.support.sequencers import memory
 
@@ -56,7 +56,7 @@ async def a_backlog(partitions: int, runs: int, batches: int = 5) -> AsyncIterat
     clock = ManualClock()
     store = MemoryRowStore(clock)
     await fill(store, partitions=partitions, runs=runs, batches=batches)
-    sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+    sequencer = Committer(store, clock, SeededEntropy(1))
     await sequencer.start()
     try:
         yield sequencer
@@ -125,7 +125,7 @@ def test_a_page_of_candidates_sums_up_what_it_looks_at_and_not_its_whole_topic()
             return await within(topic_id, first, end)
 
         store.partition_bytes_within = counted  # type: ignore[method-assign]
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         after, found = None, []
         while True:
@@ -207,7 +207,7 @@ def test_a_candidate_that_a_page_has_no_room_for_comes_whole_in_the_next() -> No
 
 
 def test_partitions_without_anything_to_compact_end_a_page_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.compaction.MAX_LOOKED_AT", 2)
+    monkeypatch.setattr("sequencer.rules.compaction.MAX_LOOKED_AT", 2)
 
     async def scenario() -> None:
         async with a_backlog(partitions=5, runs=1) as sequencer:
@@ -222,7 +222,7 @@ def test_partitions_without_anything_to_compact_end_a_page_too(monkeypatch: pyte
 
 def test_listings_come_in_pages_and_are_whole_when_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.bounds.MAX_PAGE", 3)
-    monkeypatch.setattr("sequencer.reading.MAX_PAGE", 3)
+    monkeypatch.setattr("sequencer.queries.MAX_PAGE", 3)
 
     async def scenario() -> None:
         async with a_backlog(partitions=4, runs=1) as sequencer:
@@ -267,7 +267,7 @@ def test_positions_with_long_metadata_are_bounded_in_bytes() -> None:
 
 
 def test_producers_of_a_partition_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.reading.MAX_PAGE", 3)
+    monkeypatch.setattr("sequencer.queries.MAX_PAGE", 3)
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -284,7 +284,7 @@ def test_producers_of_a_partition_come_in_pages(monkeypatch: pytest.MonkeyPatch)
             )  # fmt: skip
         await store.write(changes, epoch or 0)
         await store.release_committer_lease(epoch or 0)
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         page = await sequencer.describe_producers(ProducerQuery(TOPIC, 0))
         assert ([each.producer_id for each in page.producers], page.next) == ([0, 1, 2], 2)

@@ -19,12 +19,13 @@ from sequencer.api import (
     SessionRef,
 )
 from sequencer.collector import Collection, collect
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from tailrace.clock import ManualClock, SeededEntropy, SystemClock
+from sequencer.store.memory import MemoryRowStore
+from tailrace.clock import SystemClock
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import ManualClock, SeededEntropy
 
 SETTINGS = SequencerSettings(sweep_interval_ms=1_000, deletion_grace_ms=60_000, session_lease_ms=10_000_000)
 T0 = 1_700_000_000_000
@@ -35,7 +36,7 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.entropy = SeededEntropy(5)
-        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, self.entropy, SETTINGS)
+        self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, self.entropy, SETTINGS)
         self.objects = MemoryStore(self.clock)
         self.session: SessionGrant
 

@@ -34,11 +34,11 @@ from sequencer.api import (
     TakeLease,
     TransactionRef,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tests.support.clocks import ManualClock, SeededEntropy
 
 PRODUCERS = 3
 NO_ONE = -1
@@ -62,7 +62,7 @@ class Stored:
 class Log:
     """A partition, what was written to it, and what became of it."""
 
-    sequencer: LocalSequencer
+    sequencer: Committer
     batches: list[Stored] = field(default_factory=list)
     committed: set[int] = field(default_factory=lambda: {NO_ONE})
     grants: list[ProducerGrant] = field(default_factory=list)
@@ -244,7 +244,7 @@ STEP = st.one_of(
 def test_what_is_read_committed_is_what_was_committed(steps: list[tuple[str, Any]]) -> None:
     async def whole() -> None:
         clock = ManualClock()
-        log = Log(LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1)))
+        log = Log(Committer(MemoryRowStore(clock), clock, SeededEntropy(1)))
         await log.sequencer.start()
         await log.prepare()
         for name, value in steps:

@@ -25,11 +25,11 @@ from sequencer.api import (
     SequencerUnavailable,
     SessionGrant,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.observer import Unobserved
-from sequencer.rows import Row, TransactionRow
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Row, TransactionRow
+from tests.support.clocks import ManualClock, SeededEntropy
 
 AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 
@@ -50,7 +50,7 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = CountedStore(self.clock)
-        self.sequencer = LocalSequencer(self.store, self.clock, SeededEntropy(1))
+        self.sequencer = Committer(self.store, self.clock, SeededEntropy(1))
 
     async def together(self, *calls: Awaitable[Any]) -> list[Any]:
         self.store.hold_writes()
@@ -160,7 +160,7 @@ def test_a_committer_that_can_not_show_what_it_wrote_ends_and_gives_the_lease_ba
         with pytest.raises(SequencerUnavailable):
             await asyncio.wait_for(world.sequencer.metadata(MetadataRequest()), 1)
         await world.sequencer.close()
-        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        second = Committer(world.store, world.clock, SeededEntropy(2))
         await second.start()
         topics = (await second.metadata(MetadataRequest())).topics or []
         assert [topic.name for topic in topics] == ["t"]
@@ -176,7 +176,7 @@ def test_no_two_terms_share_an_epoch_whatever_they_call_themselves() -> None:
             world.clock.advance(2.0)  # the one before is left as it is: it died
             await settle()
             world.sequencer._term.end("it died")
-            world.sequencer = LocalSequencer(world.store, world.clock, SeededEntropy(2), holder="the same")
+            world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), holder="the same")
             world.clock.advance(2.0)
             await world.sequencer.start()
             epochs.append(world.sequencer.epoch)
@@ -199,7 +199,7 @@ def test_closing_waits_for_the_write_in_progress_whatever_became_of_the_keepers(
             await settle()
         closing = asyncio.ensure_future(world.sequencer.close())
         await settle()
-        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        second = Committer(world.store, world.clock, SeededEntropy(2))
         with pytest.raises(SequencerError):
             await second.start()  # the lease is held until the write has ended
         assert not closing.done()
@@ -221,7 +221,7 @@ def test_a_last_write_that_never_ends_keeps_no_next_term_from_beginning() -> Non
             await settle()
         assert closing.done()
         writing.cancel()
-        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        second = Committer(world.store, world.clock, SeededEntropy(2))
         await second.start()
         assert second.epoch > world.sequencer.epoch
         await second.close()
@@ -243,7 +243,7 @@ def test_a_stalled_committer_that_nobody_replaced_goes_on_without_loading_anew()
 def test_a_stalled_committer_that_was_replaced_answers_nothing_more() -> None:
     async def use(world: World) -> None:
         world.clock.advance(60.0)
-        second = LocalSequencer(world.store, world.clock, SeededEntropy(2))
+        second = Committer(world.store, world.clock, SeededEntropy(2))
         await second.start()
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.metadata(MetadataRequest())
@@ -316,7 +316,7 @@ def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
     async def use(world: World) -> None:
         noted = Noted()
         await world.sequencer.close()
-        world.sequencer = LocalSequencer(world.store, world.clock, SeededEntropy(2), observer=noted)
+        world.sequencer = Committer(world.store, world.clock, SeededEntropy(2), observer=noted)
         await world.sequencer.start()
         world.store.refuse(of_bad_ids)
         await world.together(
@@ -349,7 +349,7 @@ def test_a_stop_while_something_runs_out_warns_nobody() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         store = MemoryRowStore(clock)
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         is_asked, may_answer, now_ms = asyncio.Event(), asyncio.Event(), store.now_ms
 

@@ -10,10 +10,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from sequencer import leases, sessions
 from sequencer.api import AgentInfo, LagsRequest, SessionRef
-from sequencer.groups import expiring_groups, lags
-from sequencer.rows import (
+from sequencer.rules import leases, sessions
+from sequencer.rules.groups import expiring_groups, lags
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
     AgentRow,
     GroupOffsetRow,
     GroupRow,
@@ -23,8 +24,7 @@ from sequencer.rows import (
     SessionRow,
     TopicRow,
 )
-from sequencer.settings import SequencerSettings
-from sequencer.state import Draft, HotState
+from sequencer.store.state import Draft, HotState
 
 ME = Identity("c", 1, 1)
 SETTINGS = SequencerSettings()

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-import sequencer.reading as reading
+import sequencer.queries as reading
 from sequencer.api import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsRequest
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.pages import all_offsets
-from sequencer.rows import Changes, ScannedRuns
-from sequencer.state import replace_row
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Changes, ScannedRuns
+from sequencer.store.state import replace_row
 from tests.support.backlog import TOPIC, fill
+from tests.support.clocks import ManualClock, SeededEntropy
 
 FUTURE = 4_000_000_000_000
 PARTITIONS = 40
@@ -46,7 +46,7 @@ class CountingStore(MemoryRowStore):
 
 
 @asynccontextmanager
-async def a_spoiled_log(runs: int) -> AsyncIterator[tuple[LocalSequencer, CountingStore]]:
+async def a_spoiled_log(runs: int) -> AsyncIterator[tuple[Committer, CountingStore]]:
     """Every run has a running maximum that no run reaches: the one that did is gone."""
     clock = ManualClock()
     store = CountingStore(clock)
@@ -57,7 +57,7 @@ async def a_spoiled_log(runs: int) -> AsyncIterator[tuple[LocalSequencer, Counti
         spoiled.put(replace_row(row, running_max_timestamp=FUTURE))
     await store.write(spoiled, epoch or 0)
     await store.release_committer_lease(epoch or 0)
-    sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+    sequencer = Committer(store, clock, SeededEntropy(1))
     await sequencer.start()
     try:
         yield sequencer, store

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sequencer.api import ObjectKind, Run
 from sequencer.recent_runs import MAX_RUNS_PER_PARTITION, RecentRuns
-from sequencer.rows import Changes, RunRow
+from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import at_once
 

@@ -1,4 +1,4 @@
-"""The sequencer behind RPC: every method of the interface, errors by their types, and calls asked again."""
+"""Sequencer nodes over one store: one commits, the others pass on, and one takes over when it falls silent."""
 
 from __future__ import annotations
 
@@ -8,302 +8,412 @@ from typing import Any
 
 import pytest
 
-from sequencer import api, client
 from sequencer.api import (
-    AddToTransaction,
     AgentInfo,
-    CommitOffsets,
-    CreatePartitions,
+    CommitRequest,
     CreateTopic,
-    DeleteTopic,
-    Empty,
-    EndTransaction,
-    GroupState,
+    FeedRequest,
     IncarnationChanged,
-    InitProducer,
-    InvalidRequest,
-    LoadGroup,
     MetadataRequest,
-    OffsetPosition,
-    ProducerFenced,
-    ProducerGrant,
-    SaveGroup,
-    SequencerOverloaded,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
     SequencerUnavailable,
-    StaleGroup,
-    TopicExists,
-    TransactionRef,
-    UnknownTopic,
 )
-from sequencer.client import RemoteSequencer
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from sequencer.methods import METHODS, AskedSequencer
-from sequencer.server import SequencerService
-from tailrace.clock import ManualClock, SeededEntropy, SystemClock
-from tailrace.rpc import Buffer, ClusterIdentity, KnownCluster, RpcServer, encode_body
+from sequencer.checkpoint.checkpointer import write_cluster_file
+from sequencer.client import SequencerClient
+from sequencer.recovery.bucket_scan import read_checkpoints
+from sequencer.server import NodeSettings, SequencerServer
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Identity, Row
+from tailrace.buffers import Buffer
+from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.simulated_link import SimulatedLink, Weather
+
+WRITES = ("write", "take_committer_lease", "renew_committer_lease", "release_committer_lease", "adopt")
+
+
+class Cut:
+    """A node's way to the store; `is_away` makes every call fail, `is_full` those that write, one that isn't open makes
+    them wait."""
+
+    def __init__(self, store: MemoryRowStore) -> None:
+        self._store = store
+        self.is_away = False
+        self.is_full = False
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            if not self.is_open.is_set():
+                await self.is_open.wait()
+            if self.is_away:
+                raise SequencerUnavailable("the database is away")
+            if self.is_full and name in WRITES:
+                raise SequencerUnavailable("the disk is full")
+            return await method(*arguments, **named)
+
+        return call
+
+
+class SlowLoads(MemoryRowStore):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.loads = 0
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        self.loads += 1
+        for _ in range(60):
+            await self._clock.sleep(1.0)
+        return await super().load()
 
 
 class World:
-    """A sequencer, its service, and named ways to it; a handler in between may lose answers."""
-
     def __init__(self) -> None:
-        self.clock = SystemClock()
-        self.entropy = SeededEntropy(3)
-        self.local = LocalSequencer(MemoryRowStore(ManualClock()), ManualClock(), SeededEntropy(1))
-        self.service = SequencerService(self.local)
-        self.lose_answers = 0
-        self.meanwhile: Callable[[], Awaitable[None]] | None = None
-        """What happens between a request whose answer is lost and its repeat."""
-        self.asked: list[str] = []
-        self.links: dict[str, SimulatedLink] = {}
-        for name in ("one:1", "two:1"):
-            server = RpcServer(
-                self.handle,
-                clock=self.clock,
-                entropy=self.entropy,
-                known=KnownCluster(ClusterIdentity("memory", 1)),
+        self.clock = ManualClock()
+        self.entropy = SeededEntropy(9)
+        self.store = MemoryRowStore(self.clock)
+        self.cuts = {name: Cut(self.store) for name in ("a:1", "b:1")}
+        self.nodes = {
+            name: SequencerServer(
+                cut,
+                self.clock,
+                self.entropy,
+                settings=NodeSettings(advertise=name),
+                link=self.link,
             )
-            weather = Weather()
-            self.links[name] = SimulatedLink(
-                server, clock=self.clock, entropy=self.entropy, address=name, weather=weather
-            )
+            for name, cut in self.cuts.items()
+        }
+        self.weather = {name: Weather() for name in self.nodes}
 
-    async def handle(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
-        self.asked.append(method)
-        try:
-            return await self.service.handle(method, body)
-        finally:
-            if self.lose_answers:
-                self.lose_answers -= 1
-                if self.meanwhile is not None:
-                    await self.meanwhile()
-                for link in self.links.values():
-                    link.cut()
-
-    def remote(self, **options: Any) -> RemoteSequencer:
-        options.setdefault("patience_s", 2.0)
-        return RemoteSequencer(
-            ["one:1", "two:1"],
+    def link(self, address: str) -> SimulatedLink:
+        return SimulatedLink(
+            self.nodes[address].server,
             clock=self.clock,
             entropy=self.entropy,
-            link=lambda address: self.links[address],
-            **options,
+            address=address,
+            weather=self.weather[address],
         )
+
+    def freeze(self, name: str) -> None:
+        """This node answers nothing, and its connections stay: as a process that is stopped."""
+        self.cuts[name].is_away = True
+        self.weather[name].loss = 1.0
+
+    def remote(self, *addresses: str) -> SequencerClient:
+        return SequencerClient(
+            addresses, clock=self.clock, entropy=self.entropy, link=self.link, patience_s=20
+        )
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.1)):
+            self.clock.advance(0.1)
+            for _ in range(30):
+                await asyncio.sleep(0)
+
+    async def during(self, call: Awaitable[Any]) -> Any:
+        """The call's outcome, while time goes on."""
+        task = asyncio.ensure_future(call)
+        while not task.done():
+            await self.pass_time(0.1)
+        return await task
 
 
 def run(use: Callable[[World], Awaitable[None]]) -> None:
     async def whole() -> None:
         world = World()
-        await world.local.start()
+        for node in world.nodes.values():
+            await node.start(listen=False)
         await use(world)
-        await world.local.close()
+        for node in world.nodes.values():
+            await world.during(node.close())
 
     asyncio.run(asyncio.wait_for(whole(), 20))
 
 
-def test_every_method_of_the_interface_is_served_and_asked() -> None:
-    named = {name for name in vars(api.Sequencer) if not name.startswith("_")} - {"close"}
-    assert set(METHODS) == named
-    assert named <= set(vars(AskedSequencer))
-    assert METHODS["commit"].request is api.CommitRequest
-    assert METHODS["commit"].answer is api.CommitAnswer
+AGENT = AgentInfo("h", 1, "h", 0, 0, "z", "1", SeededEntropy(1).uuid())
 
 
-def test_errors_keep_their_type_and_message() -> None:
+def test_a_follower_names_the_committer_and_passes_on() -> None:
     async def use(world: World) -> None:
-        remote = world.remote()
-        await remote.create_topic(CreateTopic("t", 1, {}))
-        with pytest.raises(TopicExists, match="'t'"):
-            await remote.create_topic(CreateTopic("t", 1, {}))
-        with pytest.raises(UnknownTopic):
-            await remote.delete_topic(DeleteTopic(world.entropy.uuid()))
-        await remote.close()
-        with pytest.raises(SequencerUnavailable, match="closed"):
-            await remote.metadata(MetadataRequest())
-
-    run(use)
-
-
-def test_an_unknown_method_and_a_malformed_request_are_named() -> None:
-    async def use(world: World) -> None:
-        remote = world.remote()
-        with pytest.raises(InvalidRequest, match="no method 'fly'"):
-            await remote._ask("fly", Empty(), Empty)
-        with pytest.raises(InvalidRequest, match="not a CreateTopic"):
-            await remote._ask("create_topic", Empty(), Empty)
-        for method in METHODS:
-            with pytest.raises(Exception, match="bad_request"):
-                await world.service.handle(method, memoryview(encode_body("x")))
+        assert [node.is_committer for node in world.nodes.values()] == [True, False]
+        remote = world.remote("b:1")
+        topic = await world.during(remote.create_topic(CreateTopic("t", 1, {})))
+        assert remote._current == "a:1"
+        metadata = await world.during(world.nodes["b:1"].sequencer.metadata(MetadataRequest()))
+        assert [one.topic_id for one in metadata.topics] == [topic.topic_id]
         await remote.close()
 
     run(use)
 
 
-def test_another_address_is_asked_when_one_is_away() -> None:
+def test_when_the_committer_is_cut_off_another_takes_over_within_three_seconds_and_knows_all() -> None:
     async def use(world: World) -> None:
-        remote = world.remote()
-        world.links["one:1"].weather.is_down = True
-        await remote.create_topic(CreateTopic("t", 1, {}))
+        first, second = world.nodes.values()
+        remote = world.remote("a:1", "b:1")
+        agent = await world.during(remote.register_agent(AGENT))
+        session = await world.during(remote.open_session(OpenSession(agent.broker_id, agent.epoch)))
+        described = ObjectDescription(
+            world.entropy.uuid(), ObjectKind.MIXED, session.prefix + "0", 10, 0, 5, world.clock.wall_ms()
+        )
+        request = CommitRequest(session.session_id, 0, 0, described, [])
+        answer = await world.during(remote.commit(request))
+        waiting = asyncio.ensure_future(first.sequencer.feed(FeedRequest(answer.commit_number, [], 30_000)))
+        await world.pass_time(0.1)
+        world.cuts["a:1"].is_away = True
+        await world.pass_time(3.0)
+        assert (first.is_committer, second.is_committer) == (False, True)
+        with pytest.raises(SequencerUnavailable):
+            await waiting
+        assert await world.during(remote.commit(request)) == answer
         await remote.close()
 
     run(use)
 
 
-def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked_instead(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("known", [("a:1", "b:1"), ("b:1", "a:1"), ("b:1",)])
+@pytest.mark.parametrize("frozen_s", [0.0, 2.0])
+def test_when_the_committer_freezes_whoever_asks_it_is_served_by_the_next_within_three_seconds(
+    known: tuple[str, ...], frozen_s: float
 ) -> None:
-    monkeypatch.setattr(client, "_OVERLOAD_PAUSE_S", 0.01)
-
     async def use(world: World) -> None:
-        remote, left, init_producer = world.remote(), 5, world.local.init_producer
-
-        async def overloaded(request: InitProducer) -> ProducerGrant:
-            nonlocal left
-            left -= 1
-            if left:
-                raise SequencerOverloaded("10000 requests are queued")
-            return await init_producer(request)
-
-        world.local.init_producer = overloaded  # type: ignore[method-assign]
-        assert (await remote.init_producer(InitProducer())).producer_id == 1
-        assert world.asked == ["init_producer"] * 5
-        assert remote._current == "one:1"
-        left = 1_000
-        with pytest.raises(SequencerOverloaded):
-            await world.remote(patience_s=0.05).init_producer(InitProducer())
+        remote = world.remote(*known)
+        await world.during(remote.create_topic(CreateTopic("t", 1, {})))
+        world.freeze("a:1")
+        await world.pass_time(frozen_s)
+        asking = [
+            asyncio.ensure_future(remote.create_topic(CreateTopic("u", 1, {}))),
+            asyncio.ensure_future(world.nodes["b:1"].sequencer.metadata(MetadataRequest())),
+        ]
+        await world.pass_time(3.0)
+        assert world.nodes["b:1"].is_committer
+        assert [task.done() for task in asking] == [True, True]
+        assert (await asking[0]).name == "u"
+        await asyncio.gather(asking[1], return_exceptions=True)  # passed on by a node, which asks once
         await remote.close()
 
     run(use)
 
 
-def test_without_any_server_the_caller_is_told_once_its_patience_ends() -> None:
+def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
     async def use(world: World) -> None:
-        remote = world.remote(patience_s=0.1)
-        for link in world.links.values():
-            link.weather.is_down = True
-        with pytest.raises(SequencerUnavailable, match=r"connection refused|tried again"):
-            await remote.metadata(MetadataRequest())
-        await remote.close()
+        first, second = world.nodes.values()
+        await world.during(first.close())
+        await world.pass_time(0.6)
+        assert second.is_committer
 
     run(use)
 
 
-def test_requests_whose_first_answer_was_lost_succeed_when_asked_again() -> None:
+def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
     async def use(world: World) -> None:
-        remote = world.remote()
-        world.lose_answers = 1
-        topic = await remote.create_topic(CreateTopic("t", 1, {"retention.ms": "5"}))
-        assert topic.partitions == 1
-        world.lose_answers = 1
-        assert (await remote.create_partitions(CreatePartitions(topic.topic_id, 3))).partitions == 3
-        world.lose_answers = 1
-        assert await remote.delete_topic(DeleteTopic(topic.topic_id)) == Empty()
-        assert world.asked.count("delete_topic") == 2
-        await remote.close()
+        first, second = world.nodes.values()
+        assert first._local is not None
+        world.cuts["a:1"].is_open.clear()
+        world.clock.advance(10)  # the first has not run meanwhile; the second has
+        await second._try_to_lead()
+        assert second.is_committer
+        world.cuts["a:1"].is_open.set()
+        with pytest.raises(SequencerUnavailable):
+            await world.during(first.sequencer.metadata(MetadataRequest()))
+        assert not first.is_committer
 
     run(use)
 
 
-def test_another_topic_of_the_same_name_is_not_taken_for_our_own() -> None:
+def test_while_the_databases_disk_is_full_reads_go_on_and_writes_are_put_off() -> None:
     async def use(world: World) -> None:
-        await world.local.create_topic(CreateTopic("t", 7, {}))
-        remote = world.remote()
-        world.lose_answers = 1
-        with pytest.raises(TopicExists):
-            await remote.create_topic(CreateTopic("t", 1, {}))
-        assert world.asked.count("create_topic") == 2
-        await remote.close()
-        world.links["one:1"].weather.is_down = True
-        remote = world.remote()
-        with pytest.raises(TopicExists):  # nothing was sent to `one`: no reason to think that it is ours
-            await remote.create_topic(CreateTopic("t", 7, {}))
-        await remote.close()
+        first = world.nodes["a:1"]
+        local = first._local
+        await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        for cut in world.cuts.values():
+            cut.is_full = True
+        for _ in range(6):
+            await world.pass_time(5.0)
+            metadata = await world.during(first.sequencer.metadata(MetadataRequest()))
+            assert [topic.name for topic in metadata.topics or []] == ["t"]
+            with pytest.raises(SequencerUnavailable):
+                await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))
+        for cut in world.cuts.values():
+            cut.is_full = False
+        await world.pass_time(2.0)
+        assert (await world.during(first.sequencer.create_topic(CreateTopic("u", 1, {})))).name == "u"
+        assert first._local is local and first.is_committer
 
     run(use)
 
 
-def test_an_end_that_was_carried_out_is_unknown_when_its_repeat_is_fenced() -> None:
+def test_while_its_own_disk_alone_is_full_a_committer_answers_nothing_once_another_has_the_lease() -> None:
     async def use(world: World) -> None:
-        local, remote = world.local, world.remote()
-        topic = await local.create_topic(CreateTopic("t", 1, {}))
+        first, second = world.nodes.values()
+        await world.during(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        world.cuts["a:1"].is_full = True
+        await world.pass_time(4.0)
+        assert second.is_committer and first._local is None
+        with pytest.raises(SequencerUnavailable):
+            await world.during(first._local_sequencer.metadata(MetadataRequest()))
 
-        async def transact(producer: ProducerGrant) -> EndTransaction:
-            named = TransactionRef("id", producer.producer_id, producer.producer_epoch)
-            await local.add_to_transaction(AddToTransaction(named, [(topic.topic_id, 0)]))
-            return EndTransaction(named, is_commit=True, bumps_epoch=True)
+    run(use)
 
-        async def have_another_producer_end() -> None:
-            await local.end_transaction(
-                await transact(
-                    await local.init_producer(InitProducer(transactional_id="id", timeout_ms=60_000))
-                )
+
+def test_a_paused_committer_that_nobody_replaced_answers_what_waits_for_it() -> None:
+    async def use(world: World) -> None:
+        first = world.nodes["a:1"]
+        local = first._local
+        waiting = asyncio.ensure_future(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        world.clock.advance(10)
+        assert (await world.during(waiting)).name == "t"
+        assert first._local is local
+
+    run(use)
+
+
+def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows = SlowLoads(clock)
+        nodes = [
+            SequencerServer(rows, clock, entropy, settings=NodeSettings(advertise=name))
+            for name in ("a:1", "b:1")
+        ]
+        starting = [asyncio.ensure_future(node.start(listen=False)) for node in nodes]
+        for _ in range(140):
+            clock.advance(0.5)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert all(task.done() for task in starting)
+        assert [node.is_committer for node in nodes] == [True, False]
+        assert rows.loads == 1
+        rows.fail_next_write("after")
+        with pytest.raises(SequencerUnavailable):
+            await nodes[0].sequencer.create_topic(CreateTopic("t", 1, {}))
+        reading = asyncio.ensure_future(nodes[0].sequencer.metadata(MetadataRequest()))
+        for _ in range(140):
+            clock.advance(0.5)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        topics = (await reading).topics or []
+        assert [topic.name for topic in topics] == ["t"]
+        assert [node.is_committer for node in nodes] == [True, False]
+        assert rows.loads == 2
+        for node in reversed(nodes):
+            await node.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -> None:
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
+
+        async def lead(name: str) -> SequencerServer:
+            node = SequencerServer(
+                rows, clock, entropy, settings=NodeSettings(advertise=name), object_store=bucket
             )
+            await node.start(listen=False)
+            return node
 
-        end = await transact(
-            await local.init_producer(InitProducer(transactional_id="id", timeout_ms=60_000))
-        )
-        world.lose_answers, world.meanwhile = 1, have_another_producer_end
+        first = await lead("a:1")
+        assert first.checkpoint_age_s == 0
+        made = asyncio.ensure_future(first.sequencer.create_topic(CreateTopic("t", 1, {})))
+        while not made.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        await made
+        await first.close()
+        heads = [info.key async for info in bucket.list("c/meta/") if info.key.endswith(".head")]
+        assert len(heads) > 1
+        found = await read_checkpoints(bucket, "c")
+        assert found.chain is None or found.chain.last.reservation == 0
+        second = await lead("b:1")
+        assert second.is_committer and second.lost is None
+        await second.close()
 
-        with pytest.raises(SequencerUnavailable, match="may have been carried out"):
-            await remote.end_transaction(end)
+    asyncio.run(asyncio.wait_for(use(), 20))
 
-        with pytest.raises(ProducerFenced):  # asked once, and refused: surely not carried out by this request
-            await remote.end_transaction(end)
+
+def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -> None:
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), MemoryStore(clock)
+        await write_cluster_file(bucket, Identity("c", 2, 1))
+        reasons: list[str] = []
+        node = SequencerServer(
+            rows, clock, entropy, object_store=bucket, on_lost=reasons.append,
+            settings=NodeSettings(advertise="a:1"),
+        )  # fmt: skip
+        await node.start(listen=False)
+        assert node.lost is not None and not node.is_committer
+        assert len(reasons) == 1 and "incarnation 2" in reasons[0]
+        with pytest.raises(IncarnationChanged):
+            await node.sequencer.metadata(MetadataRequest())
+        await node.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_exist() -> None:
+    class SlowBucket(MemoryStore):
+        seconds = 0.0
+
+        async def put(self, key: str, parts: Sequence[Buffer], **more: Any) -> Any:
+            await clock.sleep(self.seconds)
+            return await super().put(key, parts, **more)
+
+    clock, entropy = ManualClock(), SeededEntropy(9)
+
+    async def use() -> None:
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), SlowBucket(clock)
+        nodes: dict[str, SequencerServer] = {}
+
+        def link(address: str) -> SimulatedLink:
+            return SimulatedLink(nodes[address].server, clock=clock, entropy=entropy, address=address)
+
+        for name in ("a:1", "b:1"):
+            nodes[name] = SequencerServer(
+                rows, clock, entropy, settings=NodeSettings(advertise=name), object_store=bucket, link=link
+            )
+            await nodes[name].start(listen=False)
+        bucket.seconds = 7.0
+        remote = SequencerClient(["b:1"], clock=clock, entropy=entropy, link=link, patience_s=20)
+        made = asyncio.ensure_future(remote.create_topic(CreateTopic("t", 3, {"retention.ms": "5"})))
+        while not made.done():
+            clock.advance(0.1)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert (await made).partitions == 3
+        bucket.seconds = 0.0
         await remote.close()
+        for node in reversed(nodes.values()):
+            closing = asyncio.ensure_future(node.close())
+            while not closing.done():
+                clock.advance(0.1)
+                await asyncio.sleep(0)
 
-    run(use)
+    asyncio.run(asyncio.wait_for(use(), 20))
 
 
-def test_positions_that_were_committed_are_unknown_when_their_repeat_is_of_an_old_generation() -> None:
+def test_housekeeping_goes_on_after_an_error_that_nobody_foresaw() -> None:
     async def use(world: World) -> None:
-        local, remote = world.local, world.remote()
-        topic = await local.create_topic(CreateTopic("t", 1, {}))
-        agent = await local.register_agent(
-            AgentInfo("host", 9092, "host", 9093, 0, "zone", "", world.entropy.uuid())
-        )
-        owner = (agent.broker_id, agent.epoch)
-        await local.load_group(LoadGroup("group", *owner))
+        local = world.nodes["a:1"]._local
+        assert local is not None
+        asked: list[str] = []
 
-        async def make_generation(number: int) -> None:
-            state = GroupState("group", number, "Stable", "consumer", ["member"], b"")
-            await local.save_group(SaveGroup(*owner, state))
+        def breaking(name: str) -> Callable[[object], Awaitable[None]]:
+            async def breaks(request: object) -> None:
+                asked.append(name)
+                raise ZeroDivisionError("a bug")
 
-        await make_generation(1)
-        position = OffsetPosition(topic.topic_id, 0, 7, -1, "")
-        commit = CommitOffsets("group", *owner, 1, "member", [position])
-        world.lose_answers, world.meanwhile = 1, lambda: make_generation(2)
+            return breaks
 
-        with pytest.raises(SequencerUnavailable, match="may have been carried out"):
-            await remote.commit_offsets(commit)
-
-        with pytest.raises(StaleGroup):
-            await remote.commit_offsets(commit)
-        await remote.close()
-
-    run(use)
-
-
-def test_a_server_of_another_incarnation_stops_the_caller() -> None:
-    async def use(world: World) -> None:
-        remote = world.remote(known=KnownCluster(ClusterIdentity("memory", 2)))
-        with pytest.raises(IncarnationChanged, match="incarnation"):
-            await remote.metadata(MetadataRequest())
-        await remote.close()
-
-    run(use)
-
-
-def test_calls_survive_a_link_that_loses_frames() -> None:
-    async def use(world: World) -> None:
-        for link in world.links.values():
-            link.weather.loss = 0.1
-        remote = world.remote(patience_s=10, timeout_s=0.02)
-        topics = [await remote.create_topic(CreateTopic(f"t{n}", 1, {})) for n in range(20)]
-        metadata = await remote.metadata(MetadataRequest())
-        assert metadata.topics is not None
-        assert {t.topic_id for t in metadata.topics} == {t.topic_id for t in topics}
-        await remote.close()
+        local.apply_retention = breaking("retention")  # type: ignore[method-assign, assignment]
+        await world.pass_time(100)
+        assert asked == ["retention"] * 3
+        assert world.nodes["a:1"]._local is local
 
     run(use)

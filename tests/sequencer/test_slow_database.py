@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sequencer.api import CreateTopic
-from sequencer.client import RemoteSequencer
-from sequencer.memory import MemoryRowStore
-from sequencer.node import NodeSettings, SequencerNode
+from sequencer.client import SequencerClient
+from sequencer.server import NodeSettings, SequencerServer
+from sequencer.store.memory import MemoryRowStore
 from sequencer.term import MAX_LEASE_MS, lease_for
-from tailrace.clock import ManualClock, SeededEntropy
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.simulated_link import SimulatedLink
 
 
@@ -53,7 +53,7 @@ class World:
         self.store = MemoryRowStore(self.clock)
         self.seconds: Callable[[], float] = lambda: 0.001
         self.nodes = {
-            name: SequencerNode(
+            name: SequencerServer(
                 SlowRows(self.store, self.clock, lambda: self.seconds()),
                 self.clock,
                 self.entropy,
@@ -77,7 +77,7 @@ class World:
 
     async def serve(self, within_s: float) -> None:
         """A change is carried out, asked as agents ask."""
-        remote = RemoteSequencer(
+        remote = SequencerClient(
             list(self.nodes), clock=self.clock, entropy=self.entropy, link=self.link, patience_s=within_s
         )
         asked = asyncio.ensure_future(

@@ -8,8 +8,8 @@ import pytest
 
 from sequencer import topic_changes
 from sequencer.api import Metadata, MetadataRequest
-from sequencer.rows import Changes, CounterRow, Identity, TopicRow
-from sequencer.state import METADATA_VERSION, HotState
+from sequencer.store.rows import Changes, CounterRow, Identity, TopicRow
+from sequencer.store.state import METADATA_VERSION, HotState
 from sequencer.topic_changes import TopicChanges
 
 ME = Identity("c", 1, 1)

@@ -46,15 +46,15 @@ from sequencer.api import (
     StampRequest,
     TransactionRef,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.pages import all_groups
-from sequencer.rows import Changes, ProducerRow
-from sequencer.sql.store import SqlRowStore
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Changes, ProducerRow
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.backlog import TOPIC, fill
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.turns import least_of_three, measured_turns
 
 T = TypeVar("T")
@@ -66,12 +66,12 @@ PLACES = [(TOPIC, partition) for partition in range(PARTITIONS)]
 
 
 @asynccontextmanager
-async def a_wide_topic() -> AsyncIterator[tuple[LocalSequencer, SessionGrant, ManualClock]]:
+async def a_wide_topic() -> AsyncIterator[tuple[Committer, SessionGrant, ManualClock]]:
     clock = ManualClock()
     with TemporaryDirectory() as folder:
         store = SqlRowStore(f"sqlite:///{folder}/rows.db", clock=clock, entropy=SeededEntropy(2))
         await fill(store, partitions=PARTITIONS, runs=1, batches=1)
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         agent = await sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
         session = await sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
@@ -88,7 +88,7 @@ async def asked(request: Coroutine[Any, Any, T]) -> T:
 
 
 async def begun(
-    sequencer: LocalSequencer, session: SessionGrant, number: int = 0, sequence: int = 0
+    sequencer: Committer, session: SessionGrant, number: int = 0, sequence: int = 0
 ) -> TransactionRef:
     """A transaction with a record in every partition."""
     granted = await sequencer.init_producer(InitProducer(-1, -1, f"tx {number}", 60_000))
@@ -191,7 +191,7 @@ def test_a_group_whose_changes_are_many_ends_there_and_the_rest_is_the_next(
         clock = ManualClock()
         store = MemoryRowStore(clock)
         await fill(store, partitions=10, runs=1, batches=1)
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         written = store.writes
         where = [OffsetPosition(TOPIC, partition, 7, 0, "") for partition in range(10)]
@@ -314,7 +314,7 @@ def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
             )  # fmt: skip
         await store.write(changes, epoch or 0)
         await store.release_committer_lease(epoch or 0)
-        sequencer = LocalSequencer(store, clock, SeededEntropy(1))
+        sequencer = Committer(store, clock, SeededEntropy(1))
         await sequencer.start()
         written = store.writes
         with measured_turns() as turns:

@@ -7,7 +7,9 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
-from sequencer import bounds, committer, compaction, reading
+from sequencer import bounds, committer
+from sequencer import queries as reading
+from sequencer.rules import compaction
 
 LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),

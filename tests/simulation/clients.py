@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from agent.protocol.messages.delete_records import (
+from tailrace.clock import Entropy
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from tailrace.kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from agent.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
-from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from agent.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.clock import Entropy
+from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.record_batch import BatchHeader, check_crc, read_header
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.simulation.cluster import Cluster

@@ -1,8 +1,8 @@
 """The product's own processes in a simulated world: sequencer nodes, agents, a compactor, over a database and a store.
 
 What runs is the product's code, from the bytes of a Kafka request to the rows: `agent.server.Agent` but for its
-sockets, `sequencer.node.SequencerNode` with its committer's lease, RPC with its retries, the collector, the compactor
-with its tasks in this process. Simulated are time, the network, the database's and the store's faults.
+sockets, `sequencer.server.SequencerServer` with its committer's lease, RPC with its retries, the collector, the
+compactor with its tasks in this process. Simulated are time, the network, the database's and the store's faults.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from compactor.cycle import CompactionSettings, RunHere, run_cycle
 from sequencer.api import Member, Run, SequencerError, SequencerUnavailable
-from sequencer.client import RemoteSequencer
-from sequencer.node import NodeSettings, SequencerNode
-from sequencer.recovery import RecoveryRefused, recover
-from sequencer.recovery_plan import RecoveryReport
-from sequencer.rows import Changes, Identity, Row, RowStore
+from sequencer.client import SequencerClient
+from sequencer.recovery.plan import RecoveryReport
+from sequencer.recovery.recover import RecoveryRefused, recover
+from sequencer.server import NodeSettings, SequencerServer
 from sequencer.settings import SequencerSettings
+from sequencer.store.rows import Changes, Identity, Row, RowStore
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
-from tailrace.object_store.faulty import FaultPlan, FaultyStore, Operation
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
 from tests.simulation.loop import Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.simulation.network import Network
 from tests.simulation.scenario import CALM
+from tests.support.faulty_store import FaultPlan, FaultyStore, Operation
 from tests.support.simulated_link import Weather
 
 T = TypeVar("T")
@@ -209,7 +209,7 @@ class SimulatedAgent(Agent):
         zone: str,
         settings: AgentSettings,
         cache_settings: CacheSettings,
-        sequencer: RemoteSequencer,
+        sequencer: SequencerClient,
         store: SimulatedStore,
         entropy: Entropy,
     ) -> None:
@@ -280,7 +280,7 @@ class Cluster:
         self.objects = objects
         self.rows = SimulatedRows(rows, self.outside, self.clock, entropy("rows"))
         self.agents: dict[str, SimulatedAgent] = {}
-        self.nodes: dict[str, tuple[SimulatedProcess, SequencerNode]] = {}
+        self.nodes: dict[str, tuple[SimulatedProcess, SequencerServer]] = {}
         self.stores: list[SimulatedStore] = []
         self.weathers: dict[str, Weather] = {}
         self.plan = plan
@@ -321,11 +321,11 @@ class Cluster:
 
     def sequencer_of(
         self, process: SimulatedProcess, *, patience_s: float = 3.0, timeout_s: float = 1.0
-    ) -> RemoteSequencer:
+    ) -> SequencerClient:
         """The sequencer as a process reaches it."""
         at = len(self.nodes) and self._births % len(self.addresses)
         weather = self.weathers[process.name] = replace(self.network.weather)
-        return RemoteSequencer(
+        return SequencerClient(
             [*self.addresses[at:], *self.addresses[:at]],
             clock=SimulatedClock(self.loop, process),
             entropy=self.entropy(process.name + " rpc"),
@@ -345,7 +345,7 @@ class Cluster:
                 self.nodes[address][0]
             )  # whoever sends to the address now meets another machine
         process = self.product_process(address, wall_offset_ms)
-        node = SequencerNode(
+        node = SequencerServer(
             cast(RowStore, self.rows),
             SimulatedClock(self.loop, process),
             self.entropy(process.name),

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
-from agent.protocol.messages.heartbeat import HeartbeatRequest
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from agent.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from agent.protocol.messages.offset_commit import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.heartbeat import HeartbeatRequest
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tailrace.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from agent.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tailrace.kafka.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.simulation.clients import Log, Reader, Stage
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import NoAnswer

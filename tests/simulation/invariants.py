@@ -9,8 +9,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run, Verdict
-from sequencer.deleted_topics import TOPIC_IN_KEY
-from sequencer.rows import (
+from sequencer.rules.deleted_topics import TOPIC_IN_KEY
+from sequencer.store.rows import (
     Changes,
     CounterRow,
     ObjectRow,
@@ -21,8 +21,8 @@ from sequencer.rows import (
     TopicRow,
     key_of,
 )
-from sequencer.state import COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION
-from sequencer.sums import statistics_of
+from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION
+from sequencer.store.sums import statistics_of
 from tailrace.object_store.memory import MemoryStore
 
 MANY = 1 << 30

@@ -29,28 +29,26 @@ import agent.groups.coordinator as coordinator_module
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
-import sequencer.bucket as bucket_module
 import sequencer.committer as committer_module
-import sequencer.compaction as compaction
-import sequencer.deleted_topics as deleted_topics
-import sequencer.garbage as garbage
-import sequencer.groups as groups
-import sequencer.leases as leases
-import sequencer.node as node_module
-import sequencer.repeats as repeats
-import sequencer.retention as retention
-import sequencer.sessions as sessions
-import sequencer.topics as topics
-import sequencer.transactions as transactions
+import sequencer.recovery.bucket_scan as bucket_module
+import sequencer.rules.compaction as compaction
+import sequencer.rules.deleted_topics as deleted_topics
+import sequencer.rules.garbage as garbage
+import sequencer.rules.groups as groups
+import sequencer.rules.leases as leases
+import sequencer.rules.repeats as repeats
+import sequencer.rules.retention as retention
+import sequencer.rules.sessions as sessions
+import sequencer.rules.topics as topics
+import sequencer.rules.transactions as transactions
+import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
-from agent.protocol.error_codes import ErrorCode
 from agent.server import Agent
 from cache import framed, mixed_reader
 from cache.layout import Layout
-from sequencer import assign
 from sequencer.api import (
     BatchError,
     BatchOutcome,
@@ -66,9 +64,10 @@ from sequencer.api import (
     SequencerUnavailable,
     Verdict,
 )
-from sequencer.memory import MemoryRowStore
-from sequencer.producers import STORE, Judgement
-from sequencer.rows import (
+from sequencer.rules import assign
+from sequencer.rules.producers import STORE, Judgement
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import (
     AbortedRow,
     Changes,
     GroupRow,
@@ -78,9 +77,10 @@ from sequencer.rows import (
     RunRow,
     SessionRow,
 )
-from sequencer.state import Draft, HotState, replace_row
+from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.term import Term
 from sequencer.topic_changes import TopicChanges
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
 from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
@@ -776,13 +776,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "commits are applied as they come, not by number",
-        [(committer_module.LocalSequencer, "_decide_commit", _applies_commits_as_they_come)],
+        [(committer_module.Committer, "_decide_commit", _applies_commits_as_they_come)],
     ),
     Mutation(
         "a commit that is asked twice is applied twice",
         [
             (sessions, "known_answer", does_nothing),
-            (committer_module.LocalSequencer, "_decide_commit", _applies_each_commit_anew),
+            (committer_module.Committer, "_decide_commit", _applies_each_commit_anew),
         ],
         {"plain_producers": 2},
     ),
@@ -819,17 +819,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "after a failed write the old state goes on",
-        [(committer_module.LocalSequencer, "_write", _keeps_its_state_after_a_failed_write)],
+        [(committer_module.Committer, "_write", _keeps_its_state_after_a_failed_write)],
         FAILING_WRITES,
     ),
     Mutation(
         "readers see what is not written yet",
-        [(committer_module.LocalSequencer, "_write", _shows_before_it_writes)],
+        [(committer_module.Committer, "_write", _shows_before_it_writes)],
         FAILING_WRITES,
     ),
     Mutation(
         "a transaction of the database is shown kind of row after kind",
-        [(committer_module.LocalSequencer, "_show", _shows_kind_after_kind)],
+        [(committer_module.Committer, "_show", _shows_kind_after_kind)],
         TRANSACTIONS,
     ),
     Mutation(
@@ -844,7 +844,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a committer whose lease is over answers",
-        [(node_module.SequencerNode, "_confirm", _takes_it_for_granted), (Term, "confirm", _takes_it_for_granted)],
+        [(node_module.SequencerServer, "_confirm", _takes_it_for_granted), (Term, "confirm", _takes_it_for_granted)],
         {
             "sequencers": 3,
             "agents": 3,
@@ -858,12 +858,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "the lease is not renewed while the state loads",
-        [(committer_module.LocalSequencer, "_load", _loads_without_renewing)],
+        [(committer_module.Committer, "_load", _loads_without_renewing)],
         SLOW_LOADS,
     ),
     Mutation(
         "a request that the database refuses fails its whole group",
-        [(committer_module.LocalSequencer, "_parts_of", _fails_the_whole_group)],
+        [(committer_module.Committer, "_parts_of", _fails_the_whole_group)],
         ONLY_POISON,
     ),
     Mutation(

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from agent.connection import KafkaConnection
-from agent.protocol import decode_response, encode_request
+from tailrace.buffers import Buffer
 from tailrace.clock import Entropy
+from tailrace.kafka import decode_response, encode_request
 from tailrace.rpc import Link, NotConnected, RpcServer
-from tailrace.rpc.frames import Buffer
 from tailrace.rpc.link import Receiver, Wire
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.support.simulated_link import SimulatedLink, Weather

@@ -6,15 +6,15 @@ as done, and nobody else may be refused because of it.
 
 from __future__ import annotations
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
-from agent.protocol.messages.offset_commit import (
+from sequencer.store.rows import GroupRow, Row, TransactionRow
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from sequencer.rows import GroupRow, Row, TransactionRow
 from tests.simulation.clients import Client
 from tests.simulation.network import NoAnswer
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
-from sequencer.node import NodeSettings
+from sequencer.server import NodeSettings
 from sequencer.settings import SequencerSettings
 from tailrace.clock import Entropy
-from tailrace.object_store.faulty import FaultPlan, Faults, Latency
+from tests.support.faulty_store import FaultPlan, Faults, Latency
 
 AGENT_SETTINGS = AgentSettings(
     linger_ms=50,

@@ -12,21 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from agent.protocol.messages.add_partitions_to_txn import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from agent.protocol.messages.end_txn import EndTxnRequest
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
-from agent.protocol.messages.offset_fetch import (
+from tailrace.kafka.messages.end_txn import EndTxnRequest
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from agent.protocol.messages.txn_offset_commit import (
+from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -24,12 +24,10 @@ from fastcrc.crc32 import iscsi as crc32c
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from sequencer.memory import MemoryRowStore
-from sequencer.rows import RowStore
-from sequencer.sql.store import SqlRowStore
-from tailrace.clock import SeededEntropy
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import RowStore
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
-from tailrace.object_store.faulty import Operation
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import HEADER_BYTES
 from tests.simulation.bounds import low_bounds
@@ -50,6 +48,8 @@ from tests.simulation.scenario import (
     draw,
 )
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
+from tests.support.clocks import SeededEntropy
+from tests.support.faulty_store import Operation
 from tests.support.history.checker import check
 from tests.support.history.events import Acked, AnyEvent, Isolation, Read, Sent
 from tests.support.history.violations import Kind

@@ -19,7 +19,6 @@ from agent.leadership import LeadershipTold
 from agent.metadata import Catalog
 from agent.produce.lanes import Lane, Lanes
 from agent.produce.stamps import Stamps
-from agent.protocol import decode_response, encode_request
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -36,13 +35,14 @@ from sequencer.api import (
     SequencerUnavailable,
     Topic,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from tailrace.clock import ManualClock, SeededEntropy
-from tailrace.object_store.faulty import FaultyStore
+from sequencer.store.memory import MemoryRowStore
+from tailrace.kafka import decode_response, encode_request
 from tailrace.object_store.memory import MemoryStore
 from tailrace.records import NewRecord, encode_batch
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.faulty_store import FaultyStore
 
 ALONE = ZoneRing(Ring(1, []), "az-a", 1)
 PROMPT: dict[str, Any] = {
@@ -56,7 +56,7 @@ PROMPT: dict[str, Any] = {
 class WatchedSequencer:
     """The sequencer, its commits seen; they can be held, refused, or have their answers lost."""
 
-    def __init__(self, inner: LocalSequencer) -> None:
+    def __init__(self, inner: Committer) -> None:
         self.inner = inner
         self.commits: list[CommitRequest] = []
         self.may_commit = asyncio.Event()
@@ -105,7 +105,7 @@ class AgentBench:
         self.clock = clock = ManualClock()
         self.objects = MemoryStore(clock)
         self.store = FaultyStore(self.objects, clock, SeededEntropy(2))
-        local = LocalSequencer(MemoryRowStore(clock), clock, SeededEntropy(1), self._sequencer_settings)
+        local = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), self._sequencer_settings)
         await local.start()
         self.sequencer = sequencer = WatchedSequencer(local)
         info = await self.join("az-a", 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from sequencer.api import ObjectKind, RunBatch, Verdict
-from sequencer.batch_table import encode_table
-from sequencer.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
-from sequencer.state import COMMIT_NUMBER, METADATA_VERSION
+from sequencer.store.batch_table import encode_table
+from sequencer.store.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
+from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 
 TOPIC = UUID(int=0x70)
 RUN_LENGTH = 1_000

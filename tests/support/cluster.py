@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tailrace.cli.demo.ports import free_port
+from tailrace_cli.demo.ports import free_port
 from tests.support.servers import (
     PostgresServer,
     S3Server,
@@ -224,7 +224,7 @@ class Cluster:
         log = self.logs / f"{name}.log"
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli.app", *arguments],
+                [sys.executable, "-m", "tailrace_cli.app", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

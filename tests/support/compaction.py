@@ -35,12 +35,13 @@ from sequencer.api import (
     Topic,
     TransactionRef,
 )
-from tailrace.clock import Clock, SeededEntropy
+from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.object_store.api import ObjectStore
 from tailrace.record_batch import Compression, read_header, split
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
+from tests.support.clocks import SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
 
 T0 = 1_700_000_000_000

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sequencer.api import AbortedTransaction
-from tailrace.object_store.api import Buffer
+from tailrace.buffers import Buffer
 from tailrace.record_batch import MarkerKind, check_crc, split
 from tailrace.records import Record, decode_records
 

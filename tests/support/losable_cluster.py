@@ -21,18 +21,18 @@ from sequencer.api import (
     Topic,
     Verdict,
 )
-from sequencer.checkpointer import Checkpointer
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from sequencer.recovery import recover
-from sequencer.recovery_plan import RecoveryReport
-from sequencer.rows import Row
+from sequencer.checkpoint.checkpointer import Checkpointer
+from sequencer.committer import Committer
+from sequencer.recovery.plan import RecoveryReport
+from sequencer.recovery.recover import recover
 from sequencer.settings import SequencerSettings
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Row
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import SealedObject, coordinates, seal
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import assemble, read_header
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import changes
 
 SETTINGS = SequencerSettings(
@@ -82,7 +82,7 @@ class LosableCluster:
         self.rows = MemoryRowStore(self.clock, cluster_id="c")
         self.bucket = MemoryStore(self.clock)
         self.session: SessionGrant
-        self.sequencer: LocalSequencer
+        self.sequencer: Committer
         self.checkpointer: Checkpointer
         self.topics: dict[str, Topic] = {}
 
@@ -90,7 +90,7 @@ class LosableCluster:
         self.checkpointer = Checkpointer(
             self.bucket, self.rows, self.clock, interval_ms=self.interval_ms, reservation=RESERVATION
         )
-        self.sequencer = LocalSequencer(
+        self.sequencer = Committer(
             self.rows, self.clock, self.entropy, SETTINGS, checkpointer=self.checkpointer
         )
         await self.sequencer.start()

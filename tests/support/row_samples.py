@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from sequencer.api import Marker, ObjectKind, RunBatch, TransactionState, Verdict
-from sequencer.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
-from sequencer.rows import (
+from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
+from sequencer.store.rows import (
     AbortedRow,
     AgentRow,
     AnswerRow,

@@ -9,14 +9,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from sequencer.api import Sequencer
-from sequencer.client import RemoteSequencer
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
-from sequencer.server import SequencerService
+from sequencer.client import SequencerClient
+from sequencer.committer import Committer
+from sequencer.rpc_handler import RpcHandler
 from sequencer.settings import SequencerSettings
-from sequencer.sql.store import SqlRowStore
-from tailrace.clock import ManualClock, SeededEntropy, SystemClock
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.sql.store import SqlRowStore
+from tailrace.clock import SystemClock
 from tailrace.rpc import RpcSecurity, RpcServer
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.servers import PostgresServer
 
 
@@ -36,7 +37,7 @@ Factory = Callable[[SequencerSettings], AbstractAsyncContextManager[Opened]]
 async def memory(settings: SequencerSettings) -> AsyncIterator[Opened]:
     clock = ManualClock()
     store = MemoryRowStore(clock)
-    sequencer = LocalSequencer(store, clock, SeededEntropy(1), settings)
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
     await sequencer.start()
     try:
         yield Opened(sequencer, clock, store)
@@ -51,7 +52,7 @@ async def sqlite(settings: SequencerSettings) -> AsyncIterator[Opened]:
             yield opened
 
 
-class _WithItsServer(RemoteSequencer):
+class _WithItsServer(SequencerClient):
     """Closing it ends what it serves too, as the contract's take-over wants."""
 
     served: Sequencer
@@ -66,7 +67,7 @@ async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
     """The memory sequencer through frames on a socket; their time-outs are on the machine's clock."""
     async with memory(settings) as opened:
         clock, entropy = SystemClock(), SeededEntropy(4)
-        service = SequencerService(opened.sequencer)
+        service = RpcHandler(opened.sequencer)
         server = RpcServer(service.handle, clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)))
         await server.listen("127.0.0.1", 0)
         address = f"127.0.0.1:{server.port}"
@@ -106,7 +107,7 @@ POSTGRES_FACTORIES: dict[str, Callable[[PostgresServer], Factory]] = {"postgresq
 async def _over_sql(url: str, settings: SequencerSettings) -> AsyncIterator[Opened]:
     clock = ManualClock()
     store = SqlRowStore(url, clock=clock, entropy=SeededEntropy(2), postgres_clock=clock)
-    sequencer = LocalSequencer(store, clock, SeededEntropy(1), settings)
+    sequencer = Committer(store, clock, SeededEntropy(1), settings)
     try:
         await sequencer.start()
         try:

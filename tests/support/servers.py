@@ -27,9 +27,9 @@ from urllib.parse import urlencode
 
 import asyncpg
 
-from tailrace.cli.demo.ports import free_port
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 from tailrace.object_store.s3_place import S3Credentials, S3Place
+from tailrace_cli.demo.ports import free_port
 
 NO_MINIO = "MinIO is not at hand: `make minio` compiles it where there is Go"
 START_SECONDS = 60

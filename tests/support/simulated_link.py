@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc.errors import NotConnected
-from tailrace.rpc.frames import LENGTH, Buffer
+from tailrace.rpc.frames import LENGTH
 from tailrace.rpc.link import Receiver, Wire
 from tailrace.rpc.server import RpcServer
 

@@ -11,29 +11,29 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from agent.protocol import ApiKey, decode_response, encode_request
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from agent.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-)
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import StoreMetrics
 from sequencer.api import CreateTopic, SequencerUnavailable, Topic
-from sequencer.committer import LocalSequencer
-from sequencer.rows import RowStore
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from sequencer.sql.store import SqlRowStore
+from sequencer.store.rows import RowStore
+from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tailrace.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
 from tailrace.object_store.api import ObjectStore
-from tailrace.object_store.faulty import FaultyStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore
 from tailrace.record_batch import split
+from tests.support.faulty_store import FaultyStore
 
 HASTY: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000, "upload_deadline_ms": 300,
                          "commit_deadline_ms": 300, "drain_ms": 2_000}  # fmt: skip
@@ -109,7 +109,7 @@ class WiredAgent:
     """A running agent and what it runs on."""
 
     agent: Agent
-    sequencer: LocalSequencer
+    sequencer: Committer
     rows: RowStoreThatGoesAway
     store: FaultyStore
     objects: ObjectStore
@@ -154,7 +154,7 @@ async def wired_agent(
     telemetry = AgentTelemetry()
     sql = SqlRowStore(f"sqlite:///{folder}/rows.db", clock=clock, entropy=entropy)
     rows = RowStoreThatGoesAway(sql)
-    sequencer = LocalSequencer(cast(RowStore, rows), clock, entropy, sequencer_settings)
+    sequencer = Committer(cast(RowStore, rows), clock, entropy, sequencer_settings)
     await sequencer.start()
     agent = Agent(
         AgentOptions(listen_port=0),

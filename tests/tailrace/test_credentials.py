@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.clock import SeededEntropy
 from tailrace.credentials import BadCredential, make_secret_file, read_secrets
+from tests.support.clocks import SeededEntropy
 
 
 def test_a_made_secret_is_its_owners_alone_and_is_never_made_twice(tmp_path: Path) -> None:

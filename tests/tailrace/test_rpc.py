@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tailrace.clock import ManualClock, SeededEntropy, SystemClock, SystemEntropy
+from tailrace.buffers import Buffer
+from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.rpc import (
-    Buffer,
     CallFailed,
     CallTimedOut,
     ClusterIdentity,
@@ -36,6 +36,7 @@ from tailrace.rpc import (
 from tailrace.rpc.client import following
 from tailrace.rpc.frames import Header, decode_frame, encode_frame
 from tailrace.rpc.hello import HELLO, make_hello
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.simulated_link import SimulatedLink, Weather
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.clock import SeededEntropy, SystemClock, SystemEntropy
+from tailrace.buffers import Buffer
+from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.credentials import BadCredential
 from tailrace.rpc import (
-    Buffer,
     CallTimedOut,
     ClusterIdentity,
     HelloRefused,
@@ -43,6 +43,7 @@ from tailrace.rpc.hello import (
 )
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier
+from tests.support.clocks import SeededEntropy
 
 SECRET = b"one of thirty-two characters ..."
 OTHER = b"another of the same length ....."

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.settings import Settings
 from tailrace.settings import BadSettings, load_settings
+from tailrace_cli.settings import Settings
 
 
 def write(folder: Path, text: str) -> Path:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from tailrace.clock import ManualClock
 from tailrace.telemetry import MAX_KNOWN_EVENTS, RepeatGate, cause_of, configure_logging, name_process
+from tests.support.clocks import ManualClock
 
 
 @dataclass

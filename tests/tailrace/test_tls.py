@@ -15,9 +15,9 @@ import uvloop
 from aiohttp import web
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tailrace.buffers import Buffer
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.rpc import (
-    Buffer,
     HelloRefused,
     NotConnected,
     RpcClient,

@@ -79,7 +79,7 @@ while [[ -e $MACHINE_RUN/$2.pid ]]; do sleep 0.05; done
 
 TAILRACE = """#!/bin/bash
 export PYTHONPATH={root}
-exec {python} -m tailrace.cli.app "$@"
+exec {python} -m tailrace_cli.app "$@"
 """
 
 

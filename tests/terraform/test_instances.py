@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.settings import Settings
 from tailrace.settings import load_settings
+from tailrace_cli.settings import Settings
 
 MODULES = Path(__file__).parents[2] / "terraform" / "modules"
 SCRIPTS = sorted(MODULES.glob("*/files/*.sh"))

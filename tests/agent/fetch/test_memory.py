@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from agent.fetch.memory import LEAST_BYTES, FetchMemory, Grant
-from tailrace.clock import ManualClock
 from tests.support.agents import settle
+from tests.support.clocks import ManualClock
 
 MIB = 1 << 20
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from agent.fetch.sessions import FetchContext, FetchSessions
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.fetch import (
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
     ForgottenTopic,
     PartitionData,
 )
-from tailrace.clock import SeededEntropy
+from tests.support.clocks import SeededEntropy
 
 
 def asking(session_id: int, epoch: int, *partitions: int, forget: tuple[int, ...] = ()) -> FetchRequest:

@@ -11,7 +11,6 @@ import pytest
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
 from agent.identity import Identity
-from agent.protocol.error_codes import ErrorCode
 from agent.settings import AgentSettings
 from sequencer.api import (
     AgentInfo,
@@ -24,10 +23,11 @@ from sequencer.api import (
     SaveGroup,
     SequencerUnavailable,
 )
-from sequencer.committer import LocalSequencer
-from sequencer.memory import MemoryRowStore
+from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
-from tailrace.clock import ManualClock, SeededEntropy
+from sequencer.store.memory import MemoryRowStore
+from tailrace.kafka.error_codes import ErrorCode
+from tests.support.clocks import ManualClock, SeededEntropy
 
 LEASE_SECONDS = 10.0
 
@@ -38,7 +38,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
         settings = SequencerSettings(agent_lease_ms=int(LEASE_SECONDS * 1000))
-        self.sequencer = LocalSequencer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1), settings)
+        self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1), settings)
         self.identities: list[Identity] = []
         self.agents: list[GroupCoordinator] = []
 

@@ -19,9 +19,9 @@ from agent.groups.group import (
     SyncRequest,
 )
 from agent.groups.stored_group import restored, stored
-from agent.protocol.compiler import Parts, codec
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tailrace.kafka.compiler import Parts, codec
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
 
 RANGE = [("range", b"topics")]
 

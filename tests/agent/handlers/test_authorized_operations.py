@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agent.protocol import ApiKey
-from agent.protocol.messages.describe_cluster import DescribeClusterRequest
-from agent.protocol.messages.describe_groups import DescribeGroupsRequest
-from agent.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
-from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.describe_cluster import DescribeClusterRequest
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.agent.handlers.test_group_offsets import commit
 from tests.support.agents import AgentBench, run
 

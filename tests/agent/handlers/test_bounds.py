@@ -6,42 +6,42 @@ from typing import Any
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from agent.protocol.messages.add_partitions_to_txn import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
-from agent.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from agent.protocol.messages.delete_groups import DeleteGroupsRequest
-from agent.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from agent.protocol.messages.describe_groups import DescribeGroupsRequest
-from agent.protocol.messages.describe_topic_partitions import (
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from agent.protocol.messages.end_txn import EndTxnRequest
-from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
-from agent.protocol.messages.heartbeat import HeartbeatRequest
-from agent.protocol.messages.incremental_alter_configs import (
+from tailrace.kafka.messages.end_txn import EndTxnRequest
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.heartbeat import HeartbeatRequest
+from tailrace.kafka.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from agent.protocol.messages.leave_group import LeaveGroupRequest
-from agent.protocol.messages.offset_commit import (
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tailrace.kafka.messages.leave_group import LeaveGroupRequest
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from agent.protocol.messages.offset_delete import OffsetDeleteRequest
-from agent.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from agent.protocol.messages.sync_group import SyncGroupRequest
-from agent.protocol.messages.txn_offset_commit import (
+from tailrace.kafka.messages.offset_delete import OffsetDeleteRequest
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tailrace.kafka.messages.sync_group import SyncGroupRequest
+from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

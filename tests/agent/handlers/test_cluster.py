@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from agent.protocol.messages.api_versions import ApiVersionsRequest
-from agent.protocol.messages.describe_cluster import DescribeClusterRequest
-from agent.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from agent.protocol.messages.offset_for_leader_epoch import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from tailrace.kafka.messages.api_versions import ApiVersionsRequest
+from tailrace.kafka.messages.describe_cluster import DescribeClusterRequest
+from tailrace.kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from tailrace.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,

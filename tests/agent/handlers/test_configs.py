@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from agent.protocol.messages.incremental_alter_configs import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from tailrace.kafka.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from agent.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
 from tests.support.agents import AgentBench, run
 
 TOPIC, BROKER = 2, 4

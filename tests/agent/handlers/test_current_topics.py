@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.delete_records import (
+from sequencer.api import CreatePartitions, CreateTopic, DeleteTopic, Topic
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from agent.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from sequencer.api import CreatePartitions, CreateTopic, DeleteTopic, Topic
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tests.agent.handlers.test_fetch import fetch, rows_of
 from tests.agent.handlers.test_fetch import request_of as fetch_request
 from tests.agent.handlers.test_group_offsets import commit

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from sequencer.api import DeleteTopic, Topic
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tailrace.record_batch import split
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run, settle

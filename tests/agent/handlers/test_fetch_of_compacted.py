@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from agent.protocol.messages.fetch import PartitionData
 from compactor.cycle import CompactionSettings, CompactionSummary, RunHere, run_cycle
 from sequencer.api import AbortedTransaction, Topic
-from tailrace.clock import SeededEntropy
 from tailrace.ids import TopicPartition
+from tailrace.kafka.messages.fetch import PartitionData
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run
+from tests.support.clocks import SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
 from tests.support.transactions import TransactionalProducer
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.delete_groups import DeleteGroupsRequest
-from agent.protocol.messages.describe_groups import DescribeGroupsRequest
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from agent.protocol.messages.list_groups import ListGroupsRequest
-from agent.protocol.messages.offset_delete import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tailrace.kafka.messages.list_groups import ListGroupsRequest
+from tailrace.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from agent.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from agent.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.agent.handlers.test_group_offsets import commit, located
 from tests.support.agents import AgentBench, run
 

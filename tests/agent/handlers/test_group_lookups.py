@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.delete_groups import DeleteGroupsRequest
-from agent.protocol.messages.describe_groups import DescribeGroupsRequest
-from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
-from agent.protocol.messages.heartbeat import HeartbeatRequest
-from agent.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from agent.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from agent.protocol.messages.list_groups import ListGroupsRequest
-from agent.protocol.messages.offset_commit import (
+from sequencer.api import Empty
+from sequencer.settings import SequencerSettings
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.heartbeat import HeartbeatRequest
+from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tailrace.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from tailrace.kafka.messages.list_groups import ListGroupsRequest
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from agent.protocol.messages.offset_delete import OffsetDeleteRequest
-from agent.protocol.messages.offset_fetch import OffsetFetchRequest
-from agent.protocol.messages.sync_group import SyncGroupRequest
-from sequencer.api import Empty
-from sequencer.settings import SequencerSettings
+from tailrace.kafka.messages.offset_delete import OffsetDeleteRequest
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest
+from tailrace.kafka.messages.sync_group import SyncGroupRequest
 from tests.support.agents import AgentBench, run
 
 POSITIONS = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 1)])]

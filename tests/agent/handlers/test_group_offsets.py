@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.offset_commit import (
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from agent.protocol.messages.offset_fetch import (
+from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -35,7 +35,7 @@ async def commit(
 
 async def located(bench: AgentBench) -> None:
     """Have the group placed on this agent, as FindCoordinator does."""
-    from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
+    from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 
     await bench.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("g"))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.agents import AgentBench, run
 
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from agent.protocol.api_keys import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.offset_commit import (
+from sequencer.api import SequencerOverloaded, SequencerUnavailable
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from agent.protocol.messages.offset_fetch import OffsetFetchRequest
-from sequencer.api import SequencerOverloaded, SequencerUnavailable
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest
 from tests.support.agents import AgentBench, run
 
 

@@ -11,23 +11,23 @@ import pytest
 from msgspec import structs
 
 from agent.handlers.produce import handle
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.produce import (
+from agent.services import Deferred
+from sequencer.api import CreateTopic, FindPartition, FindRequest
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from agent.services import Deferred
-from sequencer.api import CreateTopic, FindPartition, FindRequest
-from tailrace.ids import NIL_TOPIC_ID
-from tailrace.object_store.faulty import Operation
 from tailrace.record_batch import Compression, MarkerKind, control_batch, crc_of, read_header
 from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, batch, run
 from tests.support.agents import context as context_of
+from tests.support.faulty_store import Operation
 
 HOUR_MS = 3_600_000
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from agent.protocol.messages.init_producer_id import InitProducerIdRequest
 from sequencer.settings import SequencerSettings
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, run
 from tests.support.transactions import TransactionalProducer

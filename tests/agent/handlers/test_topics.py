@@ -8,24 +8,24 @@ from uuid import UUID
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from agent.protocol.messages.create_topics import (
+from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, SequencerUnavailable, Topic
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from tailrace.kafka.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from agent.protocol.messages.delete_records import (
+from tailrace.kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from agent.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from agent.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from agent.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, SequencerUnavailable, Topic
+from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tailrace.kafka.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.agent.handlers.test_produce import produce
 from tests.support.agents import AgentBench, batch, codes, run
 

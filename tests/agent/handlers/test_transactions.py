@@ -7,28 +7,6 @@ from typing import Any
 
 import pytest
 
-from agent.protocol import ApiKey
-from agent.protocol.error_codes import ErrorCode
-from agent.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
-from agent.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from agent.protocol.messages.fetch import PartitionData
-from agent.protocol.messages.find_coordinator import FindCoordinatorRequest
-from agent.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from agent.protocol.messages.list_transactions import ListTransactionsRequest
-from agent.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
-from agent.protocol.messages.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 from sequencer.api import (
     ANY_TRANSACTION,
     BatchError,
@@ -36,6 +14,28 @@ from sequencer.api import (
     DeleteRecordsPartition,
     DeleteTopic,
     Topic,
+)
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
+from tailrace.kafka.messages.fetch import PartitionData
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
+from tailrace.kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from tailrace.kafka.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from tailrace.record_batch import split
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of

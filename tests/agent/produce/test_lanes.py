@@ -26,9 +26,9 @@ from sequencer.api import (
 from sequencer.settings import SequencerSettings
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
-from tailrace.object_store.faulty import FaultPlan, Faults, Latency, Operation
 from tailrace.record_batch import read_header
 from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
 """Nothing seals early: only linger and size do."""

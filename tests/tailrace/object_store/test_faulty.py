@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.api import ObjectMissing, StoreFull, StoreUnavailable
-from tailrace.object_store.faulty import FaultPlan, Faults, FaultyStore, Latency, Operation
 from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.faulty_store import FaultPlan, Faults, FaultyStore, Latency, Operation
 
 
 def make(plan: FaultPlan, seed: int = 1) -> tuple[FaultyStore, MemoryStore, ManualClock]:

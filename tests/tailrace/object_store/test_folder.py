@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.clock import ManualClock
 from tailrace.object_store.api import ObjectMissing, StoreFull, StoreRefused, StoreUnavailable
 from tailrace.object_store.folder import UNFINISHED, FolderStore
+from tests.support.clocks import ManualClock
 
 
 def open_folder(path: Path, clock: ManualClock | None = None) -> FolderStore:

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
-from tailrace.object_store.faulty import FaultPlan, Faults, FaultyStore, Operation
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.faulty_store import FaultPlan, Faults, FaultyStore, Operation
 
 
 def make() -> tuple[HedgedStore, FaultyStore, ManualClock]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
-from tailrace.object_store.faulty import FaultyStore, Operation
 from tailrace.object_store.memory import MemoryStore
 from tailrace.object_store.metered import MeteredStore, StoreCounts
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.faulty_store import FaultyStore, Operation
 
 
 class Observed:

@@ -1,0 +1,369 @@
+"""Metadata checkpoints: the committer's rows as objects in the bucket, from which a lost database is rebuilt.
+
+While one committer holds its lease (a *term*) it writes numbered *heads*, each with the rows that changed since
+the head before: a chain. Now and then a head is a *snapshot*: all hot rows as of that head, and the names of
+*parts*, which hold the cold rows. Parts are read page by page while commits go on, so a part shows each row as it
+was at some moment after head `replay_from` was begun; the changes in the heads from `replay_from` on, applied in
+order, make it exact, but for a write that the database had and the committer had not yet shown
+(`sequencer.recovery.bucket_scan` leaves it out). What is before the `replay_from` of the snapshot before it is then
+deleted: should a part rot, the older snapshot and all heads since give the same rows.
+
+Keys: `{cluster id}/meta/{incarnation}/{epoch}/{number}.head`, `....{part}.part`. All of them sort by age.
+
+A head promises that no offset at or above a partition's end in it plus `reservation` was or will be assigned
+before another head of that partition is durable. The first head of a term has all topics and partitions. A last
+head with reservation 0 says that the committer ended, and nothing was assigned after it.
+
+Every object is zstd of MessagePack between a magic number and a CRC-32C. Rows are arrays in the order of their
+fields, which are only ever appended to, with defaults. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+import cramjam
+import msgspec
+from fastcrc.crc32 import iscsi as crc32c
+
+from sequencer.store.rows import HOT, KEYS, AnswerRow, Changes, CommitRow, Row, key_of
+from tailrace import messagepack
+from tailrace.buffers import Buffer
+
+VERSION = 1
+READABLE_VERSIONS = (VERSION - 1, VERSION)
+MAGIC = b"TRCK"
+MAX_UNPACKED_BYTES = 1 << 30
+_ZSTD_LEVEL = 1
+_HEADER = Struct(">4sHH")
+_TRAILER = Struct(">QI4s")
+
+LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow})
+"""Answers are for those that ask again: not across a recovery, which closes all sessions and ends all agents."""
+KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind not in LEFT_OUT)
+COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in HOT)
+KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in KEYS}
+
+
+class InvalidCheckpoint(Exception):
+    """The bytes are no part of a checkpoint that this version reads; the message says what was seen."""
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one kind that were put, and keys of those that were deleted; both encoded."""
+
+    kind: str
+    puts: msgspec.Raw
+    deletes: msgspec.Raw
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """An object with rows that a snapshot names. `is_hot`: exact as of the head, not of some moment before."""
+
+    key: str
+    size: int
+    crc: int
+    rows: int
+    is_hot: bool = False
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """See the module. `begins`: the head since which this term's chain has no gap. `replay_from` -1: no snapshot."""
+
+    version: int
+    cluster_id: str
+    incarnation: int
+    epoch: int
+    number: int
+    begins: int
+    commit_number: int
+    created_ms: int
+    interval_ms: int
+    reservation: int
+    tables: list[Table]
+    replay_from: int = -1
+    parts: list[Part] = []
+
+    @property
+    def is_snapshot(self) -> bool:
+        return self.replay_from >= 0
+
+    @property
+    def place(self) -> HeadPlace:
+        return HeadPlace(self.incarnation, self.epoch, self.number)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HeadPlace:
+    """Which head; ordered by age."""
+
+    incarnation: int
+    epoch: int
+    number: int
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """`{cluster id}/cluster.json`: whose bucket this is, for people too."""
+
+    cluster_id: str
+    incarnation: int
+    version: int = 1
+    formats: dict[str, int] = {}
+
+
+# --- keys -------------------------------------------------------------------------------------------------
+
+
+def meta_prefix(cluster_id: str) -> str:
+    """Where a cluster's checkpoints are."""
+    return f"{cluster_id}/meta/"
+
+
+def cluster_key(cluster_id: str) -> str:
+    """The key of `cluster.json`."""
+    return f"{cluster_id}/cluster.json"
+
+
+def head_key(cluster_id: str, place: HeadPlace) -> str:
+    """A head's key."""
+    return f"{_stem(cluster_id, place)}.head"
+
+
+def part_key(cluster_id: str, place: HeadPlace, part: int) -> str:
+    """The key of a part of the snapshot that replays from `place`."""
+    return f"{_stem(cluster_id, place)}.{part:06}.part"
+
+
+def _stem(cluster_id: str, place: HeadPlace) -> str:
+    return f"{meta_prefix(cluster_id)}{place.incarnation:08}/{place.epoch:010}/{place.number:010}"
+
+
+def place_of(cluster_id: str, key: str) -> HeadPlace | None:
+    """The head that a head's key names, or from which a part's snapshot replays; None for other keys."""
+    parts = key.removeprefix(meta_prefix(cluster_id)).split("/")
+    if len(parts) != 3:
+        return None
+    number, _, rest = parts[2].partition(".")
+    numbers = (parts[0], parts[1], number)
+    if not all(one.isdecimal() for one in numbers) or not (rest == "head" or rest.endswith(".part")):
+        return None
+    return HeadPlace(*map(int, numbers))
+
+
+# --- bytes ------------------------------------------------------------------------------------------------
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_heads = msgspec.msgpack.Decoder(Head)
+_tables = msgspec.msgpack.Decoder(list[Table])
+
+
+def seal(body: bytes) -> bytes:
+    """A body between header and trailer."""
+    packed = bytes(cramjam.zstd.compress(body, level=_ZSTD_LEVEL))
+    summed = _HEADER.pack(MAGIC, VERSION, 0) + packed
+    return summed + _TRAILER.pack(len(body), crc32c(summed), MAGIC)
+
+
+def unseal(data: Buffer) -> bytes:
+    """The body again. Raises InvalidCheckpoint."""
+    view = memoryview(data)
+    if len(view) < _HEADER.size + _TRAILER.size:
+        raise InvalidCheckpoint(f"{len(view)} bytes; a checkpoint has more")
+    magic, version, _ = _HEADER.unpack_from(view)
+    unpacked_length, crc, end = _TRAILER.unpack(view[-_TRAILER.size :])
+    if magic != MAGIC or end != MAGIC:
+        raise InvalidCheckpoint(
+            f"begins with {magic!r} and ends in {end!r}; both are {MAGIC!r} in a checkpoint"
+        )
+    if version not in READABLE_VERSIONS:
+        raise InvalidCheckpoint(f"format version {version}; this one reads {READABLE_VERSIONS}")
+    summed = view[: -_TRAILER.size]
+    if (computed := crc32c(summed)) != crc:
+        raise InvalidCheckpoint(f"CRC {crc:#010x}, the bytes give {computed:#010x}")
+    if unpacked_length > MAX_UNPACKED_BYTES:
+        raise InvalidCheckpoint(f"{unpacked_length} bytes unpacked; at most {MAX_UNPACKED_BYTES}")
+    body = bytearray(unpacked_length)
+    try:
+        written = cramjam.zstd.decompress_into(summed[_HEADER.size :], body)
+    except cramjam.DecompressionError as error:
+        raise InvalidCheckpoint(f"can't be unpacked: {error}") from error
+    if written != unpacked_length:
+        raise InvalidCheckpoint(f"{written} bytes unpacked; the trailer says {unpacked_length}")
+    return bytes(body)
+
+
+def encode_head(head: Head) -> bytes:
+    """A head as it is stored."""
+    return seal(_encoder.encode(head))
+
+
+def decode_head(data: Buffer) -> Head:
+    """A stored head. Raises InvalidCheckpoint."""
+    try:
+        head = messagepack.decode(_heads, unseal(data))
+    except msgspec.DecodeError as error:
+        raise InvalidCheckpoint(f"no head: {error}") from error
+    if head.version not in READABLE_VERSIONS:
+        raise InvalidCheckpoint(f"a head of version {head.version}; this one reads {READABLE_VERSIONS}")
+    return head
+
+
+def encode_part(tables: Sequence[Table]) -> bytes:
+    """A part as it is stored."""
+    return seal(_encoder.encode(tables))
+
+
+def decode_part(data: Buffer, part: Part) -> list[Table]:
+    """A stored part. Raises InvalidCheckpoint where it is not the one that the head names."""
+    if len(data) != part.size or (computed := crc32c(data)) != part.crc:
+        raise InvalidCheckpoint(
+            f"{part.key}: {len(data)} bytes, of CRC {crc32c(data):#010x}; the head says {part.size}, {part.crc:#010x}"
+        )
+    del computed
+    try:
+        return messagepack.decode(_tables, unseal(data))
+    except msgspec.DecodeError as error:
+        raise InvalidCheckpoint(f"{part.key}: no part: {error}") from error
+
+
+# --- rows -------------------------------------------------------------------------------------------------
+
+
+def encode_rows(kind: type[Row], rows: Iterable[Row], deletes: Iterable[tuple[object, ...]] = ()) -> Table:
+    """Rows of one kind as a table."""
+    puts = _encoder.encode([msgspec.structs.astuple(row) for row in rows])
+    return Table(kind.__name__, msgspec.Raw(puts), msgspec.Raw(_encoder.encode(list(deletes))))
+
+
+def encode_changes(changes: Changes) -> list[Table]:
+    """What changed, without what is left out."""
+    return [
+        encode_rows(
+            kind,
+            (row for row in by_key.values() if row is not None),
+            (key for key, row in by_key.items() if row is None),
+        )
+        for kind, by_key in changes.by_kind.items()
+        if kind not in LEFT_OUT
+    ]
+
+
+class _TableCodec:
+    """Decoders of one kind of rows: field by field, the missing last ones by their defaults."""
+
+    def __init__(self, kind: type[Row]) -> None:
+        self._kind = kind
+        fields = msgspec.structs.fields(kind)
+        stored = msgspec.defstruct(
+            f"Stored{kind.__name__}", [_definition(one) for one in fields], array_like=True, gc=False
+        )
+        by_name = {one.name: one for one in fields}
+        key = msgspec.defstruct(
+            f"KeyOf{kind.__name__}",
+            [(name, by_name[name].type) for name in KEYS[kind]],
+            array_like=True,
+            gc=False,
+        )
+        self._rows: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[stored])  # type: ignore[valid-type]
+        self._keys: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[key])  # type: ignore[valid-type]
+
+    def rows(self, data: msgspec.Raw) -> list[Row]:
+        return [
+            self._kind(*msgspec.structs.astuple(stored)) for stored in messagepack.decode(self._rows, data)
+        ]
+
+    def keys(self, data: msgspec.Raw) -> list[tuple[object, ...]]:
+        return [msgspec.structs.astuple(key) for key in messagepack.decode(self._keys, data)]
+
+
+def _definition(one: msgspec.structs.FieldInfo) -> Any:
+    if one.default is not msgspec.NODEFAULT:
+        return one.name, one.type, one.default
+    if one.default_factory is not msgspec.NODEFAULT:
+        return one.name, one.type, msgspec.field(default_factory=one.default_factory)
+    return one.name, one.type
+
+
+_codecs: dict[type[Row], _TableCodec] = {}
+
+
+def decode_table(table: Table) -> tuple[type[Row], list[Row], list[tuple[object, ...]]]:
+    """The kind, the rows and the deleted keys. Raises InvalidCheckpoint."""
+    kind = KINDS.get(table.kind)
+    if kind is None:
+        raise InvalidCheckpoint(
+            f"rows of kind {table.kind!r}, which this version doesn't know: run a newer one"
+        )
+    codec = _codecs.get(kind)
+    if codec is None:
+        codec = _codecs[kind] = _TableCodec(kind)
+    try:
+        return kind, codec.rows(table.puts), codec.keys(table.deletes)
+    except msgspec.DecodeError as error:
+        raise InvalidCheckpoint(f"{table.kind}: {error}") from error
+
+
+@dataclass(slots=True)
+class CheckpointedRows:
+    """Rows by kind and key, as a chain of heads leaves them."""
+
+    by_kind: dict[type[Row], dict[tuple[object, ...], Row]] = field(
+        default_factory=lambda: {kind: {} for kind in KEYS}
+    )
+
+    def apply(self, tables: Iterable[Table]) -> None:
+        """Put and delete. Raises InvalidCheckpoint."""
+        for table in tables:
+            kind, puts, deletes = decode_table(table)
+            rows = self.by_kind[kind]
+            for key in deletes:
+                rows.pop(key, None)
+            for row in puts:
+                rows[key_of(row)] = row
+
+    def forget_hot(self) -> None:
+        """Before a snapshot's head: it has all hot rows."""
+        for kind in KEPT_HOT:
+            self.by_kind[kind].clear()
+
+    def all(self, kind: type[Any]) -> list[Any]:
+        """Every row of a kind."""
+        return list(self.by_kind[kind].values())
+
+
+# --- chains -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A snapshot and the heads that follow it without a gap. `replayed` has the snapshot's own head in it."""
+
+    snapshot: Head
+    replayed: list[Head]
+
+    @property
+    def last(self) -> Head:
+        return self.replayed[-1]
+
+
+def chains(heads: Mapping[HeadPlace, Head]) -> list[Chain]:
+    """Every snapshot that can be made exact, the newest first, each with what follows it."""
+    found: list[Chain] = []
+    for place in sorted(heads, reverse=True):
+        snapshot = heads[place]
+        if not snapshot.is_snapshot or snapshot.replay_from < snapshot.begins:
+            continue
+        replayed: list[Head] = []
+        number = snapshot.replay_from
+        while True:
+            head = heads.get(HeadPlace(place.incarnation, place.epoch, number))
+            if head is None or head.begins != snapshot.begins:
+                break
+            replayed.append(head)
+            number += 1
+        if replayed and replayed[-1].number >= snapshot.number:
+            found.append(Chain(snapshot, replayed))
+    return found

@@ -1,0 +1,532 @@
+"""The audit: do the database and the bucket agree, both ways, and does each agree with itself?
+
+It reads only, needs no lease, and may run beside a live cluster. What it reads changes meanwhile, so nothing is
+reported that a second and a third look don't show again.
+
+Every run names an object that has a row; every row of an object names bytes of that size, and (sampled) of that CRC,
+whose footer lists the runs as the rows do; every object in the bucket is named, or young (its session is open), or
+garbage that the collector will come to. What is none of these is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from fastcrc.crc32 import iscsi as crc32c
+
+from sequencer.api import ObjectKind, Run
+from sequencer.checkpoint import format as checkpoint
+from sequencer.checkpoint.checkpointer import read_cluster_file
+from sequencer.checkpoint.format import InvalidCheckpoint
+from sequencer.recovery.bucket_scan import FoundCheckpoints, each, read_checkpoints, session_of
+from sequencer.recovery.invariants import Finding, check_hot_rows, check_object, check_partition, place_name
+from sequencer.store.rows import Identity, ObjectRow, PartitionRow, RowStore, RunRow, SessionRow, TopicRow
+from sequencer.store.state import COMMIT_NUMBER, HotState
+from tailrace import mixed_object
+from tailrace.clock import Clock, Entropy
+from tailrace.mixed_object import InvalidObject, RunDescription, read_footer
+from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
+
+PAGE_ROWS = 2_000
+LOOKS = 3
+"""A finding is believed when so many looks, one after the other, show it."""
+PAUSE_S = 0.2
+FEWEST_OPENED = 10
+"""Objects opened whole however small the sample is."""
+DAY_MS = 24 * 3600 * 1000
+FOLDERS = ("mixed", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """`sample`: the share of objects that are read whole, 1 for all. `overdue_ms`: garbage is waited for so long."""
+
+    sample: float = 0.01
+    overdue_ms: int = 2 * DAY_MS
+    fewest_opened: int = FEWEST_OPENED
+
+
+class AuditReport(msgspec.Struct):
+    """`checked` and `garbage` are counts by name; `notes` are remarks about what is no fault."""
+
+    cluster_id: str
+    incarnation: int
+    commit_number: int
+    checked: dict[str, int]
+    garbage: dict[str, int]
+    findings: list[Finding]
+    notes: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was found."""
+        return not self.findings
+
+
+async def audit(
+    rows: RowStore, store: ObjectStore, clock: Clock, entropy: Entropy, settings: AuditSettings | None = None
+) -> AuditReport:
+    """Look at everything once, and at what seems wrong again.
+
+    `rows` is opened by the caller. Raises SequencerError and StoreError where it can't be looked at.
+    """
+    return await _Audit(rows, store, clock, entropy, settings or AuditSettings()).run()
+
+
+class _Audit:
+    def __init__(
+        self, rows: RowStore, store: ObjectStore, clock: Clock, entropy: Entropy, settings: AuditSettings
+    ) -> None:
+        self._rows = rows
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings
+        self._state = HotState({})
+        self._identity = Identity(cluster_id="", incarnation=0, schema_version=0)
+        self._now_ms = 0
+        self._findings: list[Finding] = []
+        self._notes: list[str] = []
+        self._garbage = {"retired objects": 0, "of ended sessions": 0}
+        self._checked = {
+            "topics": 0,
+            "partitions": 0,
+            "runs": 0,
+            "objects": 0,
+            "objects in the bucket": 0,
+            "objects opened": 0,
+            "uploads under way": 0,
+        }
+        self._counts: dict[UUID, int] = {}
+        self._chosen: list[ObjectRow] = []
+
+    async def run(self) -> AuditReport:
+        self._identity = await self._rows.identity()
+        if self._identity.incarnation <= 0:
+            self._findings.append(
+                Finding(
+                    "cluster", "the database", "it was being filled by `tailrace recover`, which did not end"
+                )
+            )
+        await self._look()
+        await self._check_state()
+        await self._check_partitions()
+        await self._check_objects()
+        await each(self._chosen, self._open)
+        await self._check_runs_without_object()
+        await self._check_checkpoints()
+        return AuditReport(
+            self._identity.cluster_id,
+            self._identity.incarnation,
+            self._state.counter(COMMIT_NUMBER),
+            self._checked,
+            self._garbage,
+            sorted(set(self._findings)),
+            self._notes,
+        )
+
+    async def _look(self) -> None:
+        self._state = HotState(await self._rows.load())
+        self._now_ms = await self._rows.now_ms()
+
+    async def _look_again(self) -> None:
+        await self._clock.sleep(PAUSE_S)
+        await self._look()
+
+    # --- rows
+
+    async def _check_state(self) -> None:
+        found = set(check_hot_rows(self._state))
+        for _ in range(LOOKS - 1):
+            if not found:
+                break
+            await self._look_again()
+            found &= set(check_hot_rows(self._state))
+        self._findings += found
+        self._checked["topics"] = self._state.count(TopicRow)
+        self._checked["partitions"] = self._state.count(PartitionRow)
+
+    async def _check_partitions(self) -> None:
+        """Page by page over all runs; a partition that looks wrong is read again by itself."""
+        seen: set[tuple[UUID, int]] = set()
+        doubtful: list[tuple[UUID, int]] = []
+        async for place, runs in self._partitions():
+            seen.add(place)
+            self._checked["runs"] += len(runs)
+            for run in runs:
+                if run.kind is not ObjectKind.MARKERS:
+                    self._counts[run.object_id] = self._counts.get(run.object_id, 0) + 1
+            if check_partition(self._state, place, runs):
+                doubtful.append(place)
+        for row in self._state.all(PartitionRow):
+            place = (row.topic_id, row.partition)
+            if place not in seen and check_partition(self._state, place, []):
+                doubtful.append(place)
+        for place in doubtful:
+            found: set[Finding] | None = None
+            for _ in range(LOOKS - 1):
+                await self._look_again()
+                again = set(check_partition(self._state, place, await self._runs_of(place)))
+                found = again if found is None else found & again
+            self._findings += found or ()
+
+    async def _partitions(self) -> AsyncIterator[tuple[tuple[UUID, int], list[RunRow]]]:
+        gathered: list[RunRow] = []
+        async for run in self._runs_after(None):
+            if gathered and (run.topic_id, run.partition) != (gathered[0].topic_id, gathered[0].partition):
+                yield (gathered[0].topic_id, gathered[0].partition), gathered
+                gathered = []
+            gathered.append(run)
+        if gathered:
+            yield (gathered[0].topic_id, gathered[0].partition), gathered
+
+    async def _runs_of(self, place: tuple[UUID, int]) -> list[RunRow]:
+        found: list[RunRow] = []
+        async for run in self._runs_after((*place, -1)):
+            if (run.topic_id, run.partition) != place:
+                break
+            found.append(run)
+        return found
+
+    async def _runs_after(self, key: tuple[UUID, int, int] | None) -> AsyncIterator[RunRow]:
+        while page := await self._rows.run_rows_after(key, PAGE_ROWS):
+            for run in page:
+                yield run
+            key = (page[-1].topic_id, page[-1].partition, page[-1].base_offset)
+
+    # --- objects and the bucket
+
+    async def _check_objects(self) -> None:
+        """Rows and listing side by side, both in the order of keys."""
+        for folder in FOLDERS:
+            prefix = f"{self._identity.cluster_id}/{folder}/"
+            listed = self._store.list(prefix)
+            named = self._object_rows(prefix)
+            info, row = await anext(listed, None), await anext(named, None)
+            while info is not None or row is not None:
+                if row is None or (info is not None and info.key < row.key):
+                    assert info is not None
+                    await self._check_unnamed(info)
+                    info = await anext(listed, None)
+                elif info is None or row.key < info.key:
+                    await self._check_row(row, None)
+                    row = await anext(named, None)
+                else:
+                    await self._check_row(row, info.size)
+                    self._checked["objects in the bucket"] += 1
+                    info, row = await anext(listed, None), await anext(named, None)
+        async for row in self._object_rows(""):
+            if not row.key.startswith(tuple(f"{self._identity.cluster_id}/{folder}/" for folder in FOLDERS)):
+                self._findings.append(
+                    Finding("object_row", row.key, "it names a key outside the cluster's folders")
+                )
+
+    async def _object_rows(self, prefix: str) -> AsyncIterator[ObjectRow]:
+        key = prefix
+        while page := await self._rows.objects_after(key, PAGE_ROWS):
+            for row in page:
+                if not row.key.startswith(prefix):
+                    return
+                yield row
+            key = page[-1].key
+
+    async def _check_row(self, row: ObjectRow, size: int | None) -> None:
+        self._checked["objects"] += 1
+        if self._wrong_row(row, size, self._counts.get(row.object_id, 0)):
+            await self._check_row_again(row.object_id)
+        elif row.live_runs and size is not None and self._is_chosen():
+            self._chosen.append(row)
+        self._counts.pop(row.object_id, None)
+        if row.retired_ms is not None:
+            self._garbage["retired objects"] += 1
+            if row.retired_ms + self._settings.overdue_ms < self._now_ms:
+                self._findings.append(
+                    Finding("overdue_garbage", row.key, f"retired at {row.retired_ms}, and not deleted since")
+                )
+
+    def _is_chosen(self) -> bool:
+        settings = self._settings
+        return len(self._chosen) < settings.fewest_opened or self._entropy.fraction() < settings.sample
+
+    def _wrong_row(self, row: ObjectRow, size: int | None, runs: int) -> list[Finding]:
+        found = check_object(row, runs)
+        if row.live_runs and size is None:
+            found.append(
+                Finding("missing_object", row.key, f"{row.live_runs} runs name it; it is not in the bucket")
+            )
+        elif row.live_runs and size != row.size:
+            found.append(Finding("wrong_size", row.key, f"{size} bytes; its row says {row.size}"))
+        return found
+
+    async def _check_row_again(self, object_id: UUID) -> None:
+        found: set[Finding] | None = None
+        for _ in range(LOOKS - 1):
+            await self._clock.sleep(PAUSE_S)
+            rows = await self._rows.object_rows([object_id])
+            if not rows:
+                return
+            try:
+                size: int | None = (await self._store.head(rows[0].key)).size
+            except ObjectMissing:
+                size = None
+            runs = await self._rows.runs_of_object(object_id)
+            wrong = set(self._wrong_row(rows[0], size, len(runs)))
+            if size is None and wrong:
+                wrong |= {
+                    Finding(
+                        "missing_bytes",
+                        place_name(self._state, run.topic_id, run.partition),
+                        f"offsets {run.base_offset} to {run.end_offset - 1} stand in {run.key}, which is missing",
+                    )
+                    for run in runs
+                }
+            found = wrong if found is None else found & wrong
+        self._findings += found or ()
+
+    async def _check_runs_without_object(self) -> None:
+        """What is left of the counts is of objects that no row was seen of."""
+        for object_id in list(self._counts):
+            again: Sequence[Run] = ()
+            for _ in range(LOOKS - 1):
+                await self._clock.sleep(PAUSE_S)
+                if await self._rows.object_rows([object_id]):
+                    again = ()
+                    break
+                try:
+                    again = await self._rows.runs_of_object(object_id)
+                except (AssertionError, KeyError):  # what a store says of runs whose object has no row
+                    self._findings.append(
+                        Finding(
+                            "object_row",
+                            str(object_id),
+                            f"{self._counts[object_id]} runs name it; it has no row",
+                        )
+                    )
+                    break
+            if again:
+                self._findings.append(
+                    Finding("object_row", str(object_id), f"{len(again)} runs name it; it has no row")
+                )
+
+    async def _check_unnamed(self, info: ObjectInfo) -> None:
+        self._checked["objects in the bucket"] += 1
+        found: Finding | None = None
+        for look in range(LOOKS):
+            if look:
+                await self._look_again()
+            if await self._rows.keys_known([info.key]):
+                return
+            found = self._judge_unnamed(info, is_last=look == LOOKS - 1)
+            if found is None:
+                return
+        assert found is not None
+        try:
+            await self._store.head(info.key)
+        except ObjectMissing:
+            return
+        self._findings.append(found)
+
+    def _judge_unnamed(self, info: ObjectInfo, *, is_last: bool) -> Finding | None:
+        place = session_of(self._identity.cluster_id, info.key)
+        session = None if place is None else self._state.get(SessionRow, place[0])
+        if session is None:
+            return Finding(
+                "stray_object", info.key, f"{info.size} bytes that no row names, of no session that is known:"
+                " nobody will ever delete it"
+            )  # fmt: skip
+        if session.closed_ms is None:
+            self._checked["uploads under way"] += 1
+            return None
+        due_ms = max(session.closed_ms, session.swept_ms) + self._settings.overdue_ms
+        if due_ms < self._now_ms:
+            return Finding(
+                "overdue_garbage",
+                info.key,
+                f"its session ended at {session.closed_ms}, and nobody deleted it since",
+            )
+        self._garbage["of ended sessions"] += 1
+        return None
+
+    # --- inside of objects
+
+    async def _open(self, row: ObjectRow) -> None:
+        """Read an object whole, and hold it against its rows."""
+        self._checked["objects opened"] += 1
+        found = await self._problems_of(row)
+        if found:
+            # Its runs may have been swapped, or it may have been collected, while it was read.
+            await self._clock.sleep(PAUSE_S)
+            rows = await self._rows.object_rows([row.object_id])
+            if rows and rows[0].live_runs:
+                self._findings += set(found) & set(await self._problems_of(rows[0]))
+
+    async def _problems_of(self, row: ObjectRow) -> list[Finding]:
+        runs = await self._rows.runs_of_object(row.object_id)
+        try:
+            data = await self._store.get(row.key)
+        except ObjectMissing:
+            return [Finding("missing_object", row.key, "it is not in the bucket")]
+        rotten: list[str] = []
+        if (crc := crc32c(data)) != row.crc:
+            rotten.append(f"CRC {crc:#010x}, its row says {row.crc:#010x}")
+        if row.kind is ObjectKind.PARQUET:
+            inside, wrong = _check_parquet(row, runs, data)
+        else:
+            inside, wrong = _check_mixed(row, runs, data)
+        return [Finding("rotten_object", row.key, one) for one in rotten + inside] + [
+            Finding("row_and_object", row.key, one) for one in wrong
+        ]
+
+    # --- checkpoints
+
+    async def _check_checkpoints(self) -> None:
+        cluster_id = self._identity.cluster_id
+        found: set[Finding] | None = None
+        for _ in range(LOOKS - 1):
+            again = await self._wrong_checkpoints(await read_checkpoints(self._store, cluster_id))
+            found = again if found is None else found & again
+            if not found:
+                break
+            await self._look_again()
+        self._findings += found or ()
+        try:
+            told = await read_cluster_file(self._store, cluster_id)
+        except InvalidCheckpoint as error:
+            self._findings.append(Finding("cluster", "cluster.json", str(error)))
+            return
+        if told is not None and (told.cluster_id, told.incarnation) != (
+            cluster_id,
+            self._identity.incarnation,
+        ):
+            self._findings.append(
+                Finding(
+                    "cluster",
+                    "cluster.json",
+                    f"incarnation {told.incarnation} of {told.cluster_id!r}; the database is"
+                    f" {self._identity.incarnation} of {cluster_id!r}",
+                )
+            )
+
+    async def _wrong_checkpoints(self, found: FoundCheckpoints) -> set[Finding]:
+        wrong = {Finding("checkpoint", "the bucket", problem) for problem in found.problems}
+        if not found.heads:
+            if not wrong:
+                self._note("there are no checkpoints: a lost database could not be rebuilt")
+            return wrong
+        if found.chain is None:
+            wrong.add(
+                Finding(
+                    "checkpoint", "the bucket", "no checkpoint is complete: the database can't be rebuilt"
+                )
+            )
+            return wrong
+        last = found.chain.last
+        name = checkpoint.head_key(last.cluster_id, last.place)
+        if last.commit_number > self._state.counter(COMMIT_NUMBER):
+            wrong.add(
+                Finding(
+                    "checkpoint",
+                    name,
+                    f"knows commit {last.commit_number}, the database only {self._state.counter(COMMIT_NUMBER)}",
+                )
+            )
+        self._checked["checkpointed commit"] = last.commit_number
+        self._checked["checkpoint age in ms"] = max(0, self._now_ms - last.created_ms)
+        live = [row for row in found.rows.all(ObjectRow) if row.live_runs]
+        for first in range(0, len(live), PAGE_ROWS):
+            page = live[first : first + PAGE_ROWS]
+            known = set(await self._rows.keys_known([row.key for row in page]))
+            for row in page:
+                if row.key in known:
+                    continue  # looked for as the database's
+                try:
+                    await self._store.head(row.key)
+                except ObjectMissing:
+                    wrong.add(
+                        Finding(
+                            "checkpoint", row.key, "the last checkpoint needs it, and it is not in the bucket"
+                        )
+                    )
+        return wrong
+
+    def _note(self, note: str) -> None:
+        if note not in self._notes:
+            self._notes.append(note)
+
+
+# --- one object against its rows --------------------------------------------------------------------------
+
+
+def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
+    """What is wrong inside, and where rows say otherwise."""
+    inside = mixed_object.audit(data)
+    try:
+        footer = read_footer(data, len(data))
+    except InvalidObject:
+        return inside, []
+    wrong: list[str] = []
+    if footer.object_id != row.object_id:
+        wrong.append(f"it says that it is object {footer.object_id}; its row is {row.object_id}'s")
+    if footer.data_length != row.index_start:
+        wrong.append(f"its footer begins at {footer.data_length}; its row says {row.index_start}")
+    described = {(run.topic_id, run.partition): run for run in footer.runs}
+    for run in runs:
+        place = f"run at {run.base_offset} of {run.topic_id}-{run.partition}"
+        listed = described.get((run.topic_id, run.partition))
+        if listed is None:
+            wrong.append(f"{place}: its footer has no such partition")
+        elif not _stands_in(run, listed):
+            wrong.append(
+                f"{place}: bytes {run.start} to {run.start + run.length} are no such batches by its footer"
+            )
+    return inside, wrong
+
+
+def _stands_in(run: Run, listed: RunDescription) -> bool:
+    """Whether a row's batches are a stretch of those that the footer lists."""
+    start = listed.start
+    for index, batch in enumerate(listed.batches):
+        if start == run.start:
+            stretch = listed.batches[index : index + len(run.batches)]
+            return [(one.length, one.record_count, one.max_timestamp) for one in stretch] == [
+                (one.length, one.record_count, one.max_timestamp) for one in run.batches
+            ]
+        start += batch.length
+    return False
+
+
+def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
+    """The same of a Parquet object: every row group is rebuilt into the batches that it came from."""
+    # Imported only here: a broker needs no Arrow.
+    from tailrace.parquet_object.header import InvalidParquetObject
+    from tailrace.parquet_object.read import read_index, record_batches
+    from tailrace.record_batch import InvalidBatch
+    from tailrace.records import InvalidRecords
+
+    try:
+        index: Any = read_index(data, len(data))
+        for group in index.row_groups:
+            record_batches(index, group.number, data[group.start : group.start + group.length])
+    except (InvalidParquetObject, InvalidBatch, InvalidRecords) as error:
+        return [str(error)], []
+    listed = {(run.topic_id, run.partition, run.base_offset): run.end_offset for run in index.header.runs}
+    wrong = [
+        f"run at {run.base_offset} of {run.topic_id}-{run.partition}: its index has no such run"
+        for run in runs
+        if listed.get((run.topic_id, run.partition, run.base_offset)) != run.end_offset
+    ]
+    if index.header.object_id != row.object_id:
+        wrong.append(f"it says that it is object {index.header.object_id}; its row is {row.object_id}'s")
+    return [], wrong
+
+
+def summarize(findings: Iterable[Finding]) -> dict[str, int]:
+    """How many of each kind."""
+    counts: dict[str, int] = {}
+    for finding in findings:
+        counts[finding.kind] = counts.get(finding.kind, 0) + 1
+    return counts

@@ -1,0 +1,308 @@
+"""What the bucket says of itself: checkpoints and objects, compared with the rows that a checkpoint has.
+
+Read-only. Only mixed objects are looked into: those that no row names whole, of the newest others the footers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TypeVar
+from uuid import UUID
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from sequencer.api import ObjectKind
+from sequencer.checkpoint import format as checkpoint
+from sequencer.checkpoint.format import Chain, CheckpointedRows, Head, HeadPlace, InvalidCheckpoint
+from sequencer.store.rows import (
+    AbortedRow,
+    ObjectRow,
+    PartitionRow,
+    RunRow,
+    SessionRow,
+    TopicRow,
+    key_of,
+)
+from tailrace import mixed_object
+from tailrace.mixed_object import Footer, InvalidObject, read_footer
+from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
+
+READS_AT_ONCE = 8
+FORGOTTEN_MS = 3_600_000
+"""An unnamed object, older by this than the checkpoint, of a session that the checkpoint doesn't know, is garbage of a
+session whose row was gone already."""
+ASKED_AGAIN_MS = 300_000
+"""For so long a batch that was refused, because one before it was missing, may be asked again by its object: more than
+agents do (`gap_deadline_ms`), and than clocks differ."""
+_base_offset = attrgetter("base_offset")
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class FoundCheckpoints:
+    """The rows of the newest chain that is sound, and all heads that are. `problems`: what is not."""
+
+    chain: Chain | None
+    rows: CheckpointedRows
+    heads: dict[HeadPlace, Head]
+    unreadable: list[HeadPlace]
+    problems: list[str]
+
+
+async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoints:
+    """All heads, and the newest rows that they and the parts give. Raises StoreError."""
+    heads: dict[HeadPlace, Head] = {}
+    unreadable: list[HeadPlace] = []
+    problems: list[str] = []
+
+    async def read(place: HeadPlace) -> None:
+        key = checkpoint.head_key(cluster_id, place)
+        try:
+            heads[place] = checkpoint.decode_head(await store.get(key))
+        except (InvalidCheckpoint, ObjectMissing) as error:
+            unreadable.append(place)
+            problems.append(f"checkpoint {key} can't be read: {error}")
+
+    await each(sorted(await list_heads(store, cluster_id)), read)
+    for chain in checkpoint.chains(heads):
+        try:
+            return FoundCheckpoints(chain, await _rows_of(store, chain), heads, unreadable, problems)
+        except (InvalidCheckpoint, ObjectMissing) as error:
+            name = checkpoint.head_key(cluster_id, chain.snapshot.place)
+            problems.append(f"the snapshot of checkpoint {name} can't be read: {error}")
+    return FoundCheckpoints(None, CheckpointedRows(), heads, unreadable, problems)
+
+
+async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadPlace]:
+    """Where heads are, readable or not."""
+    places: list[HeadPlace] = []
+    async for info in store.list(checkpoint.meta_prefix(cluster_id)):
+        place = checkpoint.place_of(cluster_id, info.key)
+        if place is not None and info.key.endswith(".head"):
+            places.append(place)
+    return places
+
+
+async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
+    rows = CheckpointedRows()
+    for part in chain.snapshot.parts:
+        if not part.is_hot:
+            rows.apply(checkpoint.decode_part(await store.get(part.key), part))
+    for head in chain.replayed:
+        if head.is_snapshot:
+            hot = [part for part in head.parts if part.is_hot]
+            if not hot or head is chain.snapshot:
+                rows.forget_hot()
+            # Those of a later snapshot, which could not be read, are not needed: the heads have all changes.
+            for part in hot if head is chain.snapshot else ():
+                rows.apply(checkpoint.decode_part(await store.get(part.key), part))
+        rows.apply(head.tables)
+    _forget_unshown(chain.last.cluster_id, rows)
+    return rows
+
+
+def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
+    """A snapshot's pages may have what the database had, and the committer had not shown yet: no head has it.
+
+    A commit's objects are then as those of any later commit. Of a swap the runs count; an aborted range whose marker it
+    dropped goes with it.
+    """
+    partitions = rows.by_kind[PartitionRow]
+    unshown: list[RunRow] = []
+    for run in rows.all(RunRow):
+        partition = partitions.get((run.topic_id, run.partition))
+        if isinstance(partition, PartitionRow) and run.base_offset >= partition.end_offset:
+            unshown.append(run)
+            del rows.by_kind[RunRow][key_of(run)]
+    sessions = rows.by_kind[SessionRow]
+    for object_id in {run.object_id for run in unshown}:
+        stored = rows.by_kind[ObjectRow].get((object_id,))
+        place = session_of(cluster_id, stored.key) if isinstance(stored, ObjectRow) else None
+        session = None if place is None else sessions.get((place[0],))
+        is_known = (
+            isinstance(session, SessionRow) and place is not None and (place[2] or 0) < session.next_number
+        )
+        if not is_known:  # else only a batch was asked again: its object was committed before
+            rows.by_kind[ObjectRow].pop((object_id,), None)
+    compacted: dict[tuple[UUID, int], list[RunRow]] = {}
+    for run in rows.all(RunRow) if rows.by_kind[AbortedRow] else ():
+        if run.kind is ObjectKind.PARQUET:
+            compacted.setdefault((run.topic_id, run.partition), []).append(run)
+    for runs in compacted.values():
+        runs.sort(key=_base_offset)
+    for aborted in rows.all(AbortedRow):
+        dropped = compacted.get((aborted.topic_id, aborted.partition), [])
+        at = bisect_right(dropped, aborted.last_offset, key=_base_offset) - 1
+        if at >= 0 and aborted.last_offset < dropped[at].end_offset:
+            del rows.by_kind[AbortedRow][key_of(aborted)]
+
+
+def reserved_ends(found: FoundCheckpoints) -> Callable[[UUID, int], int]:
+    """The offset of a partition from which on none was ever assigned, as far as all heads tell.
+
+    Each head raises what may be assigned by its reservation at most; so does one that can't be read.
+    """
+    ends: dict[tuple[UUID, int], int] = {}
+    for head in found.heads.values():
+        for table in head.tables:
+            if table.kind != PartitionRow.__name__:
+                continue
+            for row in checkpoint.decode_table(table)[1]:
+                assert isinstance(row, PartitionRow)
+                place = (row.topic_id, row.partition)
+                ends[place] = max(ends.get(place, 0), row.end_offset)
+    for row in found.rows.all(PartitionRow):
+        place = (row.topic_id, row.partition)
+        ends[place] = max(ends.get(place, 0), row.end_offset)
+    newest = max(found.heads) if found.heads else None
+    if newest is not None and not found.unreadable and found.heads[newest].reservation == 0:
+        beyond = 0  # the last committer said that it assigned nothing more
+    else:
+        most = max((head.reservation for head in found.heads.values()), default=0)
+        beyond = most * (1 + len(found.unreadable))
+    return lambda topic_id, partition: ends.get((topic_id, partition), 0) + beyond
+
+
+def later_topics(found: FoundCheckpoints) -> list[TopicRow]:
+    """Topics of heads that are newer than the chain: made, and acknowledged, after a snapshot could last be taken."""
+    if found.chain is None:
+        return []
+    named: dict[UUID, TopicRow] = {}
+    for place in sorted(place for place in found.heads if place > found.chain.last.place):
+        for table in found.heads[place].tables:
+            if table.kind != TopicRow.__name__:
+                continue
+            _, puts, deletes = checkpoint.decode_table(table)
+            for key in deletes:
+                named = {topic_id: row for topic_id, row in named.items() if (topic_id,) != key}
+            named.update((row.topic_id, row) for row in puts if isinstance(row, TopicRow))
+    known = found.rows.by_kind[TopicRow]
+    return [row for row in named.values() if (row.topic_id,) not in known]
+
+
+@dataclass(frozen=True, slots=True)
+class LaterObject:
+    """A sound mixed object that no row names."""
+
+    key: str
+    size: int
+    crc: int
+    footer: Footer
+
+
+@dataclass(slots=True)
+class FoundObjects:
+    """What the bucket holds beside what the checkpoint's rows name."""
+
+    later: list[LaterObject] = field(default_factory=list)
+    asked_again: list[Footer] = field(default_factory=list)
+    """Of the newest objects that rows name: a batch that they refused may have been stored since, by reference."""
+    garbage: list[str] = field(default_factory=list)
+    rotten: list[str] = field(default_factory=list)
+    missing: list[ObjectRow] = field(default_factory=list)
+    prefixes: dict[UUID, str] = field(default_factory=dict)
+    """Of every session that left an object."""
+
+
+def session_of(cluster_id: str, key: str) -> tuple[UUID, str, int | None] | None:
+    """The session under whose prefix a key is, that prefix, and the number in the session (None for Parquet)."""
+    parts = key.removeprefix(f"{cluster_id}/").split("/")
+    if len(parts) < 4 or parts[0] not in ("mixed", "parquet"):
+        return None
+    try:
+        session_id = UUID(parts[2])
+    except ValueError:
+        return None
+    number = int(parts[3]) if parts[3].isdecimal() else None
+    return session_id, f"{cluster_id}/{'/'.join(parts[:3])}/", number
+
+
+async def find_objects(
+    store: ObjectStore, cluster_id: str, rows: CheckpointedRows, head: Head
+) -> FoundObjects:
+    """Compare the bucket with the rows. Raises StoreError."""
+    named = {row.key: row for row in rows.all(ObjectRow)}
+    sessions: dict[UUID, SessionRow] = {row.session_id: row for row in rows.all(SessionRow)}
+    found = FoundObjects()
+    present: dict[str, int] = {}
+    unknown: list[ObjectInfo] = []
+    for folder in ("mixed", "parquet"):
+        async for info in store.list(f"{cluster_id}/{folder}/"):
+            place = session_of(cluster_id, info.key)
+            if place is not None:
+                found.prefixes[place[0]] = place[1]
+            if info.key in named:
+                present[info.key] = info.size
+            elif (
+                folder == "parquet"
+                or place is None
+                or _is_garbage(info, sessions.get(place[0]), place[2], head)
+            ):
+                found.garbage.append(info.key)
+            else:
+                unknown.append(info)
+    found.missing = [row for key, row in named.items() if row.live_runs > 0 and present.get(key) != row.size]
+
+    async def read(info: ObjectInfo) -> None:
+        try:
+            later = await _read_later(store, info)
+        except (InvalidObject, ObjectMissing) as error:
+            found.rotten.append(f"{info.key}: {error}")
+            return
+        found.later.append(later)
+
+    async def read_again(row: ObjectRow) -> None:
+        try:
+            tail = await store.get_range(row.key, row.index_start, row.size - row.index_start)
+            found.asked_again.append(read_footer(tail, row.size))
+        except (InvalidObject, ObjectMissing) as error:
+            found.rotten.append(f"{row.key}: {error}")
+
+    newest = [
+        row
+        for key, row in named.items()
+        if row.kind is ObjectKind.MIXED
+        and row.created_ms >= head.created_ms - ASKED_AGAIN_MS
+        and present.get(key) == row.size
+    ]
+    await each(unknown, read)
+    await each(newest, read_again)
+    found.asked_again.sort(key=lambda footer: (footer.created_ms, footer.session_id, footer.number))
+    found.later.sort(key=lambda later: later.key)
+    found.rotten.sort()
+    return found
+
+
+def _is_garbage(info: ObjectInfo, session: SessionRow | None, number: int | None, head: Head) -> bool:
+    """Whether an unnamed object was garbage at the checkpoint already."""
+    if session is None:
+        return info.modified_ms < head.created_ms - FORGOTTEN_MS
+    return session.closed_ms is not None or (number is not None and number < session.next_number)
+
+
+async def _read_later(store: ObjectStore, info: ObjectInfo) -> LaterObject:
+    data = await store.get(info.key)
+    problems = mixed_object.audit(data)
+    if problems:
+        raise InvalidObject("; ".join(problems))
+    return LaterObject(info.key, len(data), crc32c(data), read_footer(data, len(data)))
+
+
+async def each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
+    """Act on all, a few at a time. Raises what the first that failed raised."""
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            await act(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(READS_AT_ONCE, len(items))):
+                group.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

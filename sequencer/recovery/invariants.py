@@ -1,0 +1,332 @@
+"""What must hold among the rows of one database, as findings where it doesn't.
+
+Pure: rows in, findings out. `sequencer.recovery.audit` brings the rows, and looks again before it believes a finding,
+since rows change while they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import Marker, ObjectKind, RunBatch, TransactionState, Verdict
+from sequencer.store.batch_table import NO_OBJECT, decode_markers, decode_table
+from sequencer.store.rows import (
+    AbortedRow,
+    CommitRow,
+    GroupOffsetRow,
+    GroupRow,
+    ObjectRow,
+    PartitionRow,
+    PendingOffsetRow,
+    ProducerRow,
+    RunRow,
+    SessionRow,
+    TopicRow,
+    TransactionRow,
+)
+from sequencer.store.state import COMMIT_NUMBER, HotState
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """Something that must not be. `kind` is a word for programs, `subject` says where, `detail` what was seen."""
+
+    kind: str
+    subject: str
+    detail: str
+
+
+def place_name(state: HotState, topic_id: UUID, partition: int) -> str:
+    """A partition as people call it."""
+    topic = state.get(TopicRow, topic_id)
+    return f"{topic.name if topic else topic_id}-{partition}"
+
+
+def is_of_deleted_topic(state: HotState, topic_id: UUID, partition: int) -> bool:
+    """Whether what is kept of this partition is on its way out: the partition's row goes last."""
+    return state.get(TopicRow, topic_id) is None and state.get(PartitionRow, topic_id, partition) is not None
+
+
+# --- one partition ----------------------------------------------------------------------------------------
+
+
+def check_partition(state: HotState, place: tuple[UUID, int], runs: Sequence[RunRow]) -> list[Finding]:
+    """The runs of one partition, in order of base offset, against its row, and against each other.
+
+    Runs above the row's end are left alone: they were added after the row was read.
+    """
+    name = place_name(state, *place)
+    row = state.get(PartitionRow, *place)
+    if row is None:
+        return (
+            [Finding("unknown_partition", name, f"{len(runs)} runs of a partition that has no row")]
+            if runs
+            else []
+        )
+    if state.get(TopicRow, row.topic_id) is None:
+        return []  # deleted: its runs are on their way out
+    runs = [run for run in runs if run.base_offset < row.end_offset]
+    found = list(_check_bounds(name, row, runs))
+    found += _check_tiling(name, row, runs)
+    running = -1
+    for run in runs:
+        found += _check_run(name, run, state.counter(COMMIT_NUMBER))
+        if run.running_max_timestamp < max(running, run.max_timestamp):
+            found.append(
+                Finding(
+                    "running_maximum",
+                    f"{name} at {run.base_offset}",
+                    f"running maximum {run.running_max_timestamp}, own {run.max_timestamp}, before it {running}",
+                )
+            )
+        running = max(running, run.running_max_timestamp)
+    if running > row.running_max_timestamp:
+        found.append(
+            Finding("running_maximum", name, f"{row.running_max_timestamp} in its row, {running} in its runs")
+        )
+    found += _check_transactions_on(state, name, row, runs)
+    return found
+
+
+def _check_bounds(name: str, row: PartitionRow, runs: Sequence[RunRow]) -> Iterator[Finding]:
+    if not 0 <= row.log_start_offset <= row.end_offset:
+        yield Finding("bounds", name, f"log start {row.log_start_offset}, end {row.end_offset}")
+    starts = [start for _, start in row.epochs]
+    epochs = [epoch for epoch, _ in row.epochs]
+    if (
+        not row.epochs
+        or starts != sorted(starts)
+        or epochs != sorted(set(epochs))
+        or starts[-1] > row.end_offset
+    ):
+        yield Finding("epochs", name, f"epochs {row.epochs} of a log that ends at {row.end_offset}")
+    if row.log_start_offset < row.end_offset and not runs:
+        yield Finding("gap", name, f"no runs of [{row.log_start_offset}, {row.end_offset})")
+
+
+def _check_tiling(name: str, row: PartitionRow, runs: Sequence[RunRow]) -> Iterator[Finding]:
+    at = row.log_start_offset
+    for run in runs:
+        if run.end_offset <= run.base_offset:
+            yield Finding("gap", name, f"a run at {run.base_offset} ends at {run.end_offset}")
+        if run.end_offset <= row.log_start_offset:
+            continue  # to be removed
+        if run.base_offset > at:
+            yield Finding("gap", name, f"no run of [{at}, {run.base_offset})")
+        elif run.base_offset < at and at > row.log_start_offset:
+            yield Finding(
+                "overlap", name, f"the run at {run.base_offset} begins before {at}, where one ended"
+            )
+        at = run.end_offset
+    if runs and at != row.end_offset:
+        yield Finding(
+            "gap" if at < row.end_offset else "overlap",
+            name,
+            f"runs end at {at}, the log at {row.end_offset}",
+        )
+
+
+def _check_run(name: str, run: RunRow, commit_number: int) -> Iterator[Finding]:
+    subject = f"{name} at {run.base_offset}"
+    if run.commit_number > commit_number:
+        yield Finding("commit_number", subject, f"commit {run.commit_number}; the newest is {commit_number}")
+    try:
+        table, markers = decode_table(run.batches), decode_markers(run.markers)
+    except msgspec.DecodeError as error:
+        yield Finding("batch_table", subject, f"can't be read: {error}")
+        return
+    if (run.kind is ObjectKind.MARKERS) != (run.object_id == NO_OBJECT):
+        yield Finding(
+            "batch_table", subject, f"a run of kind {run.kind.name} that names object {run.object_id}"
+        )
+    if run.kind is ObjectKind.MIXED:
+        yield from _check_mixed_table(subject, run, table)
+    elif run.kind is ObjectKind.MARKERS:
+        yield from _check_markers(subject, run, table, markers)
+    elif table:
+        yield Finding("batch_table", subject, f"a Parquet run with a table of {len(table)} batches")
+
+
+def _check_mixed_table(subject: str, run: RunRow, table: Sequence[RunBatch]) -> Iterator[Finding]:
+    length = sum(batch.length for batch in table)
+    if length != run.length:
+        yield Finding("batch_table", subject, f"batches of {length} bytes in a run of {run.length}")
+    at = run.base_offset
+    stored = [batch for batch in table if batch.verdict is Verdict.STORED]
+    for batch in stored:
+        if batch.base_offset != at:
+            yield Finding("batch_table", subject, f"a batch at {batch.base_offset}; {at} is expected")
+            return
+        at += batch.record_count
+    if at != run.end_offset:
+        yield Finding("batch_table", subject, f"batches end at {at}, their run at {run.end_offset}")
+    newest = max((batch.max_timestamp for batch in stored), default=-1)
+    if newest != run.max_timestamp:
+        yield Finding("batch_table", subject, f"newest timestamp {newest}, in the row {run.max_timestamp}")
+
+
+def _check_markers(
+    subject: str, run: RunRow, table: Sequence[RunBatch], markers: Sequence[Marker]
+) -> Iterator[Finding]:
+    offsets = [marker.offset for marker in markers]
+    if offsets != [batch.base_offset for batch in table]:
+        yield Finding("batch_table", subject, f"markers at {offsets[:5]}, otherwise in the table")
+    # No markers at all: a hole that a recovery left.
+    if offsets and offsets != list(range(run.base_offset, run.end_offset)):
+        yield Finding(
+            "batch_table", subject, f"{len(offsets)} markers in [{run.base_offset}, {run.end_offset})"
+        )
+
+
+def _check_transactions_on(
+    state: HotState, name: str, row: PartitionRow, runs: Sequence[RunRow]
+) -> Iterator[Finding]:
+    """Open ranges have their transaction, aborted ones their marker, and the last stable offset follows."""
+    place = (row.topic_id, row.partition)
+    for producer_id, first_offset in (state.open_ranges.get(*place) or {}).items():
+        name_of = state.transactional_ids.get(producer_id)
+        owner = None if name_of is None else state.get(TransactionRow, name_of)
+        if owner is None or owner.state is not TransactionState.ONGOING or place not in owner.partitions:
+            yield Finding(
+                "open_range",
+                name,
+                f"producer {producer_id} has no transaction open here, but the range is",
+            )
+        if first_offset >= row.end_offset:
+            yield Finding("open_range", name, f"begins at {first_offset}, past the end {row.end_offset}")
+    if not row.log_start_offset <= state.last_stable_offset(row) <= row.end_offset:
+        yield Finding("last_stable_offset", name, f"{state.last_stable_offset(row)}, end {row.end_offset}")
+    aborted = state.aborted_from(*place, row.log_start_offset)
+    if not aborted:
+        return
+    ends = {
+        (marker.offset, marker.producer_id): marker.is_commit
+        for run in runs
+        if run.kind is ObjectKind.MARKERS
+        for marker in decode_markers(run.markers)
+    }
+    for one in aborted:
+        if not one.first_offset <= one.last_offset < row.end_offset:  # equal: only the marker is left of it
+            yield Finding(
+                "aborted_range", name, f"[{one.first_offset}, {one.last_offset}], end {row.end_offset}"
+            )
+        elif ends.get((one.last_offset, one.producer_id)) is not False:
+            yield Finding(
+                "aborted_range", name, f"producer {one.producer_id} has no abort marker at {one.last_offset}"
+            )
+
+
+# --- hot rows ---------------------------------------------------------------------------------------------
+
+
+def check_hot_rows(state: HotState) -> list[Finding]:
+    """What must hold among the rows in the committer's memory."""
+    return [
+        *_check_topics(state),
+        *_check_group_offsets(state),
+        *_check_producers(state),
+        *_check_sessions(state),
+        *_check_transactions(state),
+    ]
+
+
+def _check_topics(state: HotState) -> Iterator[Finding]:
+    names: dict[str, UUID] = {}
+    for topic in state.all(TopicRow):
+        if names.setdefault(topic.name, topic.topic_id) != topic.topic_id:
+            yield Finding("topic", topic.name, "two topics have this name")
+        missing = [
+            number
+            for number in range(topic.partitions)
+            if state.get(PartitionRow, topic.topic_id, number) is None
+        ]
+        if missing:
+            yield Finding("topic", topic.name, f"partitions {missing[:5]} of {topic.partitions} have no row")
+
+
+def _check_group_offsets(state: HotState) -> Iterator[Finding]:
+    kinds: tuple[type[GroupOffsetRow] | type[PendingOffsetRow], ...] = (GroupOffsetRow, PendingOffsetRow)
+    for kind in kinds:
+        for row in state.all(kind):
+            if is_of_deleted_topic(state, row.topic_id, row.partition):
+                continue
+            subject = f"group {row.group_id}, {place_name(state, row.topic_id, row.partition)}"
+            partition = state.live_partition(row.topic_id, row.partition)
+            if partition is None:
+                if kind is GroupOffsetRow:
+                    yield Finding("group_offset", subject, "a position in a partition that does not exist")
+            elif not 0 <= row.offset <= partition.end_offset:
+                yield Finding(
+                    "group_offset", subject, f"offset {row.offset}; the log ends at {partition.end_offset}"
+                )
+            if kind is GroupOffsetRow and state.get(GroupRow, row.group_id) is None:
+                yield Finding("group_offset", subject, "a position of a group that has no row")
+
+
+def _check_producers(state: HotState) -> Iterator[Finding]:
+    for row in state.all(ProducerRow):
+        if is_of_deleted_topic(state, row.topic_id, row.partition):
+            continue
+        subject = f"producer {row.producer_id}, {place_name(state, row.topic_id, row.partition)}"
+        partition = state.live_partition(row.topic_id, row.partition)
+        offsets = [offset for _, _, offset in row.recent]
+        if partition is None:
+            yield Finding("producer", subject, "a producer of a partition that does not exist")
+        elif not offsets or offsets != sorted(set(offsets)) or offsets[-1] >= partition.end_offset:
+            yield Finding(
+                "producer", subject, f"remembers offsets {offsets}; the log ends at {partition.end_offset}"
+            )
+
+
+def _check_sessions(state: HotState) -> Iterator[Finding]:
+    for row in state.all(CommitRow):
+        session = state.get(SessionRow, row.session_id)
+        if session is None:
+            yield Finding(
+                "session", str(row.session_id), f"an answer to number {row.number} of no known session"
+            )
+        elif row.number >= session.next_number:
+            yield Finding(
+                "session", str(row.session_id), f"number {row.number} answered; {session.next_number} is next"
+            )
+    prefixes: dict[str, UUID] = {}
+    for session in state.all(SessionRow):
+        if prefixes.setdefault(session.prefix, session.session_id) != session.session_id:
+            yield Finding(
+                "session", str(session.session_id), f"another session has its prefix {session.prefix}"
+            )
+
+
+def _check_transactions(state: HotState) -> Iterator[Finding]:
+    for row in state.all(TransactionRow):
+        is_open = row.state is TransactionState.ONGOING
+        if not is_open and (row.partitions or row.groups or row.started_ms != -1):
+            yield Finding("transaction", row.transactional_id, f"{row.state}, with parts of an open one")
+    for one in state.all(AbortedRow):
+        if state.get(PartitionRow, one.topic_id, one.partition) is None:
+            name = place_name(state, one.topic_id, one.partition)
+            yield Finding("aborted_range", name, "an aborted range of a partition that does not exist")
+
+
+# --- objects ----------------------------------------------------------------------------------------------
+
+
+def check_object(row: ObjectRow, runs: int) -> list[Finding]:
+    """An object's row against the number of run rows that name it."""
+    found = []
+    if row.live_runs != runs:
+        found.append(Finding("live_runs", row.key, f"{row.live_runs} in its row; {runs} runs name it"))
+    elif (row.retired_ms is None) != (runs > 0):
+        found.append(Finding("live_runs", row.key, f"{runs} runs, retired at {row.retired_ms}"))
+    return found
+
+
+def count_runs(runs: Iterable[RunRow]) -> dict[UUID, int]:
+    """How many runs name each object."""
+    counts: dict[UUID, int] = {}
+    for run in runs:
+        if run.kind is not ObjectKind.MARKERS:
+            counts[run.object_id] = counts.get(run.object_id, 0) + 1
+    return counts

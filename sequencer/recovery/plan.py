@@ -1,0 +1,727 @@
+"""The plan of a recovery: the rows of the database that takes the lost one's place, and what there is to say.
+
+Invariants:
+- what the checkpoint has keeps its offsets; what came later starts at the reserved end, which no record ever had;
+- rows tile: what lies between is a hole, a run of no markers;
+- a producer's batches are judged as when they were committed, so none is stored twice;
+- nobody who lived under the lost database can change anything in this one.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import (
+    AbortProducer,
+    BatchError,
+    ObjectKind,
+    RunBatch,
+    TransactionState,
+    Verdict,
+)
+from sequencer.checkpoint import format as checkpoint
+from sequencer.checkpoint.format import CheckpointedRows
+from sequencer.recovery.bucket_scan import (
+    FoundCheckpoints,
+    FoundObjects,
+    LaterObject,
+    later_topics,
+    reserved_ends,
+)
+from sequencer.rules import transactions
+from sequencer.rules.producers import Judgement, ProducerState, RememberedBatch, advance, judge
+from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
+from sequencer.store.rows import (
+    AgentRow,
+    CounterRow,
+    GroupOffsetRow,
+    GroupRow,
+    Identity,
+    LeaseRow,
+    ObjectRow,
+    OpenRangeRow,
+    PartitionRow,
+    ProducerRow,
+    Row,
+    RunRow,
+    SessionRow,
+    TopicRow,
+    TransactionRow,
+    key_of,
+)
+from sequencer.store.state import (
+    BROKER_ID,
+    COMMIT_NUMBER,
+    METADATA_VERSION,
+    PRODUCER_ID,
+    RING_GENERATION,
+    Draft,
+    HotState,
+    replace_row,
+)
+from sequencer.store.sums import SUMS, Moves
+from tailrace.ids import NO_PRODUCER_ID
+from tailrace.mixed_object import BatchCoordinates, Footer
+from tailrace.turns import at_once
+
+COUNTER_STEPS = {
+    COMMIT_NUMBER: 1 << 32,
+    METADATA_VERSION: 1 << 20,
+    RING_GENERATION: 1 << 16,
+    BROKER_ID: 1 << 10,
+    PRODUCER_ID: 1 << 32,
+}
+"""How far counters go on above the checkpoint's: past all that may have been given out since."""
+
+
+MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
+MAY_BE_STORED = (BatchError.NONE, *MAY_CLOSE)
+
+
+class PartitionReport(msgspec.Struct):
+    """[log_start_offset, certain_end) came back as it was; [resumed_at, end_offset) is what was re-sequenced.
+
+    Where nothing was ever assigned between, `resumed_at` is `certain_end`.
+    """
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    certain_end: int
+    resumed_at: int
+    end_offset: int
+    batches: int = 0
+    records: int = 0
+
+
+class Resequenced(msgspec.Struct):
+    """What became of the batches that were written after the checkpoint."""
+
+    objects: int = 0
+    batches: int = 0
+    records: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    out_of_sequence: int = 0
+    transactional: int = 0
+    of_deleted_topics: int = 0
+
+
+class RecoveryReport(msgspec.Struct):
+    """What a recovery did, or would do. `certain`: counts by kind. `lost`, `notes`: sentences."""
+
+    cluster_id: str
+    incarnation: int
+    checkpoint: str
+    checkpoint_ms: int
+    commit_number: int
+    is_exact: bool
+    certain: dict[str, int]
+    resequenced: Resequenced
+    partitions: list[PartitionReport]
+    aborted_transactions: list[str]
+    made_up_topics: list[str]
+    lost: list[str]
+    notes: list[str]
+    is_dry_run: bool = False
+
+
+@dataclass(slots=True)
+class RecoveryPlan:
+    """The rows of the recovered database."""
+
+    rows: CheckpointedRows
+    report: RecoveryReport
+
+
+# --- planning ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Log:
+    """A partition while it is put together."""
+
+    topic: TopicRow
+    row: PartitionRow
+    report: PartitionReport
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+    timestamps: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A batch whose sequence has a gap before it, which a later object may close.
+
+    `was_refused`: the checkpoint says so; it is here only because it may have been asked again since.
+    """
+
+    log: _Log
+    object_id: UUID
+    start: int
+    batch: BatchCoordinates
+    created_ms: int
+    was_refused: bool = False
+
+
+def plan_recovery(
+    found: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
+) -> RecoveryPlan:
+    """The recovered rows, and what there is to say about them. `identity`: the recovered database's."""
+    assert found.chain is not None, "a recovery starts from a checkpoint"
+    return _Planner(found, objects, identity, now_ms).plan()
+
+
+class _Planner:
+    def __init__(
+        self, found: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
+    ) -> None:
+        assert found.chain is not None
+        head = found.chain.last
+        self._found = found
+        self._objects = objects
+        self._rows = found.rows
+        self._now_ms = now_ms
+        self._reserved = reserved_ends(found)
+        self._logs: dict[tuple[UUID, int], _Log] = {}
+        self._topics: dict[UUID, TopicRow] = {row.topic_id: row for row in self._rows.all(TopicRow)}
+        self._commit_number = self._counter(COMMIT_NUMBER) + COUNTER_STEPS[COMMIT_NUMBER]
+        self._waiting: list[_Waiting] = []
+        self._live_runs: dict[UUID, int] = {}
+        self._highest_producer = self._counter(PRODUCER_ID)
+        self._count = Resequenced()
+        self._report = RecoveryReport(
+            cluster_id=identity.cluster_id,
+            incarnation=identity.incarnation,
+            checkpoint=checkpoint.head_key(head.cluster_id, head.place),
+            checkpoint_ms=head.created_ms,
+            commit_number=head.commit_number,
+            is_exact=False,
+            certain={},
+            resequenced=self._count,
+            partitions=[],
+            aborted_transactions=[],
+            made_up_topics=[],
+            lost=[],
+            notes=list(found.problems),
+        )
+
+    def plan(self) -> RecoveryPlan:
+        self._count_certain()
+        self._add_later_topics()
+        for row in sorted(self._rows.all(PartitionRow), key=lambda row: (row.topic_id, row.partition)):
+            topic = self._topics.get(row.topic_id)
+            if topic is not None:
+                self._resume(topic, row)
+        for later in _in_order(self._objects.later):
+            self._resequence(later)
+        for footer in self._objects.asked_again if not self._is_last_word() else ():
+            self._ask_again(footer)
+        self._resequence_waiting()
+        self._put_later_objects()
+        self._settle_leases()
+        self._settle_counters()
+        self._settle_live_runs()
+        self._abort_transactions()
+        self._settle_sums()  # markers of what was aborted are runs, too
+        self._say()
+        return RecoveryPlan(self._rows, self._report)
+
+    # --- rows
+
+    def _put(self, row: Row) -> None:
+        self._rows.by_kind.setdefault(type(row), {})[key_of(row)] = row
+
+    def _counter(self, name: str) -> int:
+        row = self._rows.by_kind[CounterRow].get((name,))
+        return row.value if isinstance(row, CounterRow) else 0
+
+    def _count_certain(self) -> None:
+        names: dict[str, type[Row]] = {
+            "topics": TopicRow,
+            "partitions": PartitionRow,
+            "runs": RunRow,
+            "objects": ObjectRow,
+            "producers": ProducerRow,
+            "transactional ids": TransactionRow,
+            "groups": GroupRow,
+            "group offsets": GroupOffsetRow,
+        }
+        certain = {name: len(self._rows.by_kind[kind]) for name, kind in names.items()}
+        certain["offsets"] = sum(
+            row.end_offset - row.log_start_offset for row in self._rows.all(PartitionRow)
+        )
+        self._report.certain = certain
+
+    def _add_later_topics(self) -> None:
+        for topic in later_topics(self._found):
+            if any(other.name == topic.name for other in self._topics.values()):
+                continue  # deleted and made again, or the other way round: what the checkpoint has is certain
+            self._add_topic(topic)
+            self._report.notes.append(
+                f"topic {topic.name!r} was made after the last complete checkpoint; it is kept"
+            )
+
+    def _add_topic(self, topic: TopicRow) -> None:
+        self._topics[topic.topic_id] = topic
+        self._put(topic)
+        for number in range(topic.partitions):
+            self._put(
+                PartitionRow(
+                    topic_id=topic.topic_id,
+                    partition=number,
+                    log_start_offset=0,
+                    end_offset=0,
+                    running_max_timestamp=-1,
+                    epochs=[(0, 0)],
+                )
+            )
+
+    def _resume(self, topic: TopicRow, row: PartitionRow) -> _Log:
+        """Have the log go on at its reserved end, under a higher epoch."""
+        resumed_at = self._reserved(row.topic_id, row.partition)
+        assert resumed_at >= row.end_offset, f"{row}: reserved only up to {resumed_at}"
+        report = PartitionReport(
+            topic=topic.name,
+            partition=row.partition,
+            log_start_offset=row.log_start_offset,
+            certain_end=row.end_offset,
+            resumed_at=resumed_at,
+            end_offset=resumed_at,
+        )
+        log = self._logs[row.topic_id, row.partition] = _Log(topic, row, report)
+        if resumed_at > row.end_offset:
+            # In an empty log too: consumers that have read all of it stand where the hole begins.
+            self._put(self._hole(row, resumed_at))
+            row = replace_row(row, end_offset=resumed_at)
+        log.row = replace_row(row, epochs=[*row.epochs, (row.epochs[-1][0] + 1, resumed_at)])
+        self._put(log.row)
+        return log
+
+    def _hole(self, row: PartitionRow, end_offset: int) -> RunRow:
+        """A run of no markers: rows tile, and readers step over it."""
+        return RunRow(
+            topic_id=row.topic_id,
+            partition=row.partition,
+            base_offset=row.end_offset,
+            end_offset=end_offset,
+            object_id=NO_OBJECT,
+            start=0,
+            length=0,
+            max_timestamp=-1,
+            running_max_timestamp=row.running_max_timestamp,
+            commit_number=self._commit_number,
+            created_ms=self._now_ms,
+            kind=ObjectKind.MARKERS,
+            batches=EMPTY_TABLE,
+            markers=encode_markers([]),
+        )
+
+    # --- what came after the checkpoint
+
+    def _resequence(self, later: LaterObject) -> None:
+        footer = later.footer
+        for run in footer.runs:
+            log = self._log_of(run.topic_id, run.topic_name, run.partition)
+            if log is None:
+                self._count.of_deleted_topics += len(run.batches)
+                continue
+            base_offset = log.row.end_offset
+            table: list[RunBatch] = []
+            start = run.start
+            for batch in run.batches:
+                judgement = self._judge(log, batch)
+                if judgement.error in MAY_CLOSE:
+                    self._waiting.append(_Waiting(log, footer.object_id, start, batch, footer.created_ms))
+                table.append(self._take(log, batch, judgement))
+                start += batch.length
+            self._put_run(log, footer.object_id, run.start, run.length, base_offset, table)
+
+    def _ask_again(self, footer: Footer) -> None:
+        """Have those batches wait that the checkpoint knows as refused: agents ask again, by the same object."""
+        for run in footer.runs:
+            log = self._logs.get((run.topic_id, run.partition))
+            if log is None:
+                continue
+            start = run.start
+            for batch in run.batches:
+                if batch.producer_id != NO_PRODUCER_ID and self._judge(log, batch).error in MAY_BE_STORED:
+                    self._waiting.append(
+                        _Waiting(log, footer.object_id, start, batch, footer.created_ms, was_refused=True)
+                    )
+                start += batch.length
+
+    def _resequence_waiting(self) -> None:
+        """Batches whose gap was closed by what came later; as long as one closes another's."""
+        is_loose = bool(self._objects.rotten or self._objects.missing)
+        while self._waiting:
+            left: list[_Waiting] = []
+            for one in self._waiting:
+                judgement = self._judge(one.log, one.batch)
+                if judgement.error in MAY_CLOSE:
+                    left.append(one)
+                    continue
+                self._take_alone(one, judgement)
+            if len(left) == len(self._waiting):
+                forced = next((one for one in left if not one.was_refused), None) if is_loose else None
+                if forced is None:
+                    break
+                # What closed the gap is among what can't be read: better a batch too many than one too few.
+                left.remove(forced)
+                self._take_alone(forced, Judgement(BatchError.NONE))
+            self._waiting = left
+        self._count.out_of_sequence += len(self._waiting)
+
+    def _take_alone(self, one: _Waiting, judgement: Judgement) -> None:
+        base_offset = one.log.row.end_offset
+        table = [self._take(one.log, one.batch, judgement)]
+        self._put_run(one.log, one.object_id, one.start, one.batch.length, base_offset, table)
+
+    def _log_of(self, topic_id: UUID, name: str, partition: int) -> _Log | None:
+        """The partition's log, made if nobody knows its topic; None where the topic was deleted."""
+        log = self._logs.get((topic_id, partition))
+        if log is not None:
+            return log
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            if any(row.topic_id == topic_id for row in self._rows.all(PartitionRow)):
+                return None  # deleted, and its runs were still to be removed
+            topic = self._make_topic(topic_id, name, partition)
+        for number in range(topic.partitions, partition + 1):
+            self._put(
+                PartitionRow(
+                    topic_id=topic_id,
+                    partition=number,
+                    log_start_offset=0,
+                    end_offset=0,
+                    running_max_timestamp=-1,
+                    epochs=[(0, 0)],
+                )
+            )
+        if partition >= topic.partitions:
+            topic = replace_row(topic, partitions=partition + 1)
+            self._topics[topic_id] = topic
+            self._put(topic)
+        for number in range(topic.partitions):
+            if (topic_id, number) not in self._logs:
+                row = self._rows.by_kind[PartitionRow][topic_id, number]
+                assert isinstance(row, PartitionRow)
+                self._resume(topic, row)
+        return self._logs[topic_id, partition]
+
+    def _make_topic(self, topic_id: UUID, name: str, partition: int) -> TopicRow:
+        is_free = bool(name) and all(other.name != name for other in self._topics.values())
+        made_up = name if is_free else f"{name or 'topic'}.recovered-{topic_id.hex[:8]}"
+        self._report.made_up_topics.append(made_up)
+        self._report.notes.append(
+            f"topic {topic_id} ({name!r} by its objects) is in no checkpoint: it is {made_up!r} now, without configs"
+        )
+        topic = TopicRow(
+            topic_id=topic_id, name=made_up, partitions=partition + 1, configs={}, created_ms=self._now_ms
+        )
+        self._add_topic(topic)
+        return topic
+
+    def _judge(self, log: _Log, batch: BatchCoordinates) -> Judgement:
+        if batch.is_transactional or batch.is_control:
+            return Judgement(BatchError.TRANSACTION_CLOSED)
+        if batch.producer_id == NO_PRODUCER_ID:
+            return Judgement(BatchError.NONE)
+        return judge(
+            self._producer(log, batch.producer_id),
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.record_count,
+        )
+
+    def _producer(self, log: _Log, producer_id: int) -> ProducerState | None:
+        self._highest_producer = max(self._highest_producer, producer_id)
+        state = log.producers.get(producer_id)
+        if state is not None:
+            return state
+        row = self._rows.by_kind[ProducerRow].get((log.row.topic_id, log.row.partition, producer_id))
+        if not isinstance(row, ProducerRow):
+            return None
+        return ProducerState(row.producer_epoch, tuple(RememberedBatch(*batch) for batch in row.recent))
+
+    def _take(self, log: _Log, batch: BatchCoordinates, judgement: Judgement) -> RunBatch:
+        """Count a batch, append it if it is to be stored, and give its line of the batch table."""
+        count = self._count
+        if judgement.error is not BatchError.NONE:
+            verdict = Verdict.REFUSED
+            if judgement.error is BatchError.DUPLICATE:
+                count.duplicates += 1
+                verdict = Verdict.DUPLICATE
+            elif judgement.error is BatchError.TRANSACTION_CLOSED:
+                count.transactional += 1
+            elif judgement.error not in MAY_CLOSE:
+                count.refused += 1
+            return RunBatch(batch.length, batch.record_count, verdict, -1, batch.max_timestamp)
+        offset = log.row.end_offset
+        producer_id = batch.producer_id
+        if producer_id != NO_PRODUCER_ID:
+            state = advance(
+                self._producer(log, producer_id),
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.record_count,
+                offset,
+            )
+            log.producers[producer_id] = state
+            self._put(
+                ProducerRow(
+                    topic_id=log.row.topic_id,
+                    partition=log.row.partition,
+                    producer_id=producer_id,
+                    producer_epoch=state.epoch,
+                    recent=[(*one,) for one in state.recent],
+                    last_timestamp=batch.max_timestamp,
+                    updated_ms=self._now_ms,
+                )
+            )
+        log.row = replace_row(
+            log.row,
+            end_offset=offset + batch.record_count,
+            running_max_timestamp=max(log.row.running_max_timestamp, batch.max_timestamp),
+        )
+        count.batches += 1
+        count.records += batch.record_count
+        log.report.batches += 1
+        log.report.records += batch.record_count
+        return RunBatch(batch.length, batch.record_count, Verdict.STORED, offset, batch.max_timestamp)
+
+    def _put_run(
+        self, log: _Log, object_id: UUID, start: int, length: int, base_offset: int, table: list[RunBatch]
+    ) -> None:
+        if log.row.end_offset == base_offset:
+            return
+        self._put(log.row)
+        log.report.end_offset = log.row.end_offset
+        stored = [batch.max_timestamp for batch in table if batch.verdict is Verdict.STORED]
+        self._live_runs[object_id] = self._live_runs.get(object_id, 0) + 1
+        self._put(
+            RunRow(
+                topic_id=log.row.topic_id,
+                partition=log.row.partition,
+                base_offset=base_offset,
+                end_offset=log.row.end_offset,
+                object_id=object_id,
+                start=start,
+                length=length,
+                max_timestamp=max(stored),
+                running_max_timestamp=log.row.running_max_timestamp,
+                commit_number=self._commit_number,
+                created_ms=self._now_ms,
+                kind=ObjectKind.MIXED,
+                batches=encode_table(table),
+            )
+        )
+
+    def _put_later_objects(self) -> None:
+        for row in self._rows.all(ObjectRow):
+            added = self._live_runs.get(row.object_id, 0)
+            if added:
+                self._put(replace_row(row, live_runs=row.live_runs + added, retired_ms=None))
+        for later in self._objects.later:
+            footer = later.footer
+            if footer.object_id not in self._live_runs:
+                continue  # nothing of it is kept: it goes with its session's prefix
+            self._count.objects += 1
+            self._put(
+                ObjectRow(
+                    object_id=footer.object_id,
+                    kind=ObjectKind.MIXED,
+                    key=later.key,
+                    size=later.size,
+                    crc=later.crc,
+                    index_start=footer.data_length,
+                    created_ms=footer.created_ms,
+                    format_version=footer.version,
+                    live_runs=self._live_runs[footer.object_id],
+                    retired_ms=None,
+                )
+            )
+
+    # --- everything else
+
+    def _settle_leases(self) -> None:
+        """Whoever lived under the lost database is over: agents, sessions, leases, groups' owners."""
+        for row in self._rows.all(AgentRow):
+            self._put(replace_row(row, expires_ms=0))
+        for row in self._rows.all(LeaseRow):
+            self._put(replace_row(row, expires_ms=0))
+        for row in self._rows.all(GroupRow):
+            self._put(replace_row(row, owner=-1, owner_epoch=-1))
+        known = set()
+        for row in self._rows.all(SessionRow):
+            known.add(row.session_id)
+            closed_ms = self._now_ms if row.closed_ms is None else row.closed_ms
+            # Looked through a sweep's interval from now: what was left out of the recovery is still there till then.
+            self._put(replace_row(row, closed_ms=closed_ms, empty_sweeps=0, swept_ms=self._now_ms))
+        for session_id, prefix in sorted(self._objects.prefixes.items()):
+            if session_id not in known:
+                self._put(
+                    SessionRow(
+                        session_id=session_id,
+                        broker_id=-1,
+                        prefix=prefix,
+                        predecessor=None,
+                        next_number=0,
+                        expires_ms=0,
+                        closed_ms=self._now_ms,
+                        empty_sweeps=0,
+                        swept_ms=self._now_ms,
+                    )
+                )
+
+    def _settle_counters(self) -> None:
+        for name, step in COUNTER_STEPS.items():
+            value = self._highest_producer if name == PRODUCER_ID else self._counter(name)
+            self._put(CounterRow(name=name, value=value + step))
+
+    def _settle_live_runs(self) -> None:
+        """An object's count is what names it; the checkpoint should say the same."""
+        counted: dict[UUID, int] = {}
+        for row in self._rows.all(RunRow):
+            if row.kind is not ObjectKind.MARKERS:
+                counted[row.object_id] = counted.get(row.object_id, 0) + 1
+        for row in self._rows.all(ObjectRow):
+            live = counted.pop(row.object_id, 0)
+            if live != row.live_runs:
+                self._report.notes.append(
+                    f"object {row.key}: {live} runs name it, its row said {row.live_runs}"
+                )
+                retired_ms = None if live else (row.retired_ms or self._now_ms)
+                self._put(replace_row(row, live_runs=live, retired_ms=retired_ms))
+        for object_id, count in counted.items():
+            self._report.lost.append(
+                f"{count} runs name object {object_id}, which the checkpoint doesn't have"
+            )
+            for row in self._rows.all(RunRow):
+                if row.object_id == object_id:
+                    del self._rows.by_kind[RunRow][key_of(row)]
+
+    def _settle_sums(self) -> None:
+        moves = Moves()
+        for run in self._rows.all(RunRow):
+            moves.run(run.kind, run.length, 1)
+        for row in self._rows.all(ObjectRow):
+            moves.object(None, row)
+        for name in SUMS:
+            self._put(CounterRow(name=name, value=moves.by_name.get(name, 0)))
+
+    def _abort_transactions(self) -> None:
+        """End what has no known end, with its markers; and have every producer of a transactional id ask anew."""
+        for row in self._rows.all(TransactionRow):
+            if row.state is TransactionState.ONGOING:
+                self._report.aborted_transactions.append(row.transactional_id)
+                self._put(replace_row(row, started_ms=0, timeout_ms=0))
+        state = HotState({kind: self._rows.all(kind) for kind in checkpoint.KEPT_HOT})
+        draft = Draft(state, self._now_ms)
+        at_once(transactions.abort_timed_out(draft))
+        for opened in draft.all(OpenRangeRow):
+            place = (opened.topic_id, opened.partition)
+            at_once(transactions.abort_producer(draft, AbortProducer(opened.producer_id, 0, [place])))
+        for kind, changed in draft.changes.by_kind.items():
+            for key, found in changed.items():
+                if found is None:
+                    self._rows.by_kind[kind].pop(key, None)
+                elif isinstance(found, RunRow):
+                    self._put(replace_row(found, commit_number=self._commit_number))
+                elif not isinstance(found, CounterRow) or found.name == PRODUCER_ID:
+                    self._put(found)
+        for row in self._rows.all(TransactionRow):
+            # Its client may be epochs ahead of the checkpoint: the next one to ask gets a fresh producer id. It may be
+            # transactions ahead, too: no end that it asks for is one that is known.
+            timeout_ms = row.timeout_ms or 60_000
+            self._put(
+                replace_row(
+                    row,
+                    producer_epoch=transactions.LAST_EPOCH,
+                    timeout_ms=timeout_ms,
+                    previous_id=-1,
+                    previous_epoch=-1,
+                    ended_id=-1,
+                    ended_epoch=-1,
+                    ended_number=-1,
+                    answered_id=-1,
+                    answered_epoch=-1,
+                )
+            )
+        for place, log in self._logs.items():
+            ended = self._rows.by_kind[PartitionRow][place]
+            assert isinstance(ended, PartitionRow)
+            log.row = ended
+            log.report.end_offset = ended.end_offset
+
+    def _is_last_word(self) -> bool:
+        """Whether the committer said, as it ended, that the checkpoint has all that it ever wrote."""
+        found = self._found
+        assert found.chain is not None
+        head = found.chain.last
+        return not found.unreadable and head.reservation == 0 and head.place == max(found.heads)
+
+    def _say(self) -> None:
+        report, count = self._report, self._count
+        report.partitions = sorted(
+            (log.report for log in self._logs.values()), key=lambda one: (one.topic, one.partition)
+        )
+        head = self._found.chain.last if self._found.chain is not None else None
+        assert head is not None
+        report.is_exact = self._is_last_word() and not self._objects.later
+        newer = sum(place > head.place for place in [*self._found.heads, *self._found.unreadable])
+        if newer:
+            report.notes.append(f"{newer} newer checkpoints are not complete; their rows are not used")
+        gone = {row.object_id: row for row in self._objects.missing}
+        for run in self._rows.all(RunRow) if gone else ():
+            if run.object_id in gone:
+                topic = self._topics.get(run.topic_id)
+                report.lost.append(
+                    f"{topic.name if topic else run.topic_id}-{run.partition}, offsets {run.base_offset} to"
+                    f" {run.end_offset - 1}: object {gone[run.object_id].key} is missing, or has another size"
+                )
+        report.lost += [
+            f"object {one} can't be read: what it holds is not re-sequenced" for one in self._objects.rotten
+        ]
+        if report.aborted_transactions:
+            report.lost.append(
+                f"{len(report.aborted_transactions)} transactions without a known end are aborted"
+            )
+        if count.transactional:
+            report.lost.append(
+                f"{count.transactional} batches of transactions after the checkpoint are left out: their end is unknown"
+            )
+        if count.out_of_sequence:
+            report.notes.append(
+                f"{count.out_of_sequence} batches are left out: what goes before them never came"
+            )
+        if not report.is_exact:
+            report.lost.append(
+                "group offsets, deletions, configs and swaps of after the checkpoint: groups go on where it has them"
+            )
+        if self._rows.all(TransactionRow):
+            report.notes.append(
+                f"{len(self._rows.all(TransactionRow))} transactional ids are fenced: producers have to start anew"
+            )
+        if self._objects.garbage:
+            report.notes.append(f"{len(self._objects.garbage)} objects were garbage already")
+
+
+def _in_order(later: Iterable[LaterObject]) -> list[LaterObject]:
+    """By time, but each session's in the order in which it sealed them."""
+    by_session: dict[UUID, list[LaterObject]] = {}
+    for one in later:
+        by_session.setdefault(one.footer.session_id, []).append(one)
+    keyed: list[tuple[int, UUID, int, LaterObject]] = []
+    for session_id, objects in by_session.items():
+        at = 0
+        for one in sorted(objects, key=lambda one: one.footer.number):
+            at = max(at, one.footer.created_ms)
+            keyed.append((at, session_id, one.footer.number, one))
+    keyed.sort(key=lambda entry: entry[:3])
+    return [entry[3] for entry in keyed]

@@ -1,0 +1,185 @@
+"""Recovery: an empty database filled again from the bucket.
+
+What the newest complete checkpoint has is *certain*: it comes back as it was, at its old offsets. What was written
+after it is found as mixed objects that nothing names; their batches are judged anew, by the producers as the
+checkpoint has them, and *re-sequenced*: they get offsets from the partition's reserved end on, which no record ever
+had, and the log's epoch rises there. So no offset ever means two records. Between the two lies a hole, which readers
+step over as they do over what compaction left out.
+
+What can't come back is *lost*, and is said: group offsets, topics' configs and transactions of after the checkpoint.
+A transaction without a known end is aborted; producers with a transactional id are fenced.
+
+This module carries it out; `bucket_scan` finds what the bucket holds, and `plan` decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sequencer.api import (
+    SequencerError,
+)
+from sequencer.checkpoint import format as checkpoint
+from sequencer.checkpoint.checkpointer import Checkpointer, read_cluster_file, write_cluster_file
+from sequencer.checkpoint.format import CheckpointedRows
+from sequencer.recovery.bucket_scan import (
+    FoundCheckpoints,
+    FoundObjects,
+    find_objects,
+    list_heads,
+    read_checkpoints,
+)
+from sequencer.recovery.plan import RecoveryReport, plan_recovery
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
+    KEYS,
+    Changes,
+    Identity,
+    RowStore,
+)
+from sequencer.store.state import (
+    HotState,
+)
+from tailrace.clock import Clock
+from tailrace.object_store.api import ObjectStore
+
+WRITTEN_AT_ONCE = 5_000
+LEASE_MS = 60_000
+
+
+class RecoveryRefused(Exception):
+    """Nothing was touched: the bucket or the database is not what a recovery starts from; the message says why."""
+
+
+async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
+    """The cluster whose checkpoints are in the bucket. Raises RecoveryRefused."""
+    prefixes = [prefix.rstrip("/") for prefix in await store.list_prefixes("")]
+    found = [one for one in prefixes if await store.list_prefixes(checkpoint.meta_prefix(one))]
+    if cluster_id is not None:
+        if cluster_id not in found:
+            raise RecoveryRefused(
+                f"the bucket has no checkpoints of cluster {cluster_id!r}; it has {found or 'none'}"
+            )
+        return cluster_id
+    if len(found) != 1:
+        raise RecoveryRefused(
+            f"the bucket has checkpoints of {len(found)} clusters{': ' if found else ''}{', '.join(found)};"
+            + (" say which by --cluster" if found else " there is nothing to recover from")
+        )
+    return found[0]
+
+
+async def read_bucket(
+    store: ObjectStore, clock: Clock, cluster_id: str, *, is_watched: bool = True
+) -> tuple[FoundCheckpoints, FoundObjects, int]:
+    """All that a recovery is planned from, and the incarnation that follows. Raises RecoveryRefused, StoreError."""
+    found = await read_checkpoints(store, cluster_id)
+    if found.chain is None:
+        said = "; ".join(found.problems[:3])
+        raise RecoveryRefused(
+            f"no checkpoint of cluster {cluster_id!r} is complete{': ' if said else ''}{said}"
+        )
+    newest = found.heads[max(found.heads)]
+    if is_watched and newest.reservation > 0:
+        # A committer that lives writes again within its interval, unless nothing at all happens.
+        await clock.sleep(newest.interval_ms * 2.5 / 1000)
+        if max(await list_heads(store, cluster_id)) > max(found.heads):
+            raise RecoveryRefused(
+                f"a committer of cluster {cluster_id!r} is alive: it wrote a checkpoint just now. Stop it first"
+            )
+    objects = await find_objects(store, cluster_id, found.rows, found.chain.last)
+    told = await read_cluster_file(store, cluster_id)
+    incarnation = max(
+        [place.incarnation for place in found.heads] + [0 if told is None else told.incarnation]
+    )
+    return found, objects, incarnation + 1
+
+
+async def check_is_empty(rows: RowStore) -> None:
+    """Raise RecoveryRefused unless nothing is in the database."""
+    loaded = await rows.load()
+    found = sorted(kind.__name__.removesuffix("Row").lower() for kind, some in loaded.items() if some)
+    if await rows.objects_after("", 1):
+        found.append("objects")
+    if found:
+        raise RecoveryRefused(
+            f"the database is not empty (it has {', '.join(found)} rows): a recovery fills an empty one only"
+        )
+
+
+async def recover(
+    store: ObjectStore,
+    rows: RowStore | None,
+    clock: Clock,
+    *,
+    holder: str,
+    cluster_id: str | None = None,
+    settings: SequencerSettings | None = None,
+    is_watched: bool = True,
+) -> RecoveryReport:
+    """Fill an empty database from the bucket, or only say what that would give where `rows` is None.
+
+    `rows` is opened by the caller. Raises RecoveryRefused while nothing was touched; StoreError and SequencerError
+    at any time: then the database can't be used by anybody, and is to be emptied before the next attempt.
+    """
+    cluster_id = await find_cluster(store, cluster_id)
+    epoch: int | None = None
+    if rows is not None:
+        await check_is_empty(rows)
+        epoch = await rows.take_committer_lease(holder, "", LEASE_MS)
+        if epoch is None:
+            address = await rows.committer_address()
+            raise RecoveryRefused(
+                f"the database has a live committer{f' at {address}' if address else ''}; stop it"
+            )
+    try:
+        found, objects, incarnation = await read_bucket(
+            store, clock, cluster_id, is_watched=is_watched and rows is not None
+        )
+        identity = Identity(cluster_id=cluster_id, incarnation=incarnation, schema_version=0)
+        now_ms = clock.wall_ms() if rows is None else await rows.now_ms()
+        plan = plan_recovery(found, objects, identity, now_ms)
+        if rows is None or epoch is None:
+            plan.report.is_dry_run = True
+            return plan.report
+        await check_is_empty(rows)
+        await write_cluster_file(store, identity)
+        await _fill(rows, plan.rows, identity, epoch)
+        await _export(store, rows, clock, epoch, settings or SequencerSettings())
+        return plan.report
+    finally:
+        if rows is not None and epoch is not None:
+            await rows.release_committer_lease(epoch)
+
+
+async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, epoch: int) -> None:
+    await rows.adopt(identity.cluster_id, 0, epoch)
+    # Objects before the runs that name them.
+    for kind in KEYS:
+        found: list[Any] = planned.all(kind)
+        for first in range(0, len(found), WRITTEN_AT_ONCE):
+            changes = Changes()
+            for row in found[first : first + WRITTEN_AT_ONCE]:
+                changes.put(row)
+            if not await rows.renew_committer_lease(epoch, LEASE_MS):
+                raise SequencerError(
+                    "another took the database's lease while it was filled; empty it and begin anew"
+                )
+            await rows.write(changes, epoch)
+    await rows.adopt(identity.cluster_id, identity.incarnation, epoch)
+
+
+async def _export(
+    store: ObjectStore, rows: RowStore, clock: Clock, epoch: int, settings: SequencerSettings
+) -> None:
+    """The recovered rows as a checkpoint, so that another loss starts from here."""
+    checkpointer = Checkpointer(
+        store,
+        rows,
+        clock,
+        interval_ms=settings.checkpoint_interval_ms or SequencerSettings().checkpoint_interval_ms,
+        reservation=settings.checkpoint_reservation,
+    )
+    checkpointer.begin(await rows.identity(), epoch, HotState(await rows.load()))
+    await checkpointer.snapshot()
+    await checkpointer.finish()

@@ -1,0 +1,118 @@
+"""Offset assignment: which offsets the batches of a run receive.
+
+Invariants:
+- offsets of a partition are contiguous and never reused: batches that are stored tile
+  [end_offset before, end_offset after), in the order in which they stand in the object;
+- a batch is stored whole or not at all, and has one outcome and one row in the batch table;
+- what is refused or a duplicate takes no offset, and changes no producer's state;
+- a duplicate of a batch of the same run gets that batch's offset;
+- a batch that its transaction doesn't admit is not looked at further;
+- a transactional batch repeats only what its own transaction has stored.
+
+Pure: the caller brings the partition's state in and carries the changes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sequencer.api import BatchError, BatchOutcome, RunBatch, Verdict
+from sequencer.rules.producers import STORE, Judgement, ProducerState, advance, judge
+from tailrace.ids import NO_PRODUCER_ID
+from tailrace.mixed_object import BatchCoordinates
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`outcomes` and `table` have one entry per batch, in order. `producers`: the states that changed.
+    `transactional`: the first offset stored of each producer's transaction.
+
+    `base_offset` is that of the first stored batch, `end_offset` is exclusive; they are equal when none is
+    stored. `max_timestamp` is the largest of the stored batches', -1 when none is stored.
+    """
+
+    outcomes: list[BatchOutcome]
+    table: list[RunBatch]
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    producers: dict[int, ProducerState]
+    transactional: dict[int, int]
+
+    @property
+    def has_stored(self) -> bool:
+        return self.end_offset > self.base_offset
+
+
+def assign_offsets(
+    end_offset: int,
+    batches: Sequence[BatchCoordinates],
+    producer_state: Callable[[int], ProducerState | None],
+    admit: Callable[[int], BatchError] | None = None,
+    open_from: Callable[[int], int | None] = lambda producer_id: None,
+) -> Assignment:
+    """Give each batch its base offset, in order.
+
+    Args:
+        end_offset: the partition's, before.
+        batches: in the order in which they stand in the object.
+        producer_state: the state of a producer id on this partition, before.
+        admit: whether the batch at an index may be stored, as far as transactions go (no transactional one may
+            where this is None).
+        open_from: the first offset of a producer's open transaction on this partition, None if it has none there.
+    """
+    base_offset = end_offset
+    max_timestamp = -1
+    outcomes: list[BatchOutcome] = []
+    table: list[RunBatch] = []
+    changed: dict[int, ProducerState] = {}
+    transactional: dict[int, int] = {}
+    for index, batch in enumerate(batches):
+        producer_id = batch.producer_id
+        known: ProducerState | None = None
+        if producer_id == NO_PRODUCER_ID and not batch.is_transactional and not batch.is_control:
+            judgement = STORE
+        elif (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
+            judgement = Judgement(refusal)
+        else:
+            known = changed.get(producer_id) or producer_state(producer_id)
+            judgement = judge(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
+            if batch.is_transactional and judgement.error is BatchError.DUPLICATE:
+                first = transactional.get(producer_id, open_from(producer_id))
+                if first is None or judgement.base_offset < first:
+                    # librdkafka (2.16) gives the sequences of records that it purged when it aborted to the next
+                    # transaction's, also where the purged ones had been stored. As duplicates they would be
+                    # acknowledged and lost. This error has its epoch raised.
+                    judgement = Judgement(BatchError.UNKNOWN_PRODUCER_ID)
+        if judgement.error is BatchError.NONE:
+            outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
+            table.append(
+                RunBatch(batch.length, batch.record_count, Verdict.STORED, end_offset, batch.max_timestamp)
+            )
+            if producer_id != NO_PRODUCER_ID:
+                changed[producer_id] = advance(
+                    known, batch.producer_epoch, batch.base_sequence, batch.record_count, end_offset
+                )
+            if batch.is_transactional:
+                transactional.setdefault(producer_id, end_offset)
+            end_offset += batch.record_count
+            max_timestamp = max(max_timestamp, batch.max_timestamp)
+            continue
+        outcomes.append(BatchOutcome(judgement.error, judgement.base_offset))
+        is_duplicate = judgement.error is BatchError.DUPLICATE
+        verdict = Verdict.DUPLICATE if is_duplicate else Verdict.REFUSED
+        table.append(RunBatch(batch.length, batch.record_count, verdict, -1, batch.max_timestamp))
+    return Assignment(outcomes, table, base_offset, end_offset, max_timestamp, changed, transactional)
+
+
+def _refusal(batch: BatchCoordinates, index: int, admit: Callable[[int], BatchError] | None) -> BatchError:
+    if admit is not None:
+        return admit(index)
+    is_plain = not batch.is_transactional and not batch.is_control
+    return BatchError.NONE if is_plain else BatchError.TRANSACTION_CLOSED
+
+
+def refuse_all(batches: Sequence[BatchCoordinates], error: BatchError) -> list[BatchOutcome]:
+    """The same refusal for every batch of a run."""
+    return [BatchOutcome(error, -1)] * len(batches)

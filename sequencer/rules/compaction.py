@@ -1,0 +1,349 @@
+"""Compaction's side of the sequencer: what there is to compact, and the swap of old runs for new ones.
+
+Invariants of a swap:
+- asked again under its id it gets its first answer;
+- readers see either all old runs or all new ones;
+- only runs that are still exactly what was read are replaced; what was deleted meanwhile stays deleted;
+- running maxima stay monotone;
+- only what is stable is replaced, and an aborted range loses exactly what was replaced of it: the range goes
+  with its marker, never before and never after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sequencer.api import (
+    AbortedTransaction,
+    CompactionCandidate,
+    CompactionCandidates,
+    CompactionRequest,
+    InvalidRequest,
+    ObjectKind,
+    ReplacementRun,
+    Run,
+    SwapAnswer,
+    SwapRefused,
+    SwapRequest,
+)
+from sequencer.bounds import run_bytes
+from sequencer.rules.sessions import COMPACTOR_LEASE, check_object, live_session, object_row
+from sequencer.rules.topics import topic_value
+from sequencer.store.batch_table import EMPTY_TABLE
+from sequencer.store.rows import (
+    AbortedRow,
+    LeaseRow,
+    ObjectRow,
+    PartitionBytes,
+    PartitionRow,
+    RowStore,
+    RunRow,
+    SwapRow,
+    TopicRow,
+    key_of,
+)
+from sequencer.store.state import Draft, HotState, replace_row
+from tailrace.turns import Turns
+
+MAX_PAGE_BYTES = 4 << 20
+"""Encoded bytes of a page of candidates, and of one candidate's runs; one run may pass it by its own size."""
+MAX_LOOKED_AT = 500
+"""Partitions whose runs are looked at for one page."""
+TOPICS_AT_ONCE = 50
+PARTITIONS_AT_ONCE = 100
+"""Whose runs are summed up by one statement, of a topic that has more."""
+RANGES_IN_A_TURN = 10_000
+ABORTED_BYTES = 32
+"""An upper bound of an aborted range's encoded size."""
+_PAGE = 1_000
+_ALL_BYTES = 1 << 62
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of a page: runs, and encoded bytes."""
+
+    runs: int
+    bytes: int = MAX_PAGE_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        return self.runs <= 0 or self.bytes <= 0
+
+
+async def find_candidates(
+    state: HotState, store: RowStore, request: CompactionRequest
+) -> CompactionCandidates:
+    """A page of partitions worth compacting, each with its oldest stretch of runs to replace."""
+    if request.max_runs < 1:
+        raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
+    now = await store.now_ms()
+    candidates: list[CompactionCandidate] = []
+    skipped = set(request.skip)
+    room = _Room(request.max_runs)
+    looked_at = 0
+    before = request.after
+    async for size in _sizes_after(state, store, request.after):
+        is_due = size.uncompacted_bytes >= request.min_bytes or (
+            size.oldest_uncompacted_ms <= now - request.min_age_ms
+        )
+        topic = state.get(TopicRow, size.topic_id)
+        row = state.get(PartitionRow, size.topic_id, size.partition)
+        if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
+            found = await _candidate(state, store, topic, row, room, skipped)
+            looked_at += 1
+            if found is not None:
+                room.runs -= len(found.runs)
+                room.bytes -= sum(map(run_bytes, found.runs)) + ABORTED_BYTES * len(found.aborted)
+                if candidates and room.is_full:
+                    return CompactionCandidates(
+                        candidates, before
+                    )  # whole in the next page, not in part in this
+                candidates.append(found)
+        before = (size.topic_id, size.partition)
+        if room.is_full or looked_at >= MAX_LOOKED_AT:
+            return CompactionCandidates(candidates, before)
+    return CompactionCandidates(candidates)
+
+
+async def _sizes_after(
+    state: HotState, store: RowStore, after: tuple[UUID, int] | None
+) -> AsyncIterator[PartitionBytes]:
+    """What partitions hold, in the order of topic id and partition; some topics at a time."""
+    topics = sorted(
+        (row for row in state.all(TopicRow) if after is None or row.topic_id >= after[0]),
+        key=lambda row: row.topic_id,
+    )
+    for step in _summed_together(topics):
+        if step[0].partitions <= PARTITIONS_AT_ONCE:
+            for size in _in_order(await store.partition_bytes([row.topic_id for row in step])):
+                if after is None or (size.topic_id, size.partition) > after:
+                    yield size
+            continue
+        (topic,) = step
+        first = after[1] + 1 if after is not None and after[0] == topic.topic_id else 0
+        for begin in range(first, topic.partitions, PARTITIONS_AT_ONCE):
+            end = begin + PARTITIONS_AT_ONCE
+            for size in _in_order(await store.partition_bytes_within(topic.topic_id, begin, end)):
+                yield size
+
+
+def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
+    """Some topics of few partitions, or one of many, whose partitions are summed up in steps: a page costs what is
+    looked at for it, not what its topic holds."""
+    begin = 0
+    for number, topic in enumerate(topics):
+        is_wide = topic.partitions > PARTITIONS_AT_ONCE
+        if begin < number and (is_wide or number - begin == TOPICS_AT_ONCE):
+            yield topics[begin:number]
+            begin = number
+        if is_wide:
+            yield [topic]
+            begin = number + 1
+    if begin < len(topics):
+        yield topics[begin:]
+
+
+def _in_order(sizes: Iterable[PartitionBytes]) -> list[PartitionBytes]:
+    return sorted(sizes, key=lambda size: (size.topic_id, size.partition))
+
+
+async def _candidate(
+    state: HotState,
+    store: RowStore,
+    topic: TopicRow,
+    row: PartitionRow,
+    room: _Room,
+    skipped: set[tuple[UUID, int, int]],
+) -> CompactionCandidate | None:
+    # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
+    stable = state.last_stable_offset(row)
+    aborted = state.aborted_from(row.topic_id, row.partition, row.log_start_offset)
+    runs = await _oldest_stretch(store, row, stable, room, skipped)
+    if not runs:
+        return None
+    turns = Turns(RANGES_IN_A_TURN)
+    ranges: list[AbortedTransaction] = []
+    for one in aborted:
+        if one.last_offset >= runs[0].base_offset and one.first_offset < runs[-1].end_offset:
+            ranges.append(AbortedTransaction(one.producer_id, one.first_offset, one.last_offset))
+        await turns.did()
+    ranges.sort(key=lambda one: one.first_offset)
+    return CompactionCandidate(topic_value(topic), row.partition, row.log_start_offset, stable, runs, ranges)
+
+
+async def _oldest_stretch(
+    store: RowStore, row: PartitionRow, stable: int, room: _Room, skipped: set[tuple[UUID, int, int]]
+) -> list[Run]:
+    """The first mixed and marker runs that stand together, a mixed one among them, from log start to `stable`;
+    until the room is full."""
+    together: list[Run] = []
+    has_mixed = False
+    size = 0
+    offset = row.log_start_offset
+    while offset < stable:
+        page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
+        if not page:
+            break
+        for run in page:
+            is_skipped = (run.topic_id, run.partition, run.base_offset) in skipped
+            if run.kind is not ObjectKind.PARQUET and run.end_offset <= stable and not is_skipped:
+                has_mixed = has_mixed or run.kind is ObjectKind.MIXED
+                together.append(run)
+                size += run_bytes(run)
+                if len(together) < room.runs and size < room.bytes:
+                    continue
+                if has_mixed:
+                    return together
+                size -= run_bytes(together.pop(0))
+            elif has_mixed:
+                return together
+            else:
+                together.clear()
+                size = 0
+        offset = page[-1].end_offset
+    return together if has_mixed else []
+
+
+async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswer:
+    """Put a Parquet object's runs in the place of those it was made from."""
+    answered = draft.get(SwapRow, request.swap_id)
+    if answered is not None:
+        return SwapAnswer(answered.commit_number)
+    lease = draft.get(LeaseRow, COMPACTOR_LEASE)
+    if lease is None or lease.epoch != request.lease_epoch or lease.expires_ms <= draft.now_ms:
+        raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.lease_epoch}; take it anew")
+    session = live_session(draft, request.session_id)
+    described = request.object
+    check_object(described, session.prefix)
+    if described.kind is not ObjectKind.PARQUET:
+        raise InvalidRequest(
+            f"object {described.key!r} is of kind {described.kind.name}; a Parquet object is expected"
+        )
+    if await store.object_rows([described.object_id]):
+        raise InvalidRequest(f"object {described.object_id} is stored already; each swap brings its own")
+    added = 0
+    removed: list[Run] = []
+    number = draft.visible_change()
+    for replacement in request.runs:
+        old = await _still_there(draft, store, replacement)
+        if not old:
+            continue
+        _shorten_aborted(draft, replacement)
+        removed += old
+        for run in old:
+            draft.delete_run(run)
+        draft.put_run(_replacement_row(draft, replacement, old, described.object_id, number))
+        draft.tell(replacement.topic_id, replacement.partition)
+        added += 1
+    await _release(draft, store, removed)
+    stored = object_row(described)
+    draft.put(replace_row(stored, live_runs=added, retired_ms=None if added else draft.now_ms))
+    draft.put(SwapRow(swap_id=request.swap_id, commit_number=number, created_ms=draft.now_ms))
+    return SwapAnswer(number)
+
+
+async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
+    """The replaced runs that are left, nothing if all were deleted. Raises SwapRefused where others stand."""
+    place = f"{replacement.topic_id}-{replacement.partition}"
+    row = draft.live_partition(replacement.topic_id, replacement.partition)
+    if row is None or replacement.end_offset <= row.log_start_offset:
+        return []
+    stable = draft.durable.last_stable_offset(row)
+    if replacement.end_offset > stable:
+        raise SwapRefused(f"{place}: offsets from {stable} on are not stable; plan again")
+    if not replacement.replaced or replacement.replaced[0][0] != replacement.base_offset:
+        raise InvalidRequest(f"{place}: a replacement begins where the first run it replaces began")
+    found: list[Run] = []
+    offset = replacement.base_offset
+    while offset < replacement.end_offset:
+        page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
+        found += [run for run in page if run.base_offset < replacement.end_offset]
+        if not page or page[-1].end_offset >= replacement.end_offset:
+            break
+        offset = page[-1].end_offset
+    left = [
+        (base_offset, object_id)
+        for index, (base_offset, object_id) in enumerate(replacement.replaced)
+        if _end_of(replacement, index) > row.log_start_offset
+    ]
+    # Runs below log start may be there still, or removed already.
+    kept = [(run.base_offset, run.object_id) for run in found if run.end_offset > row.log_start_offset]
+    below = [(run.base_offset, run.object_id) for run in found if run.end_offset <= row.log_start_offset]
+    if kept != left or not set(below) <= set(replacement.replaced):
+        raise SwapRefused(f"{place}: runs {kept[:3]}... stand where {left[:3]}... were read; plan again")
+    if found[-1].end_offset != replacement.end_offset:
+        raise SwapRefused(f"{place}: the runs end at {found[-1].end_offset}, not {replacement.end_offset}")
+    return found
+
+
+def _shorten_aborted(draft: Draft, replacement: ReplacementRun) -> None:
+    """Take what is replaced out of aborted ranges: a swap leaves none of their records and markers behind."""
+    row = draft.live_partition(replacement.topic_id, replacement.partition)
+    assert row is not None, "its runs are there"
+    for aborted in draft.aborted_on(row.topic_id, row.partition):
+        first = max(aborted.first_offset, row.log_start_offset)
+        is_begun_before = first < replacement.base_offset
+        if aborted.last_offset < replacement.base_offset or first >= replacement.end_offset:
+            continue
+        if aborted.last_offset >= replacement.end_offset:
+            if not is_begun_before:
+                draft.delete(AbortedRow, *key_of(aborted))
+                draft.put(replace_row(aborted, first_offset=replacement.end_offset))
+        elif is_begun_before:
+            raise SwapRefused(
+                f"{row.topic_id}-{row.partition}: producer {aborted.producer_id}'s aborted records from {first} on"
+                f" stand before {replacement.base_offset}, their marker does not; replace older runs first"
+            )
+        else:
+            draft.delete(AbortedRow, *key_of(aborted))
+
+
+def _end_of(replacement: ReplacementRun, index: int) -> int:
+    """Where a replaced run ended: runs tile."""
+    if index + 1 < len(replacement.replaced):
+        return replacement.replaced[index + 1][0]
+    return replacement.end_offset
+
+
+def _replacement_row(
+    draft: Draft, replacement: ReplacementRun, old: list[Run], object_id: UUID, number: int
+) -> RunRow:
+    # The running maximum before the first old run is not above that run's, so this is never too low; that of
+    # the next run is not below the last old run's, so it is never too high.
+    running_max = max(replacement.max_timestamp, old[0].running_max_timestamp)
+    if replacement.max_timestamp > old[-1].running_max_timestamp:
+        raise InvalidRequest(
+            f"max_timestamp {replacement.max_timestamp} is above all that was replaced:"
+            f" {old[-1].running_max_timestamp}"
+        )
+    return RunRow(
+        topic_id=replacement.topic_id,
+        partition=replacement.partition,
+        base_offset=replacement.base_offset,
+        end_offset=replacement.end_offset,
+        object_id=object_id,
+        start=0,
+        length=replacement.length,
+        max_timestamp=replacement.max_timestamp,
+        running_max_timestamp=running_max,
+        commit_number=number,
+        created_ms=draft.now_ms,
+        kind=ObjectKind.PARQUET,
+        batches=EMPTY_TABLE,
+    )
+
+
+async def _release(draft: Draft, store: RowStore, removed: list[Run]) -> None:
+    counts: dict[UUID, int] = {}
+    for run in removed:
+        if run.kind is ObjectKind.MARKERS:
+            continue
+        counts[run.object_id] = counts.get(run.object_id, 0) + 1
+    for stored in await store.object_rows(list(counts)):
+        draft.objects[stored.object_id] = stored
+    for object_id, count in counts.items():
+        assert draft.get(ObjectRow, object_id) is not None, f"object {object_id} has runs but no row"
+        draft.release_object(object_id, count)

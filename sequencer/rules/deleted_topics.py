@@ -1,0 +1,101 @@
+"""What is left of deleted topics: found by the rows alone, and removed in bounded steps.
+
+Invariants:
+- nothing is added to a topic that has no row, and its id is never used again: so what was found stays to be removed;
+- a partition's row goes last, after its runs and all else that is kept under its topic's id: as long as it is there
+  without a topic, something may be left.
+
+Looking takes as many turns as it needs, beside the committer; the steps then decide on a draft, one bounded transaction
+each. A new committer finds what the one before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from sequencer.store.rows import (
+    AbortedRow,
+    GroupOffsetRow,
+    OpenRangeRow,
+    PartitionRow,
+    PendingOffsetRow,
+    ProducerRow,
+    Row,
+    RowStore,
+    TopicRow,
+    key_of,
+)
+from sequencer.store.state import Draft, HotState, Key
+from tailrace.turns import Turns
+
+Found = tuple[type[Row], Key]
+
+TOPIC_IN_KEY: Mapping[type[Row], int] = {
+    ProducerRow: 0,
+    GroupOffsetRow: 1,
+    OpenRangeRow: 0,
+    AbortedRow: 0,
+    PendingOffsetRow: 1,
+}
+"""What is kept under a topic's id besides partitions and runs, and where the id is in the key."""
+KEYS_IN_A_TURN = 10_000
+"""Keys that are compared in one turn of the loop."""
+PARTITIONS_AT_ONCE = 200
+"""Partitions that one query looks for runs in."""
+
+
+async def deleted_topics(state: HotState) -> dict[UUID, None]:
+    """Topics that were deleted and of which something may be left."""
+    turns = Turns(KEYS_IN_A_TURN)
+    found: dict[UUID, None] = {}
+    for topic_id, _ in state.keys(PartitionRow):
+        assert isinstance(topic_id, UUID), "a partition's key begins with its topic's id"
+        if state.get(TopicRow, topic_id) is None:
+            found[topic_id] = None
+        await turns.did()
+    return found
+
+
+async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
+    """All that is kept under the ids of these topics, besides partitions and runs."""
+    found: list[Found] = []
+    if not topics:
+        return found
+    turns = Turns(KEYS_IN_A_TURN)
+    for kind, at in TOPIC_IN_KEY.items():
+        for key in state.keys(kind):
+            if key[at] in topics:
+                found.append((kind, key))
+            await turns.did()
+    return found
+
+
+async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[Found]:
+    """The partitions of these topics that have no runs any more."""
+    found: list[Found] = []
+    if not topics:
+        return found
+    turns = Turns(KEYS_IN_A_TURN)
+    asked: list[tuple[UUID, int, int, int]] = []
+    for row in list(state.all(PartitionRow)):
+        if row.topic_id in topics and row.end_offset == 0:
+            found.append((PartitionRow, key_of(row)))
+        elif row.topic_id in topics:
+            asked.append((row.topic_id, row.partition, 0, 1))
+        await turns.did()
+    for first in range(0, len(asked), PARTITIONS_AT_ONCE):
+        part = asked[first : first + PARTITIONS_AT_ONCE]
+        runs_of = await store.runs_from_many(part, 1)
+        found += [(PartitionRow, where[:2]) for where, runs in zip(part, runs_of, strict=True) if not runs]
+    return found
+
+
+def remove(draft: Draft, found: Sequence[Found]) -> int:
+    """Delete these rows; how many. What has gone meanwhile is fine."""
+    removed = 0
+    for kind, key in found:
+        if draft.get(kind, *key) is not None:
+            draft.delete(kind, *key)
+            removed += 1
+    return removed

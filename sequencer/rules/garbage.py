@@ -1,0 +1,64 @@
+"""Garbage: objects that no run names any more, and prefixes of ended sessions to look through for orphans.
+
+Invariants:
+- an object is handed out for deletion only after its grace, counted from when its last run went;
+- a session's row goes only after its prefix was found empty twice, a sweep interval apart, so that a late PUT
+  is still found.
+"""
+
+from __future__ import annotations
+
+from sequencer.api import DeadSession, Empty, ForgetObjects, Garbage, InvalidRequest, SweptSession
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import CommitRow, ObjectRow, RowStore, SessionRow
+from sequencer.store.state import Draft, HotState, replace_row
+
+EMPTY_SWEEPS_NEEDED = 2
+
+
+async def find_garbage(state: HotState, store: RowStore, limit: int, settings: SequencerSettings) -> Garbage:
+    """At most `limit` objects to delete, and at most `limit` sessions to sweep, oldest first."""
+    if limit <= 0:
+        raise InvalidRequest(f"limit {limit}; at least 1")
+    now = await store.now_ms()
+    retired = await store.retired_before(now - settings.deletion_grace_ms, limit)
+    dead = [
+        DeadSession(row.session_id, row.prefix, row.closed_ms)
+        for row in state.all(SessionRow)
+        if row.closed_ms is not None and _is_due(row, now, settings)
+    ]
+    dead.sort(key=lambda session: (session.closed_ms, session.session_id))
+    return Garbage([(row.object_id, row.key) for row in retired], dead[:limit])
+
+
+def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
+    return row.swept_ms == 0 or now_ms - row.swept_ms >= settings.sweep_interval_ms
+
+
+async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:
+    """Delete the rows of objects whose bytes are gone; unknown ones are fine, live ones are refused."""
+    for row in await store.object_rows(request.object_ids):
+        if row.retired_ms is None or row.retired_ms + grace_ms > draft.now_ms:
+            raise InvalidRequest(f"object {row.object_id} has {row.live_runs} runs or its grace is not over")
+        draft.objects[row.object_id] = row
+        draft.delete(ObjectRow, row.object_id)
+    return Empty()
+
+
+def session_swept(draft: Draft, request: SweptSession, settings: SequencerSettings) -> Empty:
+    """Note that an ended session's prefix was looked through; forget the session when that was enough."""
+    row = draft.get(SessionRow, request.session_id)
+    if row is None:
+        return Empty()
+    if row.closed_ms is None:
+        raise InvalidRequest(f"session {row.session_id} is open; only ended ones are swept")
+    if not request.was_empty:
+        draft.put(replace_row(row, empty_sweeps=0, swept_ms=draft.now_ms))
+    elif _is_due(row, draft.now_ms, settings):
+        if row.empty_sweeps + 1 >= EMPTY_SWEEPS_NEEDED:
+            draft.delete(SessionRow, row.session_id)
+            for number in draft.durable.commits_of.get(row.session_id, ()):
+                draft.delete(CommitRow, row.session_id, number)
+        else:
+            draft.put(replace_row(row, empty_sweeps=row.empty_sweeps + 1, swept_ms=draft.now_ms))
+    return Empty()

@@ -1,0 +1,450 @@
+"""Groups: their coordinator's state and their offsets, each change fenced by owner, generation and member.
+
+Invariants:
+- only the group's owner, under its live lease, changes the group's state; its generation never falls;
+- a group has a row once it has had a member or an offset; looking it up makes none;
+- offsets are taken from members of the current generation, or from outside while the group is empty;
+- offsets of a transaction are pending, invisible, until it ends;
+- what a coordinator sent and what arrives late is in its order: an earlier turn replaces no later one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+from uuid import UUID
+
+from sequencer.api import (
+    CommitOffsets,
+    DeleteOffsets,
+    Empty,
+    FetchOffsets,
+    GroupListing,
+    GroupListings,
+    GroupNotEmpty,
+    GroupRef,
+    GroupState,
+    InvalidRequest,
+    Lag,
+    Lags,
+    LagsRequest,
+    ListGroups,
+    LoadGroup,
+    OffsetErrors,
+    OffsetPosition,
+    OffsetPositions,
+    PartitionError,
+    SaveGroup,
+    StaleGroup,
+    UnknownGroup,
+    first_turn,
+)
+from sequencer.bounds import MAX_PAGE, PageRoom, text_bytes
+from sequencer.rules.leases import EMPTY_GROUP, live_agent, new_group, placeable_agent
+from sequencer.rules.transactions import transaction_for_offsets
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
+    AgentRow,
+    GroupOffsetRow,
+    GroupRow,
+    PartitionRow,
+    PendingOffsetRow,
+    Row,
+    TopicRow,
+    key_of,
+)
+from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, Key, replace_row
+from tailrace.limits import INT32, later
+from tailrace.turns import Steps, Turns
+
+POSITIONS_AS_A_STEP = 5
+"""So many positions take as long as one run of a commit."""
+
+
+def load_group(draft: Draft, request: LoadGroup) -> GroupState:
+    """Make this agent, under this lease, the group's owner, and give it the state to go on from.
+
+    A group that is not there stays so until `save_group`: several agents may hold it empty, the first to save has it.
+    """
+    agent = live_agent(draft, request.broker_id, request.lease_epoch)
+    row = draft.get(GroupRow, request.group_id)
+    if row is None:
+        return GroupState(request.group_id, 0, EMPTY_GROUP, "", [], b"")
+    if row.owner != agent.broker_id and placeable_agent(draft, row.owner) is not None:
+        raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
+    row = replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch, term=row.term + 1)
+    draft.put(row)
+    return GroupState(
+        row.group_id, row.generation, row.state, row.protocol_type, row.members, row.blob, row.term
+    )
+
+
+def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) -> GroupRow:
+    row = draft.get(GroupRow, group_id)
+    agent = draft.get(AgentRow, broker_id)
+    if row is None or (row.owner, row.owner_epoch) != (broker_id, lease_epoch):
+        owner = "nobody" if row is None else f"agent {row.owner} with epoch {row.owner_epoch}"
+        raise StaleGroup(
+            f"group {group_id!r} is coordinated by {owner}, not by agent {broker_id} with {lease_epoch}"
+        )
+    if agent is None or agent.epoch != lease_epoch or agent.expires_ms == 0:
+        raise StaleGroup(f"agent {broker_id}'s lease of epoch {lease_epoch} is over; register again")
+    return row
+
+
+def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) -> Empty:
+    """Keep the owner's state of a group. One that was never saved becomes this agent's with its first state."""
+    state = request.group
+    known = draft.get(GroupRow, state.group_id)
+    is_untaken = known is None or (known.owner < 0 and known.generation == 0)
+    if request.may_create and is_untaken:
+        row = known or new_group(draft, state.group_id, settings)
+        draft.put(replace_row(row, owner=request.broker_id, owner_epoch=request.lease_epoch))
+    row = _owned_group(draft, state.group_id, request.broker_id, request.lease_epoch)
+    if state.generation < row.generation:
+        raise StaleGroup(f"group {row.group_id!r} is at generation {row.generation}, not {state.generation}")
+    _check_turn(row, request.turn)
+    if 0 < request.turn <= row.turn:
+        return Empty()  # it was overtaken
+    draft.put(
+        replace_row(
+            row,
+            turn=max(row.turn, request.turn),
+            generation=state.generation,
+            state=state.state,
+            protocol_type=state.protocol_type,
+            members=list(state.members),
+            blob=state.blob,
+            updated_ms=draft.now_ms,
+        )
+    )
+    return Empty()
+
+
+def _check_turn(row: GroupRow, turn: int) -> None:
+    """Raise StaleGroup for a turn of a later term: of a group that had this name and was deleted."""
+    if turn >= first_turn(row.term + 1):
+        raise StaleGroup(f"turn {turn} is of another group {row.group_id!r}, which was deleted")
+
+
+def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
+    """Forget an empty group and its offsets."""
+    row = draft.get(GroupRow, request.group_id)
+    if row is None:
+        raise UnknownGroup(f"group {request.group_id!r} does not exist")
+    if row.members:
+        raise GroupNotEmpty(f"group {row.group_id!r} has {len(row.members)} members; stop them first")
+    draft.delete(GroupRow, row.group_id)
+    known = [*draft.offsets_of(row.group_id), *draft.pending_in(row.group_id)]
+    for count, position in enumerate(known):
+        draft.delete(type(position), *key_of(position))
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
+    draft.visible_change()
+    return Empty()
+
+
+def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> GroupRow:
+    row = draft.get(GroupRow, request.group_id)
+    if request.generation < 0 and not request.member_id:
+        if row is None:
+            return new_group(draft, request.group_id, settings)
+        if row.members and request.transaction is None:
+            raise StaleGroup(
+                f"group {row.group_id!r} has {len(row.members)} members; commit as one of them, or stop them"
+            )
+        return row
+    row = _owned_group(draft, request.group_id, request.broker_id, request.lease_epoch)
+    if row.generation != request.generation:
+        raise StaleGroup(
+            f"group {row.group_id!r} is at generation {row.generation}, not {request.generation}"
+        )
+    if request.member_id not in row.members:
+        raise StaleGroup(f"{request.member_id!r} is no member of group {row.group_id!r}; join again")
+    _check_turn(row, request.turn)
+    return row
+
+
+def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> Steps[OffsetErrors]:
+    """Take positions from a member of the current generation, or for an empty group; of a transaction, for later."""
+    if any(position.leader_epoch not in INT32 for position in request.offsets):
+        raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is no int32")
+    row = _check_committer(draft, request, settings)
+    producer_id: int | None = None
+    if request.transaction is not None:
+        producer_id = transaction_for_offsets(draft, request, request.transaction, settings).producer_id
+    errors: list[PartitionError] = []
+    for count, position in enumerate(request.offsets):
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
+        if draft.live_partition(position.topic_id, position.partition) is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        errors.append(PartitionError.NONE)
+        if producer_id is not None or not _is_overtaken(draft, request, position):
+            draft.put(_position_row(draft, request, position, producer_id))
+    if PartitionError.NONE not in errors:
+        return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
+    if draft.get(GroupRow, row.group_id) is None:
+        draft.put(row)
+    return OffsetErrors(draft.visible_change(), errors)
+
+
+def _is_overtaken(draft: Draft, request: CommitOffsets, position: OffsetPosition) -> bool:
+    """Whether a later commit has come first: this one was under way for long."""
+    row = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
+    return row is not None and 0 < request.turn <= row.turn
+
+
+def _position_row(
+    draft: Draft, request: CommitOffsets, position: OffsetPosition, producer_id: int | None
+) -> Row:
+    commit_ms = draft.now_ms if position.commit_ms < 0 else position.commit_ms
+    expires_ms = None if request.retention_ms < 0 else later(draft.now_ms, request.retention_ms)
+    if producer_id is not None:
+        return PendingOffsetRow(
+            group_id=request.group_id,
+            topic_id=position.topic_id,
+            partition=position.partition,
+            producer_id=producer_id,
+            offset=position.offset,
+            leader_epoch=position.leader_epoch,
+            metadata=position.metadata,
+            commit_ms=commit_ms,
+            expires_ms=expires_ms,
+        )
+    before = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
+    return GroupOffsetRow(
+        group_id=request.group_id,
+        topic_id=position.topic_id,
+        partition=position.partition,
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
+        metadata=position.metadata,
+        commit_ms=commit_ms,
+        expires_ms=expires_ms,
+        turn=request.turn if before is None else max(request.turn, before.turn),
+    )
+
+
+def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
+    """Forget some of a group's positions; one that it doesn't have is fine."""
+    if draft.get(GroupRow, request.group_id) is None:
+        raise UnknownGroup(f"group {request.group_id!r} does not exist")
+    errors: list[PartitionError] = []
+    for count, (topic_id, partition) in enumerate(request.partitions):
+        if count % POSITIONS_AS_A_STEP == 0:
+            yield 1
+        if draft.live_partition(topic_id, partition) is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        errors.append(PartitionError.NONE)
+        if draft.get(GroupOffsetRow, request.group_id, topic_id, partition) is not None:
+            draft.delete(GroupOffsetRow, request.group_id, topic_id, partition)
+            draft.visible_change()
+    return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What one step of expiry did: with how many of the groups it is done, and how many positions went."""
+
+    groups: int
+    offsets: int
+
+
+async def expiring_groups(state: HotState, now_ms: int, settings: SequencerSettings) -> list[str]:
+    """The groups of which `expire_groups` would let something go; looked for in turns, and nobody waits meanwhile."""
+    turns = Turns(GROUPS_IN_A_TURN)
+    found: list[str] = []
+    for row in list(state.all(GroupRow)):
+        positions = list(state.offsets_of.get(row.group_id, ()))
+        if _is_expiring(state, row, positions, now_ms, settings):
+            found.append(row.group_id)
+        await turns.did(1 + len(positions) // POSITIONS_AS_A_GROUP)
+    return found
+
+
+def _is_expiring(
+    state: HotState, row: GroupRow, positions: Sequence[Key], now_ms: int, settings: SequencerSettings
+) -> bool:
+    if row.members:
+        return not _is_owned(row, state.get(AgentRow, row.owner))
+    if not positions:
+        return row.updated_ms <= now_ms - settings.empty_group_ms
+    offsets = (state.get(GroupOffsetRow, *key) for key in positions)
+    return any(offset is not None and _is_over(row, offset, now_ms, settings) for offset in offsets)
+
+
+def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
+    """Whether the group's coordinator lives, and is in the life in which it took the group up."""
+    return owner is not None and owner.expires_ms > 0 and owner.epoch == row.owner_epoch
+
+
+def expire_groups(
+    draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
+) -> Steps[Expired]:
+    """Let go what nobody comes back for: members without a coordinator, positions of groups without members whose time
+    is over, groups left with nothing. Stops after about `max_offsets` positions; a group may take several steps."""
+    expired = 0
+    with_pending: set[str] | None = None
+    for done, group_id in enumerate(group_ids):
+        if expired >= max_offsets:
+            return Expired(done, expired)
+        row = draft.get(GroupRow, group_id)
+        if row is None:
+            continue
+        if row.members:
+            _expire_members(draft, row, settings)
+            continue
+        offsets = draft.offsets_of(group_id)
+        yield 2 + len(offsets) // POSITIONS_AS_A_STEP
+        over = [offset for offset in offsets if _is_over(row, offset, draft.now_ms, settings)]
+        for offset in over[: max_offsets - expired]:
+            draft.delete(GroupOffsetRow, *key_of(offset))
+            draft.visible_change()
+        expired += min(len(over), max_offsets - expired)
+        if len(over) == len(offsets) and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
+            if with_pending is None:
+                with_pending = draft.groups_with_pending()
+            if group_id not in with_pending and not draft.offsets_of(group_id):
+                draft.delete(GroupRow, group_id)
+    return Expired(len(group_ids), expired)
+
+
+def _is_over(row: GroupRow, offset: GroupOffsetRow, now_ms: int, settings: SequencerSettings) -> bool:
+    """Whether the time of a position of a group without members is over: its own, or that since the last member."""
+    if offset.expires_ms is not None:
+        return offset.expires_ms <= now_ms
+    return max(row.updated_ms, offset.commit_ms) <= now_ms - settings.offsets_retention_ms
+
+
+def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:
+    """Members are watched by the group's coordinator. Where that is gone, and none of them has looked for another, they
+    are gone with it: the time since is counted from when the group was first seen without an owner."""
+    if _is_owned(row, draft.get(AgentRow, row.owner)):
+        return
+    if row.owner >= 0:
+        draft.put(replace_row(row, owner=-1, owner_epoch=-1, updated_ms=draft.now_ms))
+    elif row.updated_ms <= draft.now_ms - settings.orphaned_members_ms:
+        draft.put(
+            replace_row(
+                row,
+                generation=row.generation + 1,
+                state=EMPTY_GROUP,
+                members=[],
+                blob=b"",
+                updated_ms=draft.now_ms,
+            )
+        )
+
+
+GROUPS_IN_A_TURN = 5_000
+"""Groups that are looked at for their age in one turn of the loop."""
+POSITIONS_AS_A_GROUP = 5
+MAX_LAGS = 2_000
+"""Entries of a page of lags, each of which is looked up in three places."""
+
+
+def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
+    """A group's positions: those asked, or all it has; as many as an answer has room for."""
+    places = request.partitions
+    room = PageRoom(request.limit if places is None else MAX_PAGE)
+    if places is None:
+        keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of.get(request.group_id, ()))
+        known = (key for key in keys if state.get(TopicRow, key[1]) is not None)
+        places = _places_after(known, request.after)
+    positions: list[OffsetPosition] = []
+    for place in places:
+        position = _position(state, request.group_id, *place)
+        if not room.takes(64 + text_bytes(position.metadata)):
+            last = positions[-1]
+            return OffsetPositions(positions, (last.topic_id, last.partition))
+        positions.append(position)
+    return OffsetPositions(positions)
+
+
+def _places_after(
+    keys: Iterable[tuple[str, UUID, int]], after: tuple[UUID, int] | None
+) -> list[tuple[UUID, int]]:
+    """The first places after this one, more than a page of them where there are as many."""
+    least = (-1, -1) if after is None else (after[0].int, after[1])
+    by_number = {(topic_id.int, partition): topic_id for _, topic_id, partition in keys}
+    following = heapq.nsmallest(MAX_PAGE + 1, (number for number in by_number if number > least))
+    return [(by_number[number], number[1]) for number in following]
+
+
+def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
+    if state.live_partition(topic_id, partition) is None:
+        return OffsetPosition(topic_id, partition, -1, -1, "", -1, is_unknown=True)
+    row = state.get(GroupOffsetRow, group_id, topic_id, partition)
+    has_pending = (group_id, topic_id, partition) in state.pending_at
+    if row is None:
+        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending)
+    return OffsetPosition(
+        topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms, has_pending
+    )
+
+
+def list_groups(state: HotState, request: ListGroups) -> GroupListings:
+    """Groups by id."""
+    room = PageRoom()
+    listed: list[GroupListing] = []
+    for group_id in _ids_after((row.group_id for row in state.all(GroupRow)), request.after):
+        row = state.get(GroupRow, group_id)
+        assert row is not None, "nothing changes meanwhile"
+        if not room.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
+            return GroupListings(listed, listed[-1].group_id)
+        listed.append(GroupListing(group_id, row.state, row.protocol_type, row.owner))
+    return GroupListings(listed)
+
+
+def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
+    return sorted(each for each in ids if after is None or each > after)
+
+
+def _groups_asked(state: HotState, request: LagsRequest) -> Iterable[str]:
+    """The groups with positions that are asked about. Those of other coordinators are not looked at."""
+    if request.owner < 0:
+        return state.offsets_of
+    owners = [request.owner] if request.owner in state.groups_of else []
+    if request.with_orphans:
+        owners += [owner for owner in state.groups_of if not _is_live(state, owner)]
+    return [
+        group_id for owner in owners for group_id in state.groups_of[owner] if group_id in state.offsets_of
+    ]
+
+
+def _is_live(state: HotState, owner: int) -> bool:
+    row = state.get(AgentRow, owner)
+    return row is not None and row.expires_ms > 0
+
+
+def lags(state: HotState, request: LagsRequest) -> Lags:
+    """Committed positions beside their partitions' ends."""
+    room = PageRoom(MAX_LAGS)
+    found: list[Lag] = []
+    last: tuple[str, UUID, int] | None = None
+    began = request.after
+    for group_id in _ids_after(_groups_asked(state, request), None):
+        if began is not None and group_id < began[0]:
+            continue
+        within = began[1:] if began is not None and began[0] == group_id else None
+        while True:
+            keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of[group_id])
+            places = _places_after(keys, within)
+            for place in places:
+                row = state.get(GroupOffsetRow, group_id, *place)
+                topic = state.get(TopicRow, place[0])
+                partition = state.get(PartitionRow, *place)
+                if row is not None and topic is not None and partition is not None:
+                    if not room.takes(40 + text_bytes(group_id, topic.name)):
+                        return Lags(found, last)
+                    found.append(Lag(group_id, topic.name, row.partition, row.offset, partition.end_offset))
+                last = (group_id, *place)
+            if len(places) <= MAX_PAGE:
+                break
+            within = places[-1]
+    return Lags(found)

@@ -1,0 +1,303 @@
+"""Leases: agents and the ring they form, named leases, and which agent coordinates a group.
+
+Whether an agent is live is said by its row, never by comparing clocks elsewhere: expiry is a change of the
+row.
+
+Invariants:
+- a broker id belongs to one life of an agent, at one advertised address, and is never given out again; each
+  registration of that life raises its epoch;
+- the ring's generation never falls, and changes with every change of the ring;
+- a named lease's epoch rises whenever it is taken anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    AgentRef,
+    Empty,
+    GroupOwner,
+    InvalidRequest,
+    LeaseLost,
+    LimitReached,
+    LocateGroup,
+    Member,
+    NamedLease,
+    RenewAgent,
+    Ring,
+    SequencerUnavailable,
+    TakeLease,
+)
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import AgentRow, GroupRow, Identity, LeaseRow
+from sequencer.store.state import BROKER_ID, RING_GENERATION, Draft, HotState, agent_info, replace_row
+from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
+
+MAX_DEPARTED = 32
+MAX_GONE_AGENTS = 1_000
+"""Agents without a lease that are remembered, for when they come back."""
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+EMPTY_GROUP = "Empty"
+MAX_LEASE_MS = 24 * 3600 * 1000
+"""The longest named lease: whoever held it and is gone must not be in the way for long."""
+
+
+class LastHeard:
+    """When each agent was last heard of, on the committer's clock. In memory: a row a second for each is too many.
+
+    Who was not heard of since the state was loaded counts as heard of then: the committer before may have heard it
+    a moment earlier, and nobody could renew while there was none.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._heard: dict[int, tuple[int, float]] = {}
+        self._renewing: dict[int, int] = {}
+
+    def note(self, lease: AgentLease, now: float, *, is_renewal: bool = False) -> None:
+        """The agent has just registered or renewed."""
+        self._heard[lease.broker_id] = lease.epoch, now
+        if is_renewal:
+            self._renewing[lease.broker_id] = lease.epoch
+
+    def silent_ms(self, agent: AgentRef, now: float) -> float:
+        """For how long nothing was heard of the agent under this epoch."""
+        epoch, at = self._heard.get(agent.broker_id, (agent.epoch, self._began))
+        return (now - (at if epoch == agent.epoch else self._began)) * 1000
+
+    def has_stopped(self, agent: AgentRef, now: float, settings: SequencerSettings) -> bool:
+        """Whether an agent that renewed its lease has missed a renewal: it may be dead, or only late."""
+        is_renewing = self._renewing.get(agent.broker_id) == agent.epoch
+        return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2
+
+    def has_listened_ms(self, now: float) -> float:
+        """For how long agents could renew since the state was loaded."""
+        return (now - self._began) * 1000
+
+
+def silence_ms(settings: SequencerSettings) -> int:
+    """After how long a silence a suspected agent's lease is over."""
+    return min(settings.agent_silence_ms, settings.agent_lease_ms // 2)
+
+
+def register_agent(
+    draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings
+) -> AgentLease:
+    """Lease a broker id: the one that this instance had before, or a new one. Whoever had the address before is fenced.
+
+    A process that was started again is a new broker to clients (decision 19): one that they know by its id is down to
+    them, and not connected to for as long as their backoff lasts.
+    """
+    if not is_name(info.host) or any(
+        port not in PORTS for port in (info.port, info.peer_port, info.http_port)
+    ):
+        raise InvalidRequest(
+            f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
+            " and ports of at most 65535 are needed"
+        )
+    there = draft.agents_at((info.host, info.port))
+    before = next((row for row in there if agent_info(row).instance == info.instance), None)
+    broker_id = draft.count_up(BROKER_ID) if before is None else before.broker_id
+    epoch = 1 if before is None else before.epoch + 1
+    for row in there:
+        for session in draft.open_sessions_of(row.broker_id):
+            draft.put(replace_row(session, closed_ms=draft.now_ms))
+        if row.expires_ms != 0:
+            draft.put(replace_row(row, expires_ms=0))
+    draft.put(
+        AgentRow(
+            broker_id=broker_id,
+            epoch=epoch,
+            info=_encoder.encode(info),
+            expires_ms=draft.now_ms + settings.agent_lease_ms,
+            draining=False,
+        )
+    )
+    draft.raise_once(RING_GENERATION)
+    return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation, silence_ms(settings))
+
+
+def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
+    """The agent's row. Raises LeaseLost unless it lives under this epoch."""
+    row = draft.get(AgentRow, broker_id)
+    if row is None or row.epoch != epoch or row.expires_ms == 0:
+        current = "none" if row is None else f"epoch {row.epoch}{' (over)' if row.expires_ms == 0 else ''}"
+        raise LeaseLost(
+            f"agent {broker_id} has no live lease of epoch {epoch}, but {current}; register again"
+        )
+    return row
+
+
+def renew_agent(
+    draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings
+) -> AgentLease:
+    """Extend an agent's lease, and say whether it drains. The row is written when a third of the lease is over."""
+    row = live_agent(draft, request.broker_id, request.epoch)
+    if row.draining != request.draining:
+        draft.raise_once(RING_GENERATION)
+    left_ms = row.expires_ms - draft.now_ms
+    if row.draining != request.draining or left_ms <= settings.agent_lease_ms * 2 // 3:
+        left_ms = settings.agent_lease_ms
+        draft.put(replace_row(row, expires_ms=draft.now_ms + left_ms, draining=request.draining))
+    return AgentLease(row.broker_id, row.epoch, left_ms, identity.incarnation, silence_ms(settings))
+
+
+def release_agent(draft: Draft, request: AgentRef) -> Empty:
+    """Give a lease back; one that is over is fine. The broker id stays this agent's."""
+    row = draft.get(AgentRow, request.broker_id)
+    if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
+        draft.put(replace_row(row, expires_ms=0))
+        draft.raise_once(RING_GENERATION)
+    return Empty()
+
+
+def suspect_agent(draft: Draft, request: AgentRef, silent_ms: float, settings: SequencerSettings) -> Empty:
+    """The agent's neighbour finds it silent: end its lease, if nothing was heard of it here for too long either."""
+    row = draft.get(AgentRow, request.broker_id)
+    is_live = row is not None and row.epoch == request.epoch and row.expires_ms > 0
+    if row is not None and is_live and silent_ms >= silence_ms(settings):
+        draft.put(replace_row(row, expires_ms=0))
+        draft.raise_once(RING_GENERATION)
+    return Empty()
+
+
+def forget_agents(draft: Draft) -> None:
+    """Forget agents that are long gone, the first that were registered, but for the last MAX_GONE_AGENTS.
+
+    One that comes back after that gets another broker id: no id is given twice, so no client meets a stranger under
+    one that it remembers.
+    """
+    gone = sorted(row.broker_id for row in draft.all(AgentRow) if row.expires_ms == 0)
+    for broker_id in gone[: max(0, len(gone) - MAX_GONE_AGENTS)]:
+        draft.delete(AgentRow, broker_id)
+
+
+def expire_agents(draft: Draft) -> int:
+    """End the leases that ran out; how many."""
+    expired = [row for row in draft.all(AgentRow) if 0 < row.expires_ms <= draft.now_ms]
+    for row in expired:
+        draft.put(replace_row(row, expires_ms=0))
+    if expired:
+        draft.raise_once(RING_GENERATION)
+    return len(expired)
+
+
+def expire_sessions(draft: Draft) -> int:
+    """Close the upload sessions whose lease ran out; how many."""
+    expired = [row for row in draft.open_sessions() if row.expires_ms <= draft.now_ms]
+    for row in expired:
+        draft.put(replace_row(row, closed_ms=draft.now_ms))
+    return len(expired)
+
+
+def ring_of(generation: int, agents: Iterable[AgentRow]) -> Ring:
+    """The live agents, by broker id, and of those that have left the last."""
+    rows = sorted(agents, key=lambda row: row.broker_id)
+    gone = [row for row in rows if row.expires_ms == 0][-MAX_DEPARTED:]
+    return Ring(
+        generation, [_member(row) for row in rows if row.expires_ms > 0], [_member(row) for row in gone]
+    )
+
+
+def _member(row: AgentRow) -> Member:
+    return Member(row.broker_id, row.epoch, agent_info(row), row.draining)
+
+
+def take_lease(draft: Draft, request: TakeLease) -> NamedLease:
+    """Take a named lease that is free, or renew the one held."""
+    if not is_name(request.name) or not 0 < request.lease_ms <= MAX_LEASE_MS:
+        raise InvalidRequest(
+            f"lease {request.name[:100]!r} for {request.lease_ms} ms: a name, and 1 to {MAX_LEASE_MS} ms"
+        )
+    row = draft.get(LeaseRow, request.name)
+    is_live = row is not None and row.expires_ms > draft.now_ms
+    if request.epoch:
+        if row is None or row.epoch != request.epoch or row.holder != request.holder:
+            held = "nobody" if row is None else f"{row.holder!r} with epoch {row.epoch}"
+            raise LeaseLost(f"lease {request.name!r}, epoch {request.epoch}: it belongs to {held}")
+        epoch = row.epoch
+    elif row is not None and is_live and row.holder != request.holder:
+        raise LeaseLost(
+            f"lease {request.name!r} is {row.holder!r}'s for {row.expires_ms - draft.now_ms} ms more"
+        )
+    else:
+        epoch = 1 if row is None else row.epoch + 1
+    draft.put(
+        LeaseRow(
+            name=request.name,
+            holder=request.holder,
+            epoch=epoch,
+            expires_ms=draft.now_ms + request.lease_ms,
+        )
+    )
+    return NamedLease(request.name, request.holder, epoch, request.lease_ms)
+
+
+def locate_group(
+    state: HotState, request: LocateGroup, has_stopped: Callable[[AgentRef], bool] = lambda agent: False
+) -> GroupOwner:
+    """The group's coordinator: its owner while that lives and does not drain, else the first such candidate.
+
+    Changes nothing: whoever takes the group up becomes its owner (`rules.groups`). Agents whose candidates differ for a
+    moment may name two; the first to take it up has it, and the other's clients are sent on to that one.
+
+    Raises:
+        SequencerUnavailable: no agent lives, or the owner has stopped renewing its lease (`has_stopped`): in a moment
+            it is heard again, or has left. A client that is sent to a dead agent is slow to ask again.
+    """
+    row = state.get(GroupRow, request.group_id)
+    owner = None if row is None else placeable_agent(state, row.owner)
+    if owner is not None:
+        if has_stopped(AgentRef(owner.broker_id, owner.epoch)):
+            raise SequencerUnavailable(
+                f"agent {owner.broker_id}, which coordinates group {request.group_id!r}, is silent; ask again"
+            )
+        return _owner_of(owner)
+    found = [agent for each in request.candidates if (agent := placeable_agent(state, each)) is not None]
+    found.sort(key=lambda agent: has_stopped(AgentRef(agent.broker_id, agent.epoch)))
+    if found:
+        return _owner_of(found[0])
+    living = [row for row in state.all(AgentRow) if placeable_agent(state, row.broker_id) is not None]
+    if not living:
+        raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")
+    return _owner_of(min(living, key=lambda row: row.broker_id))
+
+
+def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> GroupRow:
+    """An empty group without an owner. Raises InvalidRequest, LimitReached."""
+    if not is_name(group_id):
+        raise InvalidRequest(
+            f"a group id of {len(group_id.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+        )
+    groups = draft.count(GroupRow)
+    if groups >= settings.max_groups:
+        raise LimitReached(f"{groups} groups; max_groups is {settings.max_groups}")
+    return GroupRow(
+        group_id=group_id,
+        owner=-1,
+        owner_epoch=-1,
+        generation=0,
+        state=EMPTY_GROUP,
+        protocol_type="",
+        members=[],
+        blob=b"",
+        updated_ms=draft.now_ms,
+    )
+
+
+def placeable_agent(state: Draft | HotState, broker_id: int) -> AgentRow | None:
+    """The agent's row, if it lives and does not drain: then it may have groups."""
+    row = state.get(AgentRow, broker_id)
+    return row if row is not None and row.expires_ms > 0 and not row.draining else None
+
+
+def _owner_of(row: AgentRow) -> GroupOwner:
+    info = agent_info(row)
+    return GroupOwner(row.broker_id, info.host, info.port)

@@ -1,0 +1,52 @@
+"""A change that is repeated gets its first answer, and changes nothing.
+
+A caller whose answer was lost asks again; and what it asked first may arrive after all, even later, through a process
+that was stopped. Both carry the id of the one request that was meant. The id and the answer are stored in the
+transaction that carries the request out, so that this holds for the next committer, too.
+
+A refusal changes nothing and is not stored: the repeat is decided anew.
+
+Pure: the caller brings the draft, and drives a decision that takes several turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import Value
+from sequencer.store.rows import AnswerRow
+from sequencer.store.state import Draft
+from tailrace.turns import Steps
+
+A = TypeVar("A", bound=Value)
+
+
+def decide_once(
+    draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A | Steps[A]]
+) -> Steps[A]:
+    """The first answer to this request; decided now, and remembered, unless it was before. Without an id, or where
+    nothing is changed, nothing is remembered."""
+    row = None if request_id is None else draft.get(AnswerRow, request_id)
+    if row is not None:
+        return msgspec.msgpack.decode(row.answer, type=answer)
+    decision = decide(draft)
+    decided = (yield from decision) if isinstance(decision, Generator) else decision
+    if draft.changes and request_id is not None:
+        draft.put(
+            AnswerRow(request_id=request_id, answer=msgspec.msgpack.encode(decided), created_ms=draft.now_ms)
+        )
+    return decided
+
+
+def forget_answers(draft: Draft, kept_ms: int, most: int) -> None:
+    """Forget answers that are older than this, and the oldest where there are more."""
+    rows = sorted(draft.all(AnswerRow), key=lambda row: row.created_ms)
+    surplus = len(rows) - most
+    for index, row in enumerate(rows):
+        if index >= surplus and row.created_ms > draft.now_ms - kept_ms:
+            break
+        draft.delete(AnswerRow, row.request_id)

@@ -1,0 +1,263 @@
+"""Retention: which runs a partition may lose, by time and by bytes, and removing what lies below log start.
+
+Metadata first: a transaction moves the log start, which readers see at once; only a later one removes the run
+rows below it, and objects without rows are collected after the grace. A run goes whole or not at all.
+
+`plan_retention` looks for what is to be done while the committer goes on; the steps then decide on a draft, one bounded
+transaction each. `expired_end` is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+from uuid import UUID
+
+from sequencer.api import ObjectKind, Run
+from sequencer.rules.topics import move_log_start
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
+    BrokerConfigRow,
+    OpenRangeRow,
+    PartitionRow,
+    ProducerRow,
+    Row,
+    RowStore,
+    SwapRow,
+    TopicRow,
+    key_of,
+)
+from sequencer.store.state import Draft, HotState, Key
+from tailrace.turns import Turns
+
+ROWS_IN_A_TURN = 5_000
+"""Rows that are looked at for their age in one turn of the loop."""
+LOOKED_AT_ONCE = 200
+"""Partitions whose oldest run is read by one query."""
+RUNS_AT_ONCE = 50_000
+"""Runs that are read by one query where some are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """A topic's retention; -1 means without limit."""
+
+    retention_ms: int
+    retention_bytes: int
+
+    @property
+    def is_endless(self) -> bool:
+        return self.retention_ms < 0 and self.retention_bytes < 0
+
+
+def limits_of(
+    configs: Mapping[str, str], cluster: Mapping[str, str], settings: SequencerSettings
+) -> RetentionLimits:
+    """The limits that hold for a topic with these configs, in a cluster with these defaults."""
+    defaults = {
+        "cleanup.policy": settings.default_cleanup_policy,
+        "retention.ms": str(settings.default_retention_ms),
+        "retention.bytes": str(settings.default_retention_bytes),
+    }
+
+    def value(name: str) -> str:
+        return configs.get(name, cluster.get(f"log.{name}", defaults[name]))
+
+    policies = value("cleanup.policy").split(",")
+    if "delete" not in [policy.strip() for policy in policies]:
+        return RetentionLimits(-1, -1)
+    return RetentionLimits(int(value("retention.ms")), int(value("retention.bytes")))
+
+
+def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, now_ms: int) -> int | None:
+    """The end of the last run of the oldest `runs` that retention removes; None for none.
+
+    By time: runs whose largest timestamp is too old, up to the first that isn't. By bytes: as long as what is
+    left holds `retention_bytes` or more. `total_bytes`: of the whole partition.
+    """
+    end: int | None = None
+    for run in runs:
+        # Records without a timestamp (-1) age from when they were committed. Markers go with what they ended.
+        newest_ms = run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
+        goes_along = end is not None and run.kind is ObjectKind.MARKERS
+        is_old = limits.retention_ms >= 0 and (goes_along or newest_ms < now_ms - limits.retention_ms)
+        is_over = limits.retention_bytes >= 0 and total_bytes - run.length >= limits.retention_bytes
+        if not is_old and not is_over:
+            break
+        end = run.end_offset
+        total_bytes -= run.length
+    return end
+
+
+@dataclass(frozen=True, slots=True)
+class DueLogStart:
+    """The log start that a partition is to get, as long as these limits hold for its topic."""
+
+    topic_id: UUID
+    partition: int
+    offset: int
+    limits: RetentionLimits
+
+
+@dataclass(slots=True)
+class RetentionPlan:
+    """What there is to do: partitions with runs to remove, and log starts to move."""
+
+    removable: list[tuple[UUID, int]] = field(default_factory=list)
+    due: list[DueLogStart] = field(default_factory=list)
+
+
+async def plan_retention(state: HotState, store: RowStore, settings: SequencerSettings) -> RetentionPlan:
+    """Look for what is to be done; nobody waits meanwhile. Asked again after it is done, it finds the rest.
+
+    Of a partition with nothing to do only the oldest run is read.
+    """
+    plan = RetentionPlan()
+    now_ms = await store.now_ms()
+    limits = _limits_of_topics(state, state.all(TopicRow), settings)
+    firsts: list[tuple[PartitionRow, list[Run]]] = []
+    rows = await _rows_to_look_at(state, limits)
+    for at in range(0, len(rows), LOOKED_AT_ONCE):
+        part = rows[at : at + LOOKED_AT_ONCE]
+        found = await store.runs_from_many([(row.topic_id, row.partition, 0, 1) for row in part], 1)
+        for row, runs in zip(part, found, strict=True):
+            if runs and runs[0].end_offset <= _removable_end(state, row):
+                plan.removable.append((row.topic_id, row.partition))
+            elif runs and row.topic_id in limits:
+                firsts.append((row, runs))
+    due = [row for row, _ in await _ends(store, firsts, limits, now_ms)]
+    step = max(1, RUNS_AT_ONCE // settings.removal_step)
+    for at in range(0, len(due), step):
+        part = due[at : at + step]
+        asked = [(row.topic_id, row.partition, row.log_start_offset, 1 << 62) for row in part]
+        runs_of = await store.runs_from_many(asked, settings.removal_step)
+        for row, end in await _ends(store, list(zip(part, runs_of, strict=True)), limits, now_ms):
+            plan.due.append(DueLogStart(row.topic_id, row.partition, end, limits[row.topic_id]))
+    return plan
+
+
+def _limits_of_topics(
+    state: HotState | Draft, topics: Iterable[TopicRow], settings: SequencerSettings
+) -> dict[UUID, RetentionLimits]:
+    """By topic id, the limits of those that have some."""
+    cluster = state.get(BrokerConfigRow, "")
+    defaults = {} if cluster is None else cluster.configs
+    found = {topic.topic_id: limits_of(topic.configs, defaults, settings) for topic in topics}
+    return {topic_id: limits for topic_id, limits in found.items() if not limits.is_endless}
+
+
+async def _rows_to_look_at(state: HotState, limits: Mapping[UUID, RetentionLimits]) -> list[PartitionRow]:
+    """Partitions of which something may have to go."""
+    turns = Turns(ROWS_IN_A_TURN)
+    found: list[PartitionRow] = []
+    for row in list(state.all(PartitionRow)):
+        if row.end_offset > 0 and (row.topic_id in limits or _removable_end(state, row) > 0):
+            found.append(row)
+        await turns.did()
+    return found
+
+
+def _removable_end(state: HotState | Draft, row: PartitionRow) -> int:
+    """Below this offset nobody reads: of a deleted topic, nothing is read."""
+    return row.log_start_offset if state.get(TopicRow, row.topic_id) is not None else row.end_offset
+
+
+async def _ends(
+    store: RowStore,
+    oldest: Sequence[tuple[PartitionRow, list[Run]]],
+    limits: Mapping[UUID, RetentionLimits],
+    now_ms: int,
+) -> list[tuple[PartitionRow, int]]:
+    """The partitions whose oldest runs hold what is to go, and its end.
+
+    Bytes are summed after the runs were read: a swap in between makes the sum smaller, so that less goes, never more.
+    """
+    counted = dict.fromkeys(row.topic_id for row, _ in oldest if limits[row.topic_id].retention_bytes >= 0)
+    sizes = await store.partition_bytes(list(counted)) if counted else []
+    bytes_of = {(size.topic_id, size.partition): size.bytes for size in sizes}
+    ends = [
+        (row, expired_end(runs, bytes_of.get((row.topic_id, row.partition), 0), limits[row.topic_id], now_ms))
+        for row, runs in oldest
+    ]
+    return [(row, end) for row, end in ends if end is not None and end > row.log_start_offset]
+
+
+def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: SequencerSettings) -> int:
+    """Move the log starts that were planned; how many. One whose topic has other limits by now stays."""
+    topics = (draft.get(TopicRow, topic_id) for topic_id in {due.topic_id: None for due in planned})
+    limits = _limits_of_topics(draft, [topic for topic in topics if topic is not None], settings)
+    moved = 0
+    for due in planned:
+        row = draft.live_partition(due.topic_id, due.partition)
+        if row is not None and limits.get(due.topic_id) == due.limits and due.offset > row.log_start_offset:
+            move_log_start(draft, row, due.offset)
+            moved += 1
+    return moved
+
+
+@dataclass(slots=True)
+class Removed:
+    """What one step removed, and the partitions that it did not come to the end of."""
+
+    runs: int = 0
+    objects: int = 0
+    left: list[tuple[UUID, int]] = field(default_factory=list)
+
+
+async def remove_runs(
+    draft: Draft, store: RowStore, partitions: Sequence[tuple[UUID, int]], settings: SequencerSettings
+) -> Removed:
+    """Remove a bounded number of runs below log start or of deleted topics, from these partitions."""
+    removed = Removed()
+    for number, key in enumerate(partitions):
+        room = settings.removal_step - removed.runs
+        if room == 0:
+            removed.left = list(partitions[number:])
+            break
+        row = draft.get(PartitionRow, *key)
+        runs = [] if row is None else await store.runs_below(*key, _removable_end(draft, row), room)
+        ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
+        for stored in await store.object_rows([one for one in ids if one not in draft.objects]):
+            draft.objects[stored.object_id] = stored
+        removed.objects += draft.remove_runs(runs)
+        removed.runs += len(runs)
+        if len(runs) == room:
+            removed.left = list(partitions[number:])
+            break
+    return removed
+
+
+def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
+    """Forget those of these producers that wrote nothing for so long and have nothing open; how many."""
+    expired = 0
+    for key in keys:
+        row = draft.get(ProducerRow, *key)
+        is_over = row is not None and row.updated_ms <= draft.now_ms - expiry_ms
+        if is_over and draft.get(OpenRangeRow, *key) is None:
+            draft.delete(ProducerRow, *key)
+            expired += 1
+    return expired
+
+
+async def keys_not_used_since(state: HotState, kind: type[Row], since_ms: int) -> list[Key]:
+    """Keys of a kind whose rows have an `updated_ms` of at most this, as things are now; looked for in turns."""
+    turns = Turns(ROWS_IN_A_TURN)
+    found: list[Key] = []
+    for row in list(state.all(kind)):
+        if cast("_Updated", row).updated_ms <= since_ms:
+            found.append(key_of(row))
+        await turns.did()
+    return found
+
+
+class _Updated(Protocol):
+    @property
+    def updated_ms(self) -> int: ...
+
+
+def expire_swaps(draft: Draft, kept_ms: int) -> None:
+    """Forget answers to swaps that nobody asks for again."""
+    for row in draft.all(SwapRow):
+        if row.created_ms <= draft.now_ms - kept_ms:
+            draft.delete(SwapRow, row.swap_id)

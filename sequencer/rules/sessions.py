@@ -1,0 +1,351 @@
+"""Upload sessions and what is committed under them.
+
+Invariants:
+- a session's numbers are applied in order, each once; asked again, a number gets its first answer;
+- closing is a change of the session's row, so no commit is applied after it;
+- the first commit of a session closes its predecessor: nothing of the old lane comes after the new;
+- a run's row names an object that has a row.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import (
+    ANY_TRANSACTION,
+    BatchError,
+    CommitAnswer,
+    CommitRequest,
+    Empty,
+    InvalidRequest,
+    LeaseLost,
+    LimitReached,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    RunOutcome,
+    RunProposal,
+    SessionClosed,
+    SessionGrant,
+    SessionRef,
+)
+from sequencer.rules.assign import assign_offsets, refuse_all
+from sequencer.rules.producers import ProducerState, RememberedBatch
+from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
+from sequencer.settings import SequencerSettings
+from sequencer.store.batch_table import encode_table, join_run
+from sequencer.store.rows import (
+    AgentRow,
+    CommitRow,
+    Identity,
+    LeaseRow,
+    ObjectRow,
+    OpenRangeRow,
+    ProducerRow,
+    RunRow,
+    SessionRow,
+)
+from sequencer.store.state import COMMIT_NUMBER, Draft, replace_row
+from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.turns import Steps
+
+BATCHES_AS_A_RUN = 10
+"""As many batches take as long again."""
+COMPACTOR_BROKER_ID = -1
+"""A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
+COMPACTOR_LEASE = "compactor"
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_answers = msgspec.msgpack.Decoder(CommitAnswer)
+
+
+def open_session(
+    draft: Draft, request: OpenSession, session_id: UUID, identity: Identity, settings: SequencerSettings
+) -> SessionGrant:
+    """Grant a new prefix to a live agent (or to the compactor)."""
+    if request.broker_id == COMPACTOR_BROKER_ID:
+        lease = draft.get(LeaseRow, COMPACTOR_LEASE)
+        if lease is None or lease.epoch != request.agent_epoch or lease.expires_ms <= draft.now_ms:
+            raise LeaseLost(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.agent_epoch}; take it anew")
+        folder = "parquet"
+    else:
+        agent = draft.get(AgentRow, request.broker_id)
+        if agent is None or agent.epoch != request.agent_epoch or agent.expires_ms == 0:
+            raise LeaseLost(
+                f"no live agent {request.broker_id} of epoch {request.agent_epoch}; register again"
+            )
+        folder = "mixed"
+    # The first part spreads sessions over the store's partitions; a random id needs no further hash.
+    prefix = f"{identity.cluster_id}/{folder}/{session_id.hex[-4:]}/{session_id}/"
+    expires_ms = draft.now_ms + settings.session_lease_ms
+    draft.put(
+        SessionRow(
+            session_id=session_id,
+            broker_id=request.broker_id,
+            prefix=prefix,
+            predecessor=request.predecessor,
+            next_number=0,
+            expires_ms=expires_ms,
+            closed_ms=None,
+        )
+    )
+    return SessionGrant(session_id, prefix, settings.session_lease_ms, identity.incarnation)
+
+
+def live_session(draft: Draft, session_id: UUID) -> SessionRow:
+    """The session's row. Raises SessionClosed unless it is open and its lease runs."""
+    session = draft.get(SessionRow, session_id)
+    if session is None:
+        raise SessionClosed(f"session {session_id} is not known; open another")
+    if session.closed_ms is not None:
+        raise SessionClosed(f"session {session_id} was closed; open another")
+    if session.expires_ms <= draft.now_ms:
+        late_ms = draft.now_ms - session.expires_ms
+        raise SessionClosed(f"session {session_id} expired {late_ms} ms ago; open another")
+    return session
+
+
+def renew_session(
+    draft: Draft, request: SessionRef, identity: Identity, settings: SequencerSettings
+) -> SessionGrant:
+    """Extend a live session's lease. The row is written when a tenth of the lease is over."""
+    session = live_session(draft, request.session_id)
+    left_ms = session.expires_ms - draft.now_ms
+    if left_ms <= settings.session_lease_ms * 9 // 10:
+        left_ms = settings.session_lease_ms
+        draft.put(replace_row(session, expires_ms=draft.now_ms + left_ms))
+    return SessionGrant(session.session_id, session.prefix, left_ms, identity.incarnation)
+
+
+def close_session(draft: Draft, request: SessionRef) -> Empty:
+    """End a session; ended or unknown ones are fine."""
+    session = draft.get(SessionRow, request.session_id)
+    if session is not None and session.closed_ms is None:
+        draft.put(replace_row(session, closed_ms=draft.now_ms))
+    return Empty()
+
+
+def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[None]:
+    """Raise InvalidRequest or LimitReached for a commit that no session may make. Each batch is a unit of work."""
+    if request.number < 0:
+        raise InvalidRequest(f"commit number {request.number}; numbers start at 0")
+    if request.object is None:
+        if request.runs:
+            raise InvalidRequest(f"{len(request.runs)} runs without an object")
+        return
+    if len(request.runs) > settings.max_runs_per_commit:
+        raise LimitReached(f"{len(request.runs)} runs; max_runs_per_commit is {settings.max_runs_per_commit}")
+    batches = 0
+    for run in request.runs:
+        lengths = 0
+        for batch in run.batches:
+            if batch.length <= 0 or batch.record_count <= 0 or not _is_kafkas(batch):
+                raise InvalidRequest(f"{batch}: no batch has such values")
+            lengths += batch.length
+        if not run.batches or lengths != run.length:
+            raise InvalidRequest(f"a run of {run.length} bytes whose batches take {lengths}")
+        if run.transactions and len(run.transactions) != len(run.batches):
+            raise InvalidRequest(f"{len(run.transactions)} transactions for {len(run.batches)} batches")
+        if run.start < 0 or run.start + run.length > request.object.index_start:
+            raise InvalidRequest(
+                f"a run at [{run.start}, {run.start + run.length}) of an object whose batches end at"
+                f" {request.object.index_start}"
+            )
+        batches += len(run.batches)
+        yield len(run.batches)
+    if batches > settings.max_batches_per_commit:
+        raise LimitReached(f"{batches} batches; max_batches_per_commit is {settings.max_batches_per_commit}")
+
+
+def _is_kafkas(batch: BatchCoordinates) -> bool:
+    """Whether the values have the widths that they have in a record batch."""
+    return (
+        batch.length in INT32
+        and batch.record_count in INT32
+        and batch.producer_epoch in INT16
+        and batch.base_sequence in INT32
+    )
+
+
+def check_object(described: ObjectDescription, prefix: str) -> None:
+    """Raise InvalidRequest for an object that no session with this prefix can have stored."""
+    if not described.key.startswith(prefix) or len(described.key.encode()) > MAX_KEY_BYTES:
+        raise InvalidRequest(
+            f"object {described.key[:200]!r}: a key of at most {MAX_KEY_BYTES} bytes under the session's prefix"
+            f" {prefix!r} is needed"
+        )
+    if described.format_version not in INT16:
+        raise InvalidRequest(f"object {described.key!r} of format version {described.format_version}")
+
+
+def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
+    """The first answer to this number, if it is still kept."""
+    row = draft.get(CommitRow, request.session_id, request.number)
+    return None if row is None else _answers.decode(row.answer)
+
+
+def apply_commit(
+    draft: Draft, session: SessionRow, request: CommitRequest, settings: SequencerSettings
+) -> Steps[CommitAnswer]:
+    """Apply the session's next commit: object, runs, producers, answer. Each run is one unit of work.
+
+    The object's row, if it has one, was looked up into `draft.objects` before.
+    """
+    if request.object is None:
+        return _answer(draft, session, request, [])
+    outcomes = yield from _commit_object(draft, session, request.object, request.runs, settings)
+    return _answer(draft, session, request, outcomes)
+
+
+def refuse_commit(draft: Draft, session: SessionRow, request: CommitRequest) -> CommitAnswer:
+    """Answer the session's next commit, whose object is gone, with a refusal of every batch."""
+    return _answer(draft, session, request, _refusals(draft, request.runs))
+
+
+def _refusals(draft: Draft, proposals: list[RunProposal]) -> list[RunOutcome]:
+    return [
+        RunOutcome(refuse_all(run.batches, BatchError.OUT_OF_ORDER_SEQUENCE), _log_start(draft, run))
+        for run in proposals
+    ]
+
+
+def _answer(
+    draft: Draft, session: SessionRow, request: CommitRequest, outcomes: list[RunOutcome]
+) -> CommitAnswer:
+    assert session.next_number == request.number, f"expected {session.next_number}, not {request.number}"
+    if request.number == 0 and session.predecessor is not None:
+        close_session(draft, SessionRef(session.predecessor))
+    answer = CommitAnswer(draft.counter(COMMIT_NUMBER), outcomes)
+    for number in draft.durable.commits_of.get(session.session_id, ()):
+        if number < request.answered_below:
+            draft.delete(CommitRow, session.session_id, number)
+    draft.put(CommitRow(session_id=session.session_id, number=request.number, answer=_encoder.encode(answer)))
+    draft.put(replace_row(session, next_number=request.number + 1))
+    return answer
+
+
+def _commit_object(
+    draft: Draft,
+    session: SessionRow,
+    described: ObjectDescription,
+    proposals: list[RunProposal],
+    settings: SequencerSettings,
+) -> Steps[list[RunOutcome]]:
+    stored = draft.get(ObjectRow, described.object_id)
+    if stored is None:
+        check_object(described, session.prefix)
+        stored = object_row(described)
+    elif (stored.key, stored.size) != (described.key, described.size):
+        raise InvalidRequest(
+            f"object {described.object_id} is stored as {stored.key!r} of {stored.size} bytes"
+        )
+    elif (
+        stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms // 2 <= draft.now_ms
+    ):
+        # The collector may be deleting it, or begin to before this is written: nothing may come to life in it. Half
+        # the grace is what a transaction of the database may take.
+        return _refusals(draft, proposals)
+    outcomes: list[RunOutcome] = []
+    added: list[RunRow] = []
+    joined: Joined = {}
+    for proposal in proposals:
+        outcome, row = _commit_run(draft, stored.object_id, proposal, joined, settings)
+        outcomes.append(outcome)
+        if row is not None:
+            added.append(row)
+        yield 1 + len(proposal.batches) // BATCHES_AS_A_RUN
+    join_partitions(draft, joined, settings)
+    live = stored.live_runs + len(added)
+    stored = replace_row(
+        stored, live_runs=live, retired_ms=None if live else (stored.retired_ms or draft.now_ms)
+    )
+    draft.put(stored)
+    for row in added:
+        draft.tell(row.topic_id, row.partition, join_run(row, stored))
+        yield 1
+    return outcomes
+
+
+def object_row(described: ObjectDescription) -> ObjectRow:
+    """An object's row before any run names it."""
+    return ObjectRow(
+        object_id=described.object_id,
+        kind=described.kind,
+        key=described.key,
+        size=described.size,
+        crc=described.crc,
+        index_start=described.index_start,
+        created_ms=described.created_ms,
+        format_version=described.format_version,
+        live_runs=0,
+        retired_ms=None,
+        index_crc=described.index_crc,
+    )
+
+
+def _log_start(draft: Draft, proposal: RunProposal) -> int:
+    row = draft.live_partition(proposal.topic_id, proposal.partition)
+    return -1 if row is None else row.log_start_offset
+
+
+def _commit_run(
+    draft: Draft, object_id: UUID, proposal: RunProposal, joined: Joined, settings: SequencerSettings
+) -> tuple[RunOutcome, RunRow | None]:
+    topic_id, number = proposal.topic_id, proposal.partition
+    partition = draft.live_partition(topic_id, number)
+    if partition is None:
+        return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
+
+    def producer_state(producer_id: int) -> ProducerState | None:
+        row = draft.get(ProducerRow, topic_id, number, producer_id)
+        if row is None:
+            return None
+        return ProducerState(row.producer_epoch, tuple(RememberedBatch(*batch) for batch in row.recent))
+
+    def admitted(index: int) -> BatchError:
+        named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
+        return admit(draft, topic_id, number, proposal.batches[index], named, settings)
+
+    def open_from(producer_id: int) -> int | None:
+        opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
+        return None if opened is None else opened.first_offset
+
+    assigned = assign_offsets(partition.end_offset, proposal.batches, producer_state, admitted, open_from)
+    outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
+    if not assigned.has_stored:
+        return outcome, None
+    for producer_id, state in assigned.producers.items():
+        draft.put(
+            ProducerRow(
+                topic_id=topic_id,
+                partition=number,
+                producer_id=producer_id,
+                producer_epoch=state.epoch,
+                recent=[(*batch,) for batch in state.recent],
+                last_timestamp=assigned.max_timestamp,
+                updated_ms=draft.now_ms,
+            )
+        )
+    note_stored(draft, topic_id, number, assigned.transactional, joined, settings)
+    running_max = max(partition.running_max_timestamp, assigned.max_timestamp)
+    draft.put(replace_row(partition, end_offset=assigned.end_offset, running_max_timestamp=running_max))
+    row = RunRow(
+        topic_id=topic_id,
+        partition=number,
+        base_offset=assigned.base_offset,
+        end_offset=assigned.end_offset,
+        object_id=object_id,
+        start=proposal.start,
+        length=proposal.length,
+        max_timestamp=assigned.max_timestamp,
+        running_max_timestamp=running_max,
+        commit_number=draft.visible_change(),
+        created_ms=draft.now_ms,
+        kind=ObjectKind.MIXED,
+        batches=encode_table(assigned.table),
+    )
+    draft.put_run(row)
+    return outcome, row

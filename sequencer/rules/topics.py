@@ -1,0 +1,239 @@
+"""Topics, their partitions and configs.
+
+A deleted topic is invisible at once: its row goes, and nothing is added to it any more. Whoever reads what is kept by a
+topic's id asks whether there is such a topic. What is left of it is removed later, in steps (`rules.deleted_topics`).
+
+What is done for each partition is `Steps`, in units of a run of a commit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from sequencer.api import (
+    MAX_REPLICATION_FACTOR,
+    AlterConfig,
+    ConfigOperation,
+    ConfigScope,
+    CreatePartitions,
+    CreateTopic,
+    DeletedRecords,
+    DeleteRecords,
+    DeleteTopic,
+    Empty,
+    InvalidConfig,
+    InvalidRequest,
+    LimitReached,
+    PartitionError,
+    Topic,
+    TopicExists,
+    UnknownTopic,
+)
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
+    AbortedRow,
+    BrokerConfigRow,
+    PartitionRow,
+    TopicRow,
+    key_of,
+)
+from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
+from tailrace.turns import Steps
+
+PARTITIONS_AS_A_STEP = 10
+"""So many new partitions take as long as one run of a commit."""
+
+ValidateConfig = Callable[[str, Mapping[str, str]], None]
+"""Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
+
+_BROKER = re.compile(r"[0-9]{0,19}")
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def accept_any_config(scope: str, configs: Mapping[str, str]) -> None:
+    """The validation of configs that finds nothing wrong."""
+
+
+def topic_value(row: TopicRow) -> Topic:
+    """A topic as callers see it."""
+    return Topic(row.topic_id, row.name, row.partitions, row.configs, row.created_ms, row.replication_factor)
+
+
+def create_topic(
+    draft: Draft, request: CreateTopic, topic_id: UUID, validate: ValidateConfig, settings: SequencerSettings
+) -> Steps[Topic]:
+    """Make a topic with empty partitions."""
+    if _LEGAL_NAME.fullmatch(request.name) is None or request.name in (".", ".."):
+        raise InvalidRequest(
+            f"topic name {request.name[:300]!r}: allowed are 1 to 249 of a-z A-Z 0-9 . _ - but not '.' or '..'"
+        )
+    if draft.topic_named(request.name) is not None:
+        raise TopicExists(f"topic {request.name!r} exists")
+    _check_partitions(draft, 0, request.partitions, settings)
+    if not 1 <= request.replication_factor <= MAX_REPLICATION_FACTOR:
+        raise InvalidRequest(
+            f"replication factor {request.replication_factor}; allowed is 1 to {MAX_REPLICATION_FACTOR}"
+        )
+    topics = draft.count(TopicRow)
+    if topics >= settings.max_topics:
+        raise LimitReached(f"{topics} topics; max_topics is {settings.max_topics}")
+    validate("topic", request.configs)
+    row = TopicRow(
+        topic_id=topic_id,
+        name=request.name,
+        partitions=request.partitions,
+        configs=dict(request.configs),
+        created_ms=draft.now_ms,
+        replication_factor=request.replication_factor,
+    )
+    if not request.validate_only:
+        draft.put(row)
+        yield from _add_partitions(draft, topic_id, range(request.partitions))
+        draft.raise_once(METADATA_VERSION)
+    return topic_value(row)
+
+
+def create_partitions(draft: Draft, request: CreatePartitions, settings: SequencerSettings) -> Steps[Topic]:
+    """Raise a topic's number of partitions to `request.partitions`."""
+    row = _topic(draft, request.topic_id)
+    if request.partitions <= row.partitions:
+        raise InvalidRequest(
+            f"{request.partitions} partitions; topic {row.name!r} has {row.partitions} already"
+        )
+    _check_partitions(draft, row.partitions, request.partitions, settings)
+    changed = replace_row(row, partitions=request.partitions)
+    if not request.validate_only:
+        draft.put(changed)
+        yield from _add_partitions(draft, row.topic_id, range(row.partitions, request.partitions))
+        draft.raise_once(METADATA_VERSION)
+    return topic_value(changed)
+
+
+def delete_topic(draft: Draft, request: DeleteTopic) -> Steps[Empty]:
+    """Make a topic invisible, with all that is known of it."""
+    row = _topic(draft, request.topic_id)
+    draft.delete(TopicRow, row.topic_id)
+    for number in range(row.partitions):
+        if number % PARTITIONS_AS_A_STEP == 0:
+            yield 1
+        draft.tell(row.topic_id, number)
+    draft.raise_once(METADATA_VERSION)
+    draft.visible_change()
+    return Empty()
+
+
+def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -> Empty:
+    """Change the configs of a topic, a broker, or all brokers."""
+    if request.scope is ConfigScope.TOPIC:
+        topic = draft.topic_named(request.name)
+        if topic is None:
+            raise UnknownTopic(f"topic {request.name!r} does not exist")
+        configs = _changed(topic.configs, request)
+        validate("topic", configs)
+        changed: TopicRow | BrokerConfigRow = replace_row(topic, configs=configs)
+    else:
+        if _BROKER.fullmatch(request.name) is None:
+            raise InvalidRequest(f"broker {request.name[:100]!r}: a broker id, or '' for all of them")
+        row = draft.get(BrokerConfigRow, request.name)
+        configs = _changed({} if row is None else row.configs, request)
+        validate("broker", configs)
+        changed = BrokerConfigRow(name=request.name, configs=configs)
+    if not request.validate_only:
+        draft.put(changed)
+        draft.raise_once(METADATA_VERSION)
+    return Empty()
+
+
+def _changed(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
+    configs = {} if request.replace else dict(before)
+    for change in request.changes:
+        if change.operation is ConfigOperation.DELETE:
+            configs.pop(change.name, None)
+            continue
+        if change.value is None:
+            raise InvalidConfig(f"{change.name}: no value was given")
+        if change.operation is ConfigOperation.SET:
+            configs[change.name] = change.value
+            continue
+        named = [part for part in change.value.split(",") if part]
+        kept = [part for part in configs.get(change.name, "").split(",") if part and part not in named]
+        if change.operation is ConfigOperation.APPEND:
+            kept += named
+        configs[change.name] = ",".join(kept)
+    return configs
+
+
+def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords]:
+    """Move log starts up; runs wholly below are removed later."""
+    errors: list[PartitionError] = []
+    log_starts: list[int] = []
+    for asked in request.partitions:
+        yield 1
+        row = draft.live_partition(asked.topic_id, asked.partition)
+        if row is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            log_starts.append(-1)
+            continue
+        before = row.end_offset if asked.before_offset == -1 else asked.before_offset
+        if not 0 <= before <= row.end_offset:
+            errors.append(PartitionError.OFFSET_OUT_OF_RANGE)
+            log_starts.append(row.log_start_offset)
+            continue
+        errors.append(PartitionError.NONE)
+        log_starts.append(move_log_start(draft, row, before))
+    return DeletedRecords(errors, log_starts)
+
+
+def move_log_start(draft: Draft, row: PartitionRow, offset: int) -> int:
+    """Raise a partition's log start to `offset`; it never falls. Gives the log start that follows."""
+    assert offset <= row.end_offset, f"log start {offset} past the end {row.end_offset}"
+    if offset <= row.log_start_offset:
+        return row.log_start_offset
+    draft.put(replace_row(row, log_start_offset=offset))
+    for aborted in draft.aborted_on(row.topic_id, row.partition):
+        if aborted.last_offset < offset:
+            draft.delete(AbortedRow, *key_of(aborted))
+    draft.tell(row.topic_id, row.partition)
+    draft.visible_change()
+    return offset
+
+
+def _topic(draft: Draft, topic_id: UUID) -> TopicRow:
+    row = draft.get(TopicRow, topic_id)
+    if row is None:
+        raise UnknownTopic(f"no topic has the id {topic_id}")
+    return row
+
+
+def _check_partitions(draft: Draft, before: int, partitions: int, settings: SequencerSettings) -> None:
+    if partitions < 1:
+        raise InvalidRequest(f"{partitions} partitions; a topic has at least 1")
+    if partitions > settings.max_partitions_per_topic:
+        limit = settings.max_partitions_per_topic
+        raise LimitReached(f"{partitions} partitions; max_partitions_per_topic is {limit}")
+    others = draft.count(PartitionRow) - before
+    if others + partitions > settings.max_partitions:
+        raise LimitReached(
+            f"{partitions} partitions beside {others} of other topics; max_partitions is {settings.max_partitions}"
+        )
+
+
+def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> Steps[None]:
+    epoch = draft.counter(LOG_EPOCH)
+    for count, number in enumerate(numbers):
+        if count % PARTITIONS_AS_A_STEP == 0:
+            yield 1
+        draft.put(
+            PartitionRow(
+                topic_id=topic_id,
+                partition=number,
+                log_start_offset=0,
+                end_offset=0,
+                running_max_timestamp=-1,
+                epochs=[(epoch, 0)],
+            )
+        )
+        draft.tell(topic_id, number)
+    draft.visible_change()

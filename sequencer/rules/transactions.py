@@ -1,0 +1,658 @@
+"""Transactions: who may write under a transactional id, what its transaction holds, and how it ends.
+
+A transaction's end is one change: the markers of all its partitions, its group offsets and its own row become
+durable and visible together, or not at all. So there are no states between.
+
+Invariants:
+- a transactional id has one producer id and epoch; whoever comes with an older one is fenced;
+- the transactions of a producer are numbered; a batch is stored only in the transaction it was sent in: the one
+  that was open when an agent received it (by number), or the one of its epoch (where every end raises it);
+- an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
+- an end that is asked again gets its first answer, and ends nothing else;
+- what was deleted meanwhile (a topic, a group) is left out of an end; it fails none.
+
+What is done for each partition of a transaction is `Steps`: one unit of work for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from uuid import UUID
+
+from sequencer.api import (
+    ANY_TRANSACTION,
+    AbortedProducer,
+    AbortProducer,
+    AddToTransaction,
+    BatchError,
+    CommitOffsets,
+    Empty,
+    EndTransaction,
+    InitProducer,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    LimitReached,
+    Marker,
+    ObjectKind,
+    PartitionError,
+    ProducerFenced,
+    ProducerGrant,
+    RunBatch,
+    Stamp,
+    StampAnswer,
+    StampQuery,
+    StampRequest,
+    TransactionDescription,
+    TransactionDescriptions,
+    TransactionRef,
+    TransactionsRequest,
+    TransactionState,
+    UnknownPartition,
+    Verdict,
+)
+from sequencer.bounds import PageRoom, text_bytes
+from sequencer.settings import SequencerSettings
+from sequencer.store.batch_table import NO_OBJECT, encode_markers, encode_table, join_run
+from sequencer.store.rows import (
+    AbortedRow,
+    GroupOffsetRow,
+    GroupRow,
+    OpenRangeRow,
+    PartitionRow,
+    RunRow,
+    TopicRow,
+    TransactionRow,
+)
+from sequencer.store.state import PRODUCER_ID, Draft, HotState, Key, replace_row
+from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.turns import Steps
+
+LAST_EPOCH = 32766
+"""After this one comes a fresh producer id: an epoch is an int16, and Kafka never grants the largest."""
+MARKER_LENGTH = 78
+"""Bytes of a control batch with one marker (tailrace.record_batch.control_batch)."""
+
+
+# --- producers ------------------------------------------------------------------------------------------
+
+
+PLACES_AS_A_STEP = 100
+"""Partitions of a transaction that are only looked at take as long as one that is ended."""
+FEW_PLACES = 16
+PlaceSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
+"""By producer id: a transaction's partitions, and the set of them."""
+Joined = dict[int, list[tuple[UUID, int]]]
+"""By producer id: partitions in which a commit stored batches of its open transaction."""
+
+
+def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> Steps[ProducerGrant]:
+    """Grant a transactional id to who asks: a higher epoch than anybody had, with nothing open."""
+    name = request.transactional_id
+    if name is None or not is_name(name):
+        raise InvalidRequest(
+            f"a transactional id of {len((name or '').encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+        )
+    if not 0 < request.timeout_ms <= settings.transaction_max_timeout_ms:
+        raise InvalidTransactionTimeout(
+            f"a transaction time-out of {request.timeout_ms} ms; allowed are 1 to"
+            f" {settings.transaction_max_timeout_ms} (transaction_max_timeout_ms)"
+        )
+    row = draft.get(TransactionRow, name)
+    if row is None:
+        return _new_transactional_id(draft, name, request.timeout_ms, settings)
+    asked = (request.producer_id, request.producer_epoch)
+    is_named = asked != (-1, -1)
+    if is_named and asked != (row.producer_id, row.producer_epoch):
+        if asked == (row.previous_id, row.previous_epoch) and row.state is not TransactionState.ONGOING:
+            return ProducerGrant(row.producer_id, row.producer_epoch)
+        raise ProducerFenced(
+            f"transactional id {name!r} has producer {row.producer_id} with epoch {row.producer_epoch},"
+            f" not {asked[0]} with {asked[1]}"
+        )
+    if row.state is TransactionState.ONGOING:
+        row = yield from _finish(draft, row, is_commit=False)
+    row = _bumped(draft, row)
+    if not is_named:
+        row = replace_row(row, previous_id=-1, previous_epoch=-1)
+    draft.put(
+        replace_row(row, state=TransactionState.EMPTY, timeout_ms=request.timeout_ms, updated_ms=draft.now_ms)
+    )
+    return ProducerGrant(row.producer_id, row.producer_epoch)
+
+
+def _new_transactional_id(
+    draft: Draft, name: str, timeout_ms: int, settings: SequencerSettings
+) -> ProducerGrant:
+    known = draft.count(TransactionRow)
+    if known >= settings.max_transactional_ids:
+        raise LimitReached(
+            f"{known} transactional ids; max_transactional_ids is {settings.max_transactional_ids}"
+        )
+    producer_id = draft.count_up(PRODUCER_ID)
+    draft.put(
+        TransactionRow(
+            transactional_id=name,
+            producer_id=producer_id,
+            producer_epoch=0,
+            number=0,
+            state=TransactionState.EMPTY,
+            timeout_ms=timeout_ms,
+            started_ms=-1,
+            partitions=[],
+            groups=[],
+            previous_id=-1,
+            previous_epoch=-1,
+            ended_id=-1,
+            ended_epoch=-1,
+            ended_number=-1,
+            ended_is_commit=False,
+            answered_id=-1,
+            answered_epoch=-1,
+            updated_ms=draft.now_ms,
+        )
+    )
+    return ProducerGrant(producer_id, 0)
+
+
+def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
+    """The next epoch, or the first of a fresh producer id."""
+    producer_id, epoch = row.producer_id, row.producer_epoch + 1
+    if epoch > LAST_EPOCH:
+        producer_id, epoch = draft.count_up(PRODUCER_ID), 0
+    return replace_row(
+        row,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        previous_id=row.producer_id,
+        previous_epoch=row.producer_epoch,
+    )
+
+
+def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
+    """The transactional id's row, if it is its current producer that asks."""
+    row = draft.get(TransactionRow, named.transactional_id)
+    if row is None or row.producer_id != named.producer_id:
+        now = "unknown" if row is None else f"of producer {row.producer_id}"
+        raise InvalidProducerIdMapping(
+            f"transactional id {named.transactional_id!r} is {now}, not of {named.producer_id}"
+        )
+    if named.producer_epoch < row.producer_epoch:
+        raise ProducerFenced(
+            f"transactional id {row.transactional_id!r} is at epoch {row.producer_epoch},"
+            f" {named.producer_epoch} is over"
+        )
+    if named.producer_epoch > row.producer_epoch:
+        raise InvalidProducerEpoch(
+            f"transactional id {row.transactional_id!r} is at epoch {row.producer_epoch},"
+            f" {named.producer_epoch} was never granted"
+        )
+    return row
+
+
+# --- what a transaction holds ---------------------------------------------------------------------------
+
+
+def add_to_transaction(draft: Draft, request: AddToTransaction, settings: SequencerSettings) -> Steps[Empty]:
+    """Note the partitions and the group, all or none; begin the transaction if none is open."""
+    row = _current(draft, request.transaction)
+    if request.verify_only:
+        _verify(row, request)
+        return Empty()
+    for count, (topic_id, partition) in enumerate(request.partitions):
+        if draft.live_partition(topic_id, partition) is None:
+            raise UnknownPartition(f"there is no partition {topic_id}-{partition}")
+        if count % PLACES_AS_A_STEP == 0:
+            yield PLACES_AS_A_STEP // 10
+    groups = [] if request.group_id is None else [request.group_id]
+    _add(draft, row, request.partitions, groups, settings)
+    return Empty()
+
+
+def _verify(row: TransactionRow, request: AddToTransaction) -> None:
+    known = set(row.partitions) if row.state is TransactionState.ONGOING else set()
+    missing = [place for place in request.partitions if place not in known]
+    if missing or (request.group_id is not None and request.group_id not in row.groups):
+        raise InvalidTransactionState(
+            f"transactional id {row.transactional_id!r} is {row.state} and its transaction has not"
+            f" {missing[:3] or request.group_id!r}"
+        )
+
+
+def _add(
+    draft: Draft,
+    row: TransactionRow,
+    partitions: list[tuple[UUID, int]],
+    groups: list[str],
+    settings: SequencerSettings,
+) -> TransactionRow:
+    begun = row if row.state is TransactionState.ONGOING else _begun(draft, row, settings)
+    known = set(begun.partitions)
+    added = [place for place in dict.fromkeys(partitions) if place not in known]
+    joined = [group for group in groups if group not in begun.groups]
+    if begun is row and not added and not joined:
+        return row
+    _check_groups(begun, joined, settings)
+    begun = replace_row(
+        begun,
+        partitions=[*begun.partitions, *added],
+        groups=[*begun.groups, *joined],
+        updated_ms=draft.now_ms,
+    )
+    draft.put(begun)
+    return begun
+
+
+def _check_groups(row: TransactionRow, joined: list[str], settings: SequencerSettings) -> None:
+    for group_id in joined:
+        if not is_name(group_id):
+            raise InvalidRequest(
+                f"a group id of {len(group_id.encode())} bytes; 1 to {MAX_NAME_BYTES} are allowed"
+            )
+    if len(row.groups) + len(joined) > settings.max_groups_per_transaction:
+        raise InvalidRequest(
+            f"{len(row.groups) + len(joined)} groups in one transaction of {row.transactional_id!r};"
+            f" max_groups_per_transaction is {settings.max_groups_per_transaction}"
+        )
+
+
+def _begun(draft: Draft, row: TransactionRow, settings: SequencerSettings) -> TransactionRow:
+    if not may_begin(draft, settings):
+        raise LimitReached(
+            f"{len(draft.durable.open_transactions)} transactions are open;"
+            f" max_open_transactions is {settings.max_open_transactions}"
+        )
+    return replace_row(
+        row,
+        number=row.number + 1,
+        state=TransactionState.ONGOING,
+        started_ms=draft.now_ms,
+        partitions=[],
+        groups=[],
+        previous_id=-1,
+        previous_epoch=-1,
+    )
+
+
+def may_begin(draft: Draft, settings: SequencerSettings) -> bool:
+    """Whether one more transaction may be open."""
+    return len(draft.durable.open_transactions) < settings.max_open_transactions
+
+
+def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow | None:
+    """The row of the transactional id that this producer id belongs to."""
+    durable = state.durable if isinstance(state, Draft) else state
+    name = durable.transactional_ids.get(producer_id)
+    row = None if name is None else state.get(TransactionRow, name)
+    return row if row is not None and row.producer_id == producer_id else None
+
+
+def stamp_batches(state: HotState, request: StampRequest) -> Steps[StampAnswer]:
+    """The number of the transaction that each batch belongs to. Each batch is a unit of work."""
+    known: PlaceSets = {}
+    stamps: list[Stamp] = []
+    for query in request.batches:
+        stamps.append(_stamp(state, query, known))
+        yield 1
+    return StampAnswer(stamps)
+
+
+def _stamp(state: HotState, query: StampQuery, known: PlaceSets) -> Stamp:
+    row = transaction_of(state, query.producer_id)
+    if row is None:
+        return Stamp(BatchError.TRANSACTION_CLOSED, -1)
+    if query.producer_epoch != row.producer_epoch:
+        return Stamp(BatchError.INVALID_PRODUCER_EPOCH, -1)
+    if not _is_open_on(row, (query.topic_id, query.partition), known):
+        return Stamp(BatchError.TRANSACTION_CLOSED, -1)
+    return Stamp(BatchError.NONE, row.number)
+
+
+def _is_open_on(row: TransactionRow, place: tuple[UUID, int], known: PlaceSets | None = None) -> bool:
+    return row.state is TransactionState.ONGOING and place in _places_of(row, {} if known is None else known)
+
+
+def _places_of(row: TransactionRow, known: PlaceSets) -> Collection[tuple[UUID, int]]:
+    """The partitions of the transaction; many of them as a set, which `known` keeps beside the list it was made of."""
+    if len(row.partitions) <= FEW_PLACES:
+        return row.partitions
+    kept = known.get(row.producer_id)
+    if kept is None or kept[0] is not row.partitions:
+        kept = known[row.producer_id] = (row.partitions, frozenset(row.partitions))
+    return kept[1]
+
+
+def admit(
+    draft: Draft,
+    topic_id: UUID,
+    partition: int,
+    batch: BatchCoordinates,
+    number: int,
+    settings: SequencerSettings,
+) -> BatchError:
+    """Whether a producer's batch may be stored, as far as transactions go. Changes nothing."""
+    if batch.is_control:
+        return BatchError.TRANSACTION_CLOSED
+    row = transaction_of(draft, batch.producer_id)
+    if not batch.is_transactional:
+        return BatchError.NONE if row is None else BatchError.TRANSACTION_CLOSED
+    if row is None:
+        return BatchError.TRANSACTION_CLOSED
+    if batch.producer_epoch != row.producer_epoch:
+        return BatchError.INVALID_PRODUCER_EPOCH
+    if number == ANY_TRANSACTION:
+        is_open = row.state is TransactionState.ONGOING or may_begin(draft, settings)
+    else:
+        is_open = row.number == number and _is_open_on(row, (topic_id, partition), draft.places)
+    return BatchError.NONE if is_open else BatchError.TRANSACTION_CLOSED
+
+
+def note_stored(
+    draft: Draft,
+    topic_id: UUID,
+    partition: int,
+    first_offsets: Mapping[int, int],
+    joined: Joined,
+    settings: SequencerSettings,
+) -> None:
+    """Note, per producer id, the first offset that a run stored of its transaction.
+
+    The transaction begins here if it has not; that the partition is in it is left to `join_partitions`.
+    """
+    for producer_id, first_offset in first_offsets.items():
+        row = transaction_of(draft, producer_id)
+        assert row is not None, f"a batch of producer {producer_id} was admitted without a transactional id"
+        if row.state is TransactionState.ONGOING:
+            joined.setdefault(producer_id, []).append((topic_id, partition))
+        else:
+            _add(draft, row, [(topic_id, partition)], [], settings)
+        if draft.get(OpenRangeRow, topic_id, partition, producer_id) is None:
+            draft.put(
+                OpenRangeRow(
+                    topic_id=topic_id, partition=partition, producer_id=producer_id, first_offset=first_offset
+                )
+            )
+
+
+def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -> None:
+    """Add what runs of one commit stored to their transactions: once, however many partitions they are."""
+    for producer_id, places in joined.items():
+        row = transaction_of(draft, producer_id)
+        assert row is not None and row.state is TransactionState.ONGOING, (
+            "it was open when the run was stored"
+        )
+        _add(draft, row, places, [], settings)
+
+
+def transaction_for_offsets(
+    draft: Draft, request: CommitOffsets, named: TransactionRef, settings: SequencerSettings
+) -> TransactionRow:
+    """The open transaction that a group's positions wait for."""
+    row = _current(draft, named)
+    if request.joins:
+        return _add(draft, row, [], [request.group_id], settings)
+    if row.state is not TransactionState.ONGOING or request.group_id not in row.groups:
+        raise InvalidTransactionState(
+            f"transactional id {row.transactional_id!r} is {row.state} and group {request.group_id!r} was not"
+            " added to its transaction"
+        )
+    return row
+
+
+# --- ends -------------------------------------------------------------------------------------------------
+
+
+def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGrant]:
+    """Commit or abort what is open, or give the answer that this end got before."""
+    named = request.transaction
+    known = draft.get(TransactionRow, named.transactional_id)
+    if known is not None:
+        answered = _answer_before(known, request)
+        if answered is not None:
+            return answered
+    row = _current(draft, named)
+    is_open = row.state is TransactionState.ONGOING
+    if not is_open and not (request.bumps_epoch and not request.is_commit):
+        done = TransactionState.COMPLETE_COMMIT if request.is_commit else TransactionState.COMPLETE_ABORT
+        if row.state is done and not request.bumps_epoch:
+            return ProducerGrant(row.producer_id, row.producer_epoch)
+        raise InvalidTransactionState(
+            f"transactional id {row.transactional_id!r} is {row.state}; there is nothing to"
+            f" {'commit' if request.is_commit else 'abort'}"
+        )
+    ended = (yield from _finish(draft, row, is_commit=request.is_commit)) if is_open else row
+    if not is_open:
+        ended = replace_row(ended, state=TransactionState.COMPLETE_ABORT)
+    ended = _bumped(draft, ended) if request.bumps_epoch else ended
+    draft.put(
+        replace_row(
+            ended,
+            ended_id=row.producer_id,
+            ended_epoch=row.producer_epoch,
+            ended_number=row.number,
+            ended_is_commit=request.is_commit,
+            answered_id=ended.producer_id,
+            answered_epoch=ended.producer_epoch,
+            updated_ms=draft.now_ms,
+        )
+    )
+    return ProducerGrant(ended.producer_id, ended.producer_epoch)
+
+
+def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGrant | None:
+    """The first answer to an end that surely was asked before; None to decide it anew."""
+    named = request.transaction
+    asked = (named.producer_id, named.producer_epoch)
+    is_last = asked == (row.ended_id, row.ended_epoch)
+    is_current = asked == (row.producer_id, row.producer_epoch)
+    if is_current and request.number in (-1, row.number):
+        return None
+    if request.number >= 0:
+        is_last = is_last and request.number == row.ended_number
+    elif asked == (row.answered_id, row.answered_epoch):
+        # That end gave no new epoch: what was begun since (and aborted by a time-out) is asked for by the same.
+        is_last = is_last and row.number == row.ended_number
+    if is_last and row.ended_is_commit == request.is_commit:
+        return ProducerGrant(row.answered_id, row.answered_epoch)
+    if is_last or is_current:
+        raise InvalidTransactionState(
+            f"transaction {row.ended_number} of transactional id {row.transactional_id!r} was"
+            f" {'committed' if row.ended_is_commit else 'aborted'}"
+        )
+    return None
+
+
+def _finish(draft: Draft, row: TransactionRow, *, is_commit: bool) -> Steps[TransactionRow]:
+    """End the open transaction: markers, ranges, group offsets. The row that follows is the caller's to put."""
+    assert row.state is TransactionState.ONGOING, f"{row.transactional_id!r} is {row.state}"
+    for topic_id, number in row.partitions:
+        opened = draft.get(OpenRangeRow, topic_id, number, row.producer_id)
+        if opened is not None:
+            _end_range(draft, opened, row.producer_epoch, is_commit)
+        yield 1
+    for group_id in row.groups:
+        yield from _end_offsets(draft, group_id, row.producer_id, is_commit)
+    return replace_row(
+        row,
+        state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+        started_ms=-1,
+        partitions=[],
+        groups=[],
+    )
+
+
+def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commit: bool) -> None:
+    topic_id, number, producer_id = opened.topic_id, opened.partition, opened.producer_id
+    draft.delete(OpenRangeRow, topic_id, number, producer_id)
+    partition = draft.live_partition(topic_id, number)
+    if partition is None:
+        return
+    offset = partition.end_offset
+    _append_marker(draft, partition, Marker(offset, producer_id, producer_epoch, is_commit, draft.now_ms))
+    if not is_commit:
+        draft.put(
+            AbortedRow(
+                topic_id=topic_id,
+                partition=number,
+                producer_id=producer_id,
+                first_offset=opened.first_offset,
+                last_offset=offset,
+            )
+        )
+
+
+def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> None:
+    """One more marker at the partition's end, in one row with those that this transaction put before it."""
+    topic_id, number = partition.topic_id, partition.partition
+    last = draft.last_told(topic_id, number)
+    is_joined = (
+        last is not None and last.kind is ObjectKind.MARKERS and last.end_offset == partition.end_offset
+    )
+    markers = [*last.markers, marker] if last is not None and is_joined else [marker]
+    row = RunRow(
+        topic_id=topic_id,
+        partition=number,
+        base_offset=markers[0].offset,
+        end_offset=marker.offset + 1,
+        object_id=NO_OBJECT,
+        start=0,
+        length=MARKER_LENGTH * len(markers),
+        max_timestamp=-1,
+        running_max_timestamp=partition.running_max_timestamp,
+        commit_number=draft.visible_change(),
+        created_ms=draft.now_ms,
+        kind=ObjectKind.MARKERS,
+        batches=encode_table([RunBatch(MARKER_LENGTH, 1, Verdict.STORED, one.offset, -1) for one in markers]),
+        markers=encode_markers(markers),
+    )
+    draft.put_run(row)
+    draft.put(replace_row(partition, end_offset=row.end_offset))
+    draft.tell(topic_id, number, join_run(row, None))
+
+
+def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool) -> Steps[None]:
+    is_known = draft.get(GroupRow, group_id) is not None
+    for pending in draft.pending_of(group_id, producer_id):
+        yield 1
+        draft.delete(type(pending), group_id, pending.topic_id, pending.partition, producer_id)
+        draft.visible_change()
+        if is_commit and is_known and draft.live_partition(pending.topic_id, pending.partition) is not None:
+            before = draft.get(GroupOffsetRow, group_id, pending.topic_id, pending.partition)
+            draft.put(
+                GroupOffsetRow(
+                    group_id=group_id,
+                    topic_id=pending.topic_id,
+                    partition=pending.partition,
+                    offset=pending.offset,
+                    leader_epoch=pending.leader_epoch,
+                    metadata=pending.metadata,
+                    commit_ms=pending.commit_ms,
+                    expires_ms=pending.expires_ms,
+                    turn=0 if before is None else before.turn,
+                )
+            )
+
+
+def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
+    fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False)))
+    draft.put(replace_row(fenced, previous_id=-1, previous_epoch=-1, updated_ms=draft.now_ms))
+
+
+def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:
+    """Abort what a producer of this epoch has open there: its whole transaction, or a range left without one."""
+    if request.producer_epoch not in INT16:
+        raise InvalidRequest(f"producer epoch {request.producer_epoch} is no int16")
+    row = transaction_of(draft, request.producer_id)
+    errors: list[PartitionError] = []
+    for topic_id, partition in request.partitions:
+        yield 1
+        if draft.live_partition(topic_id, partition) is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        errors.append(PartitionError.NONE)
+        opened = draft.get(OpenRangeRow, topic_id, partition, request.producer_id)
+        if opened is None:
+            continue
+        if row is None or not _is_open_on(row, (topic_id, partition)):
+            _end_range(draft, opened, request.producer_epoch, is_commit=False)
+        elif request.producer_epoch == row.producer_epoch:
+            yield from _abort_and_fence(draft, row)
+    return AbortedProducer(errors)
+
+
+def has_timed_out(state: HotState, now_ms: int) -> bool:
+    """Whether an open transaction's time is over."""
+    return any(_is_over(state.get(TransactionRow, name), now_ms) for name in state.open_transactions)
+
+
+def _is_over(row: TransactionRow | None, now_ms: int) -> bool:
+    return (
+        row is not None
+        and row.state is TransactionState.ONGOING
+        and row.started_ms + row.timeout_ms <= now_ms
+    )
+
+
+def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
+    """Abort the transactions whose time is over, and fence their producers; how many. Once so many rows are changed,
+    the others are left for the next time."""
+    aborted = 0
+    for count, name in enumerate(draft.durable.open_transactions):
+        if count % PLACES_AS_A_STEP == 0:
+            yield PLACES_AS_A_STEP // 10
+        row = draft.get(TransactionRow, name)
+        if row is not None and _is_over(row, draft.now_ms):
+            if max_rows is not None and aborted and len(draft.changes) >= max_rows:
+                break
+            yield from _abort_and_fence(draft, row)
+            aborted += 1
+    return aborted
+
+
+def expire_transactional_ids(draft: Draft, keys: Iterable[Key], kept_ms: int) -> int:
+    """Forget those of these transactional ids with nothing open that were not used for so long; how many."""
+    expired = 0
+    for key in keys:
+        row = draft.get(TransactionRow, *key)
+        is_over = row is not None and row.updated_ms <= draft.now_ms - kept_ms
+        if is_over and row is not None and row.state is not TransactionState.ONGOING:
+            draft.delete(TransactionRow, *key)
+            expired += 1
+    return expired
+
+
+# --- listing ----------------------------------------------------------------------------------------------
+
+
+def describe(state: HotState, request: TransactionsRequest) -> TransactionDescriptions:
+    """The transactional ids asked for that are known, or all, by id; as many as an answer has room for."""
+    asked = request.transactional_ids
+    ids = (row.transactional_id for row in state.all(TransactionRow)) if asked is None else set(asked)
+    room = PageRoom()
+    found: list[TransactionDescription] = []
+    for transactional_id in sorted(each for each in ids if request.after is None or each > request.after):
+        row = state.get(TransactionRow, transactional_id)
+        if row is None:
+            continue
+        if not room.takes(64 + text_bytes(transactional_id, *row.groups) + 28 * len(row.partitions)):
+            return TransactionDescriptions(found, found[-1].transactional_id)
+        found.append(_description(state, row))
+    return TransactionDescriptions(found)
+
+
+def _description(state: HotState, row: TransactionRow) -> TransactionDescription:
+    known = [place for place in row.partitions if state.get(TopicRow, place[0]) is not None]
+    return TransactionDescription(
+        row.transactional_id,
+        row.producer_id,
+        row.producer_epoch,
+        row.number,
+        row.state,
+        row.timeout_ms,
+        row.started_ms,
+        known,
+        row.groups,
+    )

@@ -1,1 +1,0 @@
-"""Alembic's migrations. Run by `sequencer.sql.migrate`; there is no ini file."""

@@ -1,0 +1,69 @@
+"""A run's batch table as bytes, and a run put together from its two rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import Marker, ObjectKind, Run, RunBatch
+from sequencer.store.rows import ObjectRow, RunRow
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[RunBatch])
+_marker_decoder = msgspec.msgpack.Decoder(list[Marker])
+
+NO_OBJECT = UUID(int=0)
+"""What a run of markers names in place of an object."""
+
+EMPTY_TABLE = _encoder.encode([])
+"""The table of a Parquet run: its object's own index tells more."""
+
+
+def encode_table(batches: Sequence[RunBatch]) -> bytes:
+    """The batch table as a run's row stores it."""
+    return _encoder.encode(batches)
+
+
+def decode_table(table: bytes) -> list[RunBatch]:
+    """The batch table of a run's row."""
+    return _decoder.decode(table)
+
+
+def encode_markers(markers: Sequence[Marker]) -> bytes:
+    """The markers as a run's row stores them."""
+    return _encoder.encode(markers)
+
+
+def decode_markers(markers: bytes) -> list[Marker]:
+    """The markers of a run's row."""
+    return _marker_decoder.decode(markers) if markers else []
+
+
+def join_run(row: RunRow, stored: ObjectRow | None) -> Run:
+    """The run that readers get: its row and that of the object it stands in (None for markers)."""
+    if stored is None:
+        assert row.kind is ObjectKind.MARKERS, f"a run in {row.object_id} without its object"
+    else:
+        assert row.object_id == stored.object_id, f"run of {row.object_id} joined with {stored.object_id}"
+    return Run(
+        row.topic_id,
+        row.partition,
+        row.base_offset,
+        row.end_offset,
+        row.object_id,
+        row.kind,
+        "" if stored is None else stored.key,
+        0 if stored is None else stored.size,
+        0 if stored is None else stored.index_start,
+        row.start,
+        row.length,
+        row.max_timestamp,
+        row.running_max_timestamp,
+        row.commit_number,
+        row.created_ms,
+        decode_table(row.batches),
+        decode_markers(row.markers),
+        0 if stored is None else stored.index_crc,
+    )

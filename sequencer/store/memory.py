@@ -1,0 +1,329 @@
+"""The reference row store: rows in memory, complete and deterministic, for tests and the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Literal
+from uuid import UUID
+
+from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run, SequencerUnavailable
+from sequencer.store.batch_table import join_run
+from sequencer.store.rows import (
+    HOT,
+    KEYS,
+    LONGEST_LEASE_MS,
+    Changes,
+    Identity,
+    ObjectRow,
+    PartitionBytes,
+    Row,
+    RunRow,
+    ScannedRuns,
+    StoreStatistics,
+    key_of,
+)
+from tailrace.clock import Clock
+
+SCHEMA_VERSION = 3
+_base_offset = attrgetter("base_offset")
+_end_offset = attrgetter("end_offset")
+_running_max = attrgetter("running_max_timestamp")
+_own_max = attrgetter("max_timestamp")
+
+
+class MemoryRowStore:
+    """Rows of one database. It outlives `close`: opened again, it still holds what was written.
+
+    Test hooks: `fail_next_write` makes a write raise SequencerUnavailable before or after it took effect;
+    `hold_writes` / `release_writes` keep writes waiting; `refuse` has rows refused, as a database refuses values
+    that it can't hold; `writes` counts the transactions written.
+    """
+
+    def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:
+        self._clock = clock
+        self._identity = Identity(
+            cluster_id=cluster_id, incarnation=incarnation, schema_version=SCHEMA_VERSION
+        )
+        self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in HOT}
+        self._objects: dict[UUID, ObjectRow] = {}
+        self._runs: dict[tuple[UUID, int], list[RunRow]] = {}
+        self._holder: str | None = None
+        self._address = ""
+        self._epoch = 0
+        self._expires_ms = 0
+        self._failures: list[Literal["before", "after"]] = []
+        self._gate: asyncio.Event | None = None
+        self._is_refused: Callable[[Row], bool] = lambda row: False
+        self.writes = 0
+
+    # --- test hooks
+
+    def fail_next_write(self, when: Literal["before", "after"]) -> None:
+        """One more write that fails, before or after it took effect."""
+        self._failures.append(when)
+
+    def hold_writes(self) -> None:
+        """Keep writes waiting until `release_writes`."""
+        self._gate = asyncio.Event()
+
+    def release_writes(self) -> None:
+        if self._gate is not None:
+            self._gate.set()
+            self._gate = None
+
+    def refuse(self, is_refused: Callable[[Row], bool]) -> None:
+        """From now on a write with such a row is refused."""
+        self._is_refused = is_refused
+
+    # --- identity and the committer's lease
+
+    async def open(self) -> Identity:
+        return self._identity
+
+    async def identity(self) -> Identity:
+        return self._identity
+
+    async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
+        if committer_epoch != self._epoch:
+            raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")
+        self._identity = Identity(
+            cluster_id=cluster_id, incarnation=incarnation, schema_version=SCHEMA_VERSION
+        )
+
+    async def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
+        now = self._clock.wall_ms()
+        if self._holder not in (None, holder) and now < self._expires_ms:
+            return None
+        self._epoch += 1
+        self._holder = holder
+        self._address = address
+        self._expires_ms = now + lease_ms
+        return self._epoch
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        if epoch != self._epoch or self._holder is None:
+            return False
+        now = self._clock.wall_ms()
+        longest_ms = max(lease_ms, LONGEST_LEASE_MS)
+        self._expires_ms = min(max(self._expires_ms, now + lease_ms), now + longest_ms)
+        return True
+
+    async def is_lease_untaken(self, epoch: int) -> bool:
+        return epoch == self._epoch and self._holder is not None
+
+    async def committer_address(self) -> str | None:
+        is_live = self._holder is not None and self._clock.wall_ms() < self._expires_ms
+        return self._address if is_live else None
+
+    async def release_committer_lease(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self._holder = None
+
+    # --- hot rows and writing
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        return {kind: list(rows.values()) for kind, rows in self._hot.items()}
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        if self._gate is not None:
+            await self._gate.wait()
+        failure = self._failures.pop(0) if self._failures else None
+        if failure == "before":
+            raise SequencerUnavailable("the write was made to fail before it took effect")
+        if committer_epoch != self._epoch:
+            raise LeaseLost(f"committer epoch {committer_epoch}; {self._epoch} has taken over")
+        self._check(changes)
+        for kind, rows in changes.by_kind.items():
+            for key, row in rows.items():
+                self._apply(kind, key, row)
+        self.writes += 1
+        if failure == "after":
+            raise SequencerUnavailable("the write was made to fail after it took effect")
+
+    def _check(self, changes: Changes) -> None:
+        for kind, rows in changes.by_kind.items():
+            assert kind in KEYS, f"{kind.__name__} is no row"
+            for key, row in rows.items():
+                assert row is None or (type(row) is kind and key_of(row) == key), f"{row} under {key}"
+                if row is not None and self._is_refused(row):
+                    raise RequestFailed(f"the database does not take {row}")
+        objects = changes.by_kind.get(ObjectRow, {})
+        for row in changes.by_kind.get(RunRow, {}).values():
+            if isinstance(row, RunRow) and row.kind is not ObjectKind.MARKERS:
+                named = (row.object_id,)
+                stored = objects[named] if named in objects else self._objects.get(row.object_id)
+                assert stored is not None, f"run {key_of(row)} names object {row.object_id}, which has no row"
+
+    def _apply(self, kind: type[Row], key: tuple[object, ...], row: Row | None) -> None:
+        if kind is RunRow:
+            self._apply_run(key, row)
+        elif kind is ObjectRow:
+            object_id = key[0]
+            assert isinstance(object_id, UUID)
+            if isinstance(row, ObjectRow):
+                self._objects[object_id] = row
+            else:
+                self._objects.pop(object_id, None)
+        elif row is None:
+            self._hot[kind].pop(key, None)
+        else:
+            self._hot[kind][key] = row
+
+    def _apply_run(self, key: tuple[object, ...], row: Row | None) -> None:
+        topic_id, partition, base_offset = key
+        assert isinstance(topic_id, UUID) and isinstance(partition, int) and isinstance(base_offset, int)
+        runs = self._runs.setdefault((topic_id, partition), [])
+        index = bisect_left(runs, base_offset, key=_base_offset)
+        is_present = index < len(runs) and runs[index].base_offset == base_offset
+        if isinstance(row, RunRow):
+            runs[index : index + is_present] = [row]
+        elif is_present:
+            del runs[index]
+        if not runs:
+            del self._runs[topic_id, partition]
+
+    # --- cold rows
+
+    def _joined(self, row: RunRow) -> Run:
+        return join_run(row, None if row.kind is ObjectKind.MARKERS else self._objects[row.object_id])
+
+    def _index_at(self, runs: list[RunRow], offset: int) -> int:
+        return bisect_right(runs, offset, key=_end_offset)
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        runs = self._runs.get((topic_id, partition), [])
+        found: list[Run] = []
+        size = 0
+        for index in range(self._index_at(runs, offset), len(runs)):
+            if found and (size >= max_bytes or len(found) >= max_runs):
+                break
+            found.append(self._joined(runs[index]))
+            size += runs[index].length
+        return found
+
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        return [await self.runs_from(*query, max_runs) for query in queries]
+
+    async def first_run_reaching(
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        runs = self._runs.get((topic_id, partition), [])
+        start = max(bisect_left(runs, timestamp, key=_running_max), self._index_at(runs, from_offset))
+        looked_at = runs[start : start + max_scanned]
+        for count, row in enumerate(looked_at, 1):
+            if row.max_timestamp >= timestamp:
+                return ScannedRuns(self._joined(row), count)
+        return self._scanned(None, looked_at, max_scanned)
+
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        runs = self._runs.get((topic_id, partition), [])
+        start = self._index_at(runs, from_offset)
+        looked_at = runs[start : start + max_scanned]
+        best = max(looked_at, key=_own_max, default=None)
+        return self._scanned(best, looked_at, max_scanned)
+
+    def _scanned(self, best: RunRow | None, looked_at: list[RunRow], max_scanned: int) -> ScannedRuns:
+        is_stopped = len(looked_at) == max_scanned
+        return ScannedRuns(
+            None if best is None else self._joined(best),
+            len(looked_at),
+            looked_at[-1].base_offset + 1 if is_stopped else None,
+        )
+
+    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
+        runs = self._runs.get((topic_id, partition), [])
+        end = bisect_right(runs, end_offset, key=_end_offset)
+        return [self._joined(row) for row in runs[: min(end, limit)]]
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        wanted = None if topic_ids is None else set(topic_ids)
+        return self._partition_bytes(lambda topic_id, _: wanted is None or topic_id in wanted)
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        return self._partition_bytes(lambda found, partition: found == topic_id and first <= partition < end)
+
+    def _partition_bytes(self, is_wanted: Callable[[UUID, int], bool]) -> list[PartitionBytes]:
+        found: list[PartitionBytes] = []
+        for (topic_id, partition), runs in sorted(self._runs.items()):
+            if not is_wanted(topic_id, partition):
+                continue
+            mixed = [row for row in runs if row.kind is ObjectKind.MIXED]
+            found.append(
+                PartitionBytes(
+                    topic_id=topic_id,
+                    partition=partition,
+                    bytes=sum(row.length for row in runs),
+                    runs=len(runs),
+                    uncompacted_bytes=sum(row.length for row in mixed),
+                    oldest_uncompacted_ms=min((row.created_ms for row in mixed), default=0),
+                )
+            )
+        return found
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
+        return [self._objects[object_id] for object_id in object_ids if object_id in self._objects]
+
+    async def runs_of_object(self, object_id: UUID) -> list[Run]:
+        return [
+            self._joined(row)
+            for _, runs in sorted(self._runs.items())
+            for row in runs
+            if row.object_id == object_id
+        ]
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        found: list[RunRow] = []
+        for place in sorted(self._runs):
+            if key is not None and place < key[:2]:
+                continue
+            runs = self._runs[place]
+            start = 0 if key is None or place != key[:2] else bisect_right(runs, key[2], key=_base_offset)
+            found += runs[start : start + limit - len(found)]
+            if len(found) >= limit:
+                break
+        return found
+
+    async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
+        after = sorted((row for row in self._objects.values() if row.key > key), key=attrgetter("key"))
+        return after[:limit]
+
+    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
+        retired = [
+            row
+            for row in self._objects.values()
+            if row.retired_ms is not None and row.retired_ms < retired_ms
+        ]
+        return sorted(retired, key=lambda row: (row.retired_ms or 0, row.key))[:limit]
+
+    async def keys_known(self, keys: Sequence[str]) -> list[str]:
+        known = {row.key for row in self._objects.values()}
+        return [key for key in keys if key in known]
+
+    async def statistics(self) -> StoreStatistics:
+        objects = self._objects.values()
+        runs = [row for rows in self._runs.values() for row in rows]
+        retired = [row for row in objects if row.retired_ms is not None]
+        retired_bytes = sum(row.size for row in retired)
+        return StoreStatistics(
+            runs=len(runs),
+            objects=len(self._objects),
+            retired_objects=len(retired),
+            retired_bytes=retired_bytes,
+            live_bytes=sum(row.size for row in objects) - retired_bytes,
+            uncompacted_bytes=sum(row.length for row in runs if row.kind is ObjectKind.MIXED),
+        )
+
+    async def close(self) -> None:
+        """Nothing to give back; the rows stay."""

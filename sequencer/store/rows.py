@@ -1,0 +1,484 @@
+"""Rows: what the sequencer remembers, and the interface of what stores them.
+
+Two kinds. *Hot* rows (topics, sessions, producers, transactions, groups, ...) are all in the committer's memory
+and mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows
+(objects, runs) live in the store and are looked up.
+
+The committer is the only writer. It decides in memory, collects the `Changes`, and has them written in one
+transaction; an answer leaves only after that transaction is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Protocol, cast
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import ObjectKind, Run, TransactionState
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """Base of the rows: immutable; a change is a new row under the same key (the fields named in KEYS)."""
+
+
+class CounterRow(Row, frozen=True):
+    """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id',
+    'epoch'."""
+
+    name: str
+    value: int
+
+
+class TopicRow(Row, frozen=True):
+    topic_id: UUID
+    name: str
+    partitions: int
+    configs: dict[str, str]
+    created_ms: int
+    replication_factor: int = 1
+
+
+class PartitionRow(Row, frozen=True):
+    """`epochs`: the log's epochs as (epoch, start_offset), ascending; the last is the current one.
+    `running_max_timestamp` is that of the newest run. `bytes` counts what runs hold."""
+
+    topic_id: UUID
+    partition: int
+    log_start_offset: int
+    end_offset: int
+    running_max_timestamp: int
+    epochs: list[tuple[int, int]]
+
+
+class SessionRow(Row, frozen=True):
+    """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps`
+    counts sweeps that found nothing, the last at `swept_ms`."""
+
+    session_id: UUID
+    broker_id: int
+    prefix: str
+    predecessor: UUID | None
+    next_number: int
+    expires_ms: int
+    closed_ms: int | None
+    empty_sweeps: int = 0
+    swept_ms: int = 0
+
+
+class CommitRow(Row, frozen=True):
+    """The answer to (session, number), kept until the agent says it has it. `answer`: encoded
+    CommitAnswer."""
+
+    session_id: UUID
+    number: int
+    answer: bytes
+
+
+class AgentRow(Row, frozen=True):
+    """A broker id and its lease. `info`: encoded AgentInfo. `expires_ms` 0: given back."""
+
+    broker_id: int
+    epoch: int
+    info: bytes
+    expires_ms: int
+    draining: bool
+
+
+class ProducerRow(Row, frozen=True):
+    """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first, as
+    (base_sequence, last_sequence, base_offset)."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    recent: list[tuple[int, int, int]]
+    last_timestamp: int
+    updated_ms: int
+
+
+class GroupRow(Row, frozen=True):
+    """`owner` -1 for none; `owner_epoch` is the owning agent's lease epoch. `term` counts how often an owner took the
+    group up. `turn`: of the state that is kept (see api.SaveGroup)."""
+
+    group_id: str
+    owner: int
+    owner_epoch: int
+    generation: int
+    state: str
+    protocol_type: str
+    members: list[str]
+    blob: bytes
+    updated_ms: int
+    term: int = 0
+    turn: int = 0
+
+
+class GroupOffsetRow(Row, frozen=True):
+    """`turn`: of the commit that this position is of (see api.CommitOffsets)."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expires_ms: int | None
+    turn: int = 0
+
+
+class TransactionRow(Row, frozen=True):
+    """A transactional id: who its producer is now, and its transaction.
+
+    `number` counts the producer's transactions: that of the open one, or of the last. `partitions` and `groups`
+    are the open one's; `started_ms` is -1 when none is open.
+    `previous_*`: the producer id and epoch that the current ones followed, while asking for new ones again
+    under these gets the current ones again; -1 for none.
+    `ended_*`: the last end that was asked for, by producer id, epoch and number; `answered_*` its answer.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    number: int
+    state: TransactionState
+    timeout_ms: int
+    started_ms: int
+    partitions: list[tuple[UUID, int]]
+    groups: list[str]
+    previous_id: int
+    previous_epoch: int
+    ended_id: int
+    ended_epoch: int
+    ended_number: int
+    ended_is_commit: bool
+    answered_id: int
+    answered_epoch: int
+    updated_ms: int
+
+
+class OpenRangeRow(Row, frozen=True):
+    """Where a producer's open transaction begins in a partition: at the first batch that was stored."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    first_offset: int
+
+
+class AbortedRow(Row, frozen=True):
+    """An aborted transaction in a partition; `last_offset` is its marker's, and no other row's of the partition."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class PendingOffsetRow(Row, frozen=True):
+    """A position that becomes the group's when the producer's open transaction commits."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expires_ms: int | None
+
+
+class BrokerConfigRow(Row, frozen=True):
+    """`name`: broker id as text, '' for the cluster-wide default."""
+
+    name: str
+    configs: dict[str, str]
+
+
+class LeaseRow(Row, frozen=True):
+    name: str
+    holder: str
+    epoch: int
+    expires_ms: int
+
+
+class SwapRow(Row, frozen=True):
+    """A swap's answer, for when it is asked again."""
+
+    swap_id: UUID
+    commit_number: int
+    created_ms: int
+
+
+class AnswerRow(Row, frozen=True):
+    """The first answer to a request that may be repeated, encoded."""
+
+    request_id: UUID
+    answer: bytes
+    created_ms: int
+
+
+class ObjectRow(Row, frozen=True):
+    """`live_runs` is how many run rows name the object; at 0 it is retired (`retired_ms`) and, after the
+    grace, deleted and forgotten."""
+
+    object_id: UUID
+    kind: ObjectKind
+    key: str
+    size: int
+    crc: int
+    index_start: int
+    created_ms: int
+    format_version: int
+    live_runs: int
+    retired_ms: int | None
+    index_crc: int = 0
+
+
+class RunRow(Row, frozen=True):
+    """Key: (topic_id, partition, base_offset). `batches`: encoded list[RunBatch]. `markers`: encoded list[Marker],
+    b"" unless the kind is MARKERS; then `object_id` is nil."""
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+    object_id: UUID
+    start: int
+    length: int
+    max_timestamp: int
+    running_max_timestamp: int
+    commit_number: int
+    created_ms: int
+    kind: ObjectKind
+    batches: bytes
+    markers: bytes = b""
+
+
+AnyRow = (
+    CounterRow | TopicRow | PartitionRow | SessionRow | CommitRow | AgentRow | ProducerRow | GroupRow
+    | GroupOffsetRow | TransactionRow | OpenRangeRow | AbortedRow | PendingOffsetRow | BrokerConfigRow
+    | LeaseRow | SwapRow | AnswerRow | ObjectRow | RunRow
+)  # fmt: skip
+
+KEYS: dict[type[Row], tuple[str, ...]] = {
+    CounterRow: ("name",),
+    TopicRow: ("topic_id",),
+    PartitionRow: ("topic_id", "partition"),
+    SessionRow: ("session_id",),
+    CommitRow: ("session_id", "number"),
+    AgentRow: ("broker_id",),
+    ProducerRow: ("topic_id", "partition", "producer_id"),
+    GroupRow: ("group_id",),
+    GroupOffsetRow: ("group_id", "topic_id", "partition"),
+    TransactionRow: ("transactional_id",),
+    OpenRangeRow: ("topic_id", "partition", "producer_id"),
+    AbortedRow: ("topic_id", "partition", "producer_id", "first_offset"),
+    PendingOffsetRow: ("group_id", "topic_id", "partition", "producer_id"),
+    BrokerConfigRow: ("name",),
+    LeaseRow: ("name",),
+    SwapRow: ("swap_id",),
+    AnswerRow: ("request_id",),
+    ObjectRow: ("object_id",),
+    RunRow: ("topic_id", "partition", "base_offset"),
+}
+"""Each kind of row and the fields of its primary key; one SQL table each, in the order of lock and write."""
+
+HOT: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow))
+
+
+_FIELDS = {kind: attrgetter(*fields) for kind, fields in KEYS.items()}
+
+
+def key_of(row: Row) -> tuple[object, ...]:
+    """The row's primary key."""
+    kind = type(row)
+    key = _FIELDS[kind](row)
+    return cast("tuple[object, ...]", key) if len(KEYS[kind]) > 1 else (key,)
+
+
+class Changes:
+    """What one transaction writes: the newest row per key, or None where it is deleted. Kept by kind."""
+
+    __slots__ = ("by_kind",)
+
+    def __init__(self) -> None:
+        self.by_kind: dict[type[Row], dict[tuple[object, ...], Row | None]] = {}
+
+    def put(self, row: Row) -> None:
+        self.by_kind.setdefault(type(row), {})[key_of(row)] = row
+
+    def delete(self, kind: type[Row], key: tuple[object, ...]) -> None:
+        self.by_kind.setdefault(kind, {})[key] = None
+
+    def __bool__(self) -> bool:
+        return bool(self.by_kind)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_kind.values()))
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which database this is. `incarnation` is raised by a recovery."""
+
+    cluster_id: str
+    incarnation: int
+    schema_version: int
+
+
+class PartitionBytes(msgspec.Struct, frozen=True, gc=False):
+    topic_id: UUID
+    partition: int
+    bytes: int
+    runs: int
+    uncompacted_bytes: int
+    oldest_uncompacted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRuns:
+    """What a scan found: it looked at so many runs, by their own timestamps, and no more than it may.
+
+    `next_offset`: where it goes on, None where it came to its end.
+    """
+
+    run: Run | None
+    scanned: int = 0
+    next_offset: int | None = None
+
+
+class StoreStatistics(msgspec.Struct, frozen=True):
+    runs: int
+    objects: int
+    retired_objects: int
+    retired_bytes: int
+    live_bytes: int
+    uncompacted_bytes: int
+
+
+LONGEST_LEASE_MS = 60_000
+"""No committer's lease ends later than this after its last renewal."""
+
+
+class RowStore(Protocol):
+    """Durable rows. The reference is `sequencer.store.memory.MemoryRowStore`; SQL is
+    `sequencer.store.sql.store.SqlRowStore`.
+
+    Raises:
+        SequencerUnavailable: the database is away; whether a write took effect is not known.
+        RequestFailed: the database refuses the values that it was given. Nothing was written.
+        LeaseLost: by a write; another committer has taken over. Nothing was written.
+    """
+
+    async def open(self) -> Identity:
+        """Connect, migrate if this is allowed, and say which database it is (made anew when empty)."""
+        ...
+
+    async def identity(self) -> Identity:
+        """Which database this is now: another one may have taken its place since `open`."""
+        ...
+
+    async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
+        """Make this (empty) database a recovered one, while its committer's lease is held. Incarnation 0: it is
+        being filled, and no committer may start. Raises LeaseLost."""
+        ...
+
+    async def now_ms(self) -> int:
+        """The database's clock."""
+        ...
+
+    async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
+        """Become the committer: a fencing epoch that nobody had before, or None while another holds the lease.
+        A write that has begun under an older epoch is over when this returns."""
+        ...
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        """Keep the lease that was taken with this epoch, also late; False when it was given back or taken by another.
+        Waits for no write. Never shortens the lease, in whatever order renewals arrive, but to LONGEST_LEASE_MS."""
+        ...
+
+    async def is_lease_untaken(self, epoch: int) -> bool:
+        """Whether nobody has taken the lease since this epoch did, told by reading alone: the lease may have run out.
+        False also where reading can't tell (a standby of the database may be behind)."""
+        ...
+
+    async def committer_address(self) -> str | None:
+        """Where the committer with a live lease listens."""
+        ...
+
+    async def release_committer_lease(self, epoch: int) -> None: ...
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        """All hot rows, by kind."""
+        ...
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        """Write all or nothing, if the committer's epoch is still the newest."""
+        ...
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        """Runs in order, from the first with end_offset > offset on; stops once `max_bytes` are reached."""
+        ...
+
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        """`runs_from` for many (topic_id, partition, offset, max_bytes) at once, `max_runs` for each."""
+        ...
+
+    async def first_run_reaching(
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the
+        running maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what
+        follows)."""
+        ...
+
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        """The first of the runs with the largest own max_timestamp: of all, or of those that were looked at."""
+        ...
+
+    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
+        """The oldest runs that end at or below `end_offset`, in order."""
+        ...
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        """Bytes and counts of runs per partition, for retention, compaction and sizes."""
+        ...
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        """The same for the partitions of one topic from `first` up to before `end`."""
+        ...
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]: ...
+
+    async def runs_of_object(self, object_id: UUID) -> list[Run]: ...
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        """Run rows of all partitions in the order of their key, after this one (None: from the first)."""
+        ...
+
+    async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
+        """In key order."""
+        ...
+
+    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
+        """Objects without live runs since before `retired_ms`."""
+        ...
+
+    async def keys_known(self, keys: Sequence[str]) -> list[str]: ...
+
+    async def statistics(self) -> StoreStatistics: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,121 @@
+"""What `SqlRowStore` asks of a database: a few kinds of transactions.
+
+Statements are written once for both, with parameters `$1`, `$2`, ... and `{now}` for the database's clock in
+milliseconds. Arguments and results are the driver's plain values (see row_codec).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+from sequencer.store.rows import Changes, Row
+from sequencer.store.sql.row_codec import Dialect, RowCodec
+from sequencer.store.sql.schema import TABLES
+
+Values = Sequence[Any]
+Lane = Literal["lease", "commits", "reads"]
+"""Whose connections a transaction uses. None waits for the connections of another lane."""
+
+
+class Database(Protocol):
+    """One database. Every method is one transaction.
+
+    Raises SequencerUnavailable when the database can't be reached, or can't answer in time, or has no room;
+    whether the transaction was applied is then unknown. Raises RequestFailed when it refuses the values that it is
+    given: nothing was applied.
+    """
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def on(self, lane: Lane) -> Database:
+        """The same database, by the connections of this lane; by those for commits unless this is said."""
+        ...
+
+    async def start(self, *, migrate: bool) -> None:
+        """Connect, and have the tables."""
+        ...
+
+    async def execute(self, statement: str, *arguments: Any) -> list[Values]:
+        """Run a statement that writes; its RETURNING rows."""
+        ...
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
+        """Run a query."""
+        ...
+
+    async def fetch_among(
+        self, statement: str, kind: Literal["uuid", "text"], values: Values
+    ) -> list[Values]:
+        """Run a query in which `{among}` means: is one of `values`. Large sets may be asked in parts."""
+        ...
+
+    def fetch_pages(
+        self, statements: Sequence[str], rows: int
+    ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
+        """Run queries on one snapshot, after every write that has begun is over: pages of so many rows, each with the
+        index of its statement. As long as it takes; each page is bounded."""
+        ...
+
+    async def fetch_runs(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
+    ) -> list[list[Values]]:
+        """RUN_COLUMNS of the runs from (topic_id, partition, offset, max_bytes) on, per query."""
+        ...
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        """Apply the changes if `cluster` still has this committer epoch."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatements:
+    """A table's names as they stand in statements."""
+
+    codec: RowCodec
+    name: str
+    columns: str
+    key: str
+    assignments: str  # of a conflicting row's values to those of the new one
+
+    @property
+    def select_all(self) -> str:
+        return f"select {self.columns} from {self.name}"
+
+
+def table_statements(dialect: Dialect) -> dict[type[Row], TableStatements]:
+    """Per kind of row, in the order of write."""
+    statements = {}
+    for kind, table in TABLES.items():
+        codec = RowCodec(kind, dialect)
+        key = {column.name for column in codec.key}
+        statements[kind] = TableStatements(
+            codec=codec,
+            name=f'"{table.name}"',
+            columns=", ".join(f'"{column.name}"' for column in codec.columns),
+            key=", ".join(f'"{column.name}"' for column in codec.key),
+            assignments=", ".join(
+                f'"{column.name}" = excluded."{column.name}"'
+                for column in codec.columns
+                if column.name not in key
+            ),
+        )
+    return statements
+
+
+def split_changes(
+    changes: Changes, statements: dict[type[Row], TableStatements]
+) -> list[tuple[TableStatements, list[tuple[object, ...]], list[Row]]]:
+    """Per table, in the order of write: the keys to delete and the rows to put."""
+    found = []
+    for kind, table in statements.items():
+        by_key = changes.by_kind.get(kind)
+        if by_key:
+            gone = [key for key, row in by_key.items() if row is None]
+            found.append((table, gone, [row for row in by_key.values() if row is not None]))
+    return found

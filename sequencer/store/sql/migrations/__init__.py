@@ -1,0 +1,1 @@
+"""Alembic's migrations. Run by `sequencer.store.sql.migrate`; there is no ini file."""

@@ -1,0 +1,11 @@
+"""What alembic runs: on the connection, and in the transaction, that `sequencer.store.sql.migrate` brings."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from sequencer.store.sql.schema import metadata
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
+context.run_migrations()

@@ -1,0 +1,309 @@
+"""PostgreSQL: asyncpg's pools, one a lane, a statement per table for up to a thousand rows, and the server's clock.
+
+The committer's epoch is read with a lock that a taker of the lease waits for: a transaction that saw its
+epoch is over before the next committer loads. Nobody hangs: connecting, waiting for a lock and every
+statement have bounds, on the server's side too: a lost client's transaction doesn't hold the lease's row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from copy import copy
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
+from sequencer.store.rows import Changes, CounterRow
+from sequencer.store.sql.database import Lane, TableStatements, Values, split_changes, table_statements
+from sequencer.store.sql.migrate import migrate as migrate_tables
+from sequencer.store.sql.row_codec import RUN_COLUMNS, Dialect
+from sequencer.store.state import COMMIT_NUMBER
+from tailrace.clock import Clock
+from tailrace.keepers import cause_of
+
+CONNECT_SECONDS = 5.0
+STATEMENT_SECONDS = 10.0
+IDLE_SECONDS = 2.0
+"""How long a transaction whose client fell silent may keep the lease from the next committer."""
+MIGRATION_SECONDS = 300.0
+CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
+"""A pool for each lane: slow reads keep neither commits nor the lease waiting, nor does a slow commit the lease."""
+LEASE_SECONDS = 10.0
+"""A database that takes longer to answer than this is away. What a slow one does to the lease: see `sequencer.term`."""
+WRITTEN_AT_ONCE = 1_000
+"""Rows of one statement: encoding them holds the loop."""
+LOAD_PAGE_SECONDS = 10.0
+LOAD_IDLE_SECONDS = 60.0
+"""For a load, whose transaction is idle while its caller works on a page."""
+
+_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.InsufficientResourcesError,  # disk full, out of memory, too many connections
+    asyncpg.OperatorInterventionError,  # shutting down, starting up, statement_timeout
+    asyncpg.PostgresIOError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # no such login, a wrong password (it may just be rotated)
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.InvalidCatalogNameError,  # there is no such database (any more)
+    asyncpg.UndefinedTableError,  # it was emptied, and waits for its recovery
+    asyncpg.ReadOnlySQLTransactionError,  # connected to a standby
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+
+_UNFIT = (asyncpg.DataError, OverflowError, ValueError, msgspec.MsgspecError)
+"""What the driver and the encoders say of values that have no place in a column."""
+
+_FENCE = f"""
+    select committer_epoch, (select value from counters where name = '{COMMIT_NUMBER}')
+    from cluster where id = 1 for key share
+"""
+"""Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
+_RUNS_FROM = f"""
+    select q.ordinal, {RUN_COLUMNS}
+    from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
+        with ordinality as q (topic_id, partition, from_offset, max_bytes, ordinal)
+    cross join lateral (
+        select w.*, sum(w.length) over (order by w.base_offset) - w.length as bytes_before
+        from (
+            select * from runs s
+            where s.topic_id = q.topic_id and s.partition = q.partition and s.end_offset > q.from_offset
+              and s.base_offset >= coalesce(
+                (select p.base_offset from runs p
+                 where p.topic_id = q.topic_id and p.partition = q.partition
+                   and p.base_offset <= q.from_offset
+                 order by p.base_offset desc limit 1), q.from_offset)
+            order by s.base_offset limit $5
+        ) w
+    ) r
+    left join objects o on o.object_id = r.object_id
+    where r.bytes_before < greatest(q.max_bytes, 1)
+    order by q.ordinal, r.base_offset
+"""
+
+
+class PostgresDatabase:
+    """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode).
+
+    `clock` stands in for the server's, in tests. `password` is asked at each new connection; without it the URL has
+    it, or the environment (PGPASSWORD, PGPASSFILE).
+    """
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(
+        self, url: sa.URL, *, clock: Clock | None = None, password: Callable[[], str] | None = None
+    ) -> None:
+        self._password = password
+        self._dsn = url.render_as_string(hide_password=False)
+        self._name = f"PostgreSQL at {url.host or 'local'}:{url.port or 5432}/{url.database}"
+        self._tables = table_statements("postgresql")
+        self._upserts = {kind: _upsert(table) for kind, table in self._tables.items()}
+        self._deletes = {kind: _delete(table) for kind, table in self._tables.items()}
+        self._clock = clock
+        self._pools: dict[Lane, Any] = {}
+        self._starting = asyncio.Lock()
+        self._lane: Lane = "commits"
+
+    def on(self, lane: Lane) -> PostgresDatabase:
+        view = copy(self)
+        view._lane = lane
+        return view
+
+    async def start(self, *, migrate: bool) -> None:
+        """Once started, nothing: a standby opens at every try to lead, and its pool is the one it has."""
+        async with self._starting:
+            if self._pools:
+                return
+            with self._unavailable():
+                await self._migrate(migrate)
+                try:
+                    for lane in CONNECTIONS:
+                        self._pools[lane] = await self._make_pool(lane)
+                except BaseException:
+                    await self.stop()
+                    raise
+
+    async def _make_pool(self, lane: Lane) -> Any:
+        seconds = LEASE_SECONDS if lane == "lease" else STATEMENT_SECONDS
+        return await asyncpg.create_pool(
+            self._dsn,
+            password=self._password,
+            min_size=1,
+            max_size=CONNECTIONS[lane],
+            timeout=CONNECT_SECONDS,
+            command_timeout=seconds,
+            server_settings={
+                "application_name": f"tailrace-sequencer {lane}",
+                "jit": "off",  # every statement is short
+                "statement_timeout": str(int(seconds * 1000)),
+                "lock_timeout": str(int(seconds * 500)),
+                "idle_in_transaction_session_timeout": str(int(IDLE_SECONDS * 1000)),
+            },
+        )
+
+    async def execute(self, statement: str, *arguments: Any) -> list[Values]:
+        return await self.fetch(statement, *arguments)
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
+        async with self._connection() as connection:
+            now = _NOW if self._clock is None else f"{self._clock.wall_ms()}::bigint"
+            found: list[Values] = await connection.fetch(_in_full(statement, now), *arguments)
+            return found
+
+    async def fetch_among(
+        self, statement: str, kind: Literal["uuid", "text"], values: Values
+    ) -> list[Values]:
+        return await self.fetch(statement.replace("{among}", f"= any($1::{kind}[])"), values)
+
+    async def fetch_pages(
+        self, statements: Sequence[str], rows: int
+    ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
+        async with self._connection() as connection:
+            # A write whose answer was lost may still be on its way to its end, under this lock: see what it did.
+            await connection.execute("select from cluster where id = 1 for update")
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                idle_ms = int(LOAD_IDLE_SECONDS * 1000)
+                await connection.execute(f"set local idle_in_transaction_session_timeout = {idle_ms}")
+                for index, statement in enumerate(statements):
+                    cursor = await connection.cursor(statement)
+                    while page := await cursor.fetch(rows, timeout=LOAD_PAGE_SECONDS):
+                        yield index, page
+
+    async def fetch_runs(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
+    ) -> list[list[Values]]:
+        columns = [list(column) for column in zip(*queries, strict=True)]
+        found: list[list[Values]] = [[] for _ in queries]
+        for ordinal, *run in await self.fetch(_RUNS_FROM, *columns, max_runs):
+            found[ordinal - 1].append(run)
+        return found
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        async with self._connection() as connection, connection.transaction():
+            found, number = await connection.fetchrow(_FENCE) or (None, None)
+            if found != committer_epoch:
+                raise LeaseLost(f"the committer's epoch is {found}, not {committer_epoch}: another took over")
+            self._check_commit_number(changes, number)
+            parts = split_changes(changes, self._tables)
+            for table, gone, _ in parts:
+                for first in range(0, len(gone), WRITTEN_AT_ONCE):
+                    keys = table.codec.encode_keys(gone[first : first + WRITTEN_AT_ONCE])
+                    await connection.execute(self._deletes[table.codec.kind], *keys)
+            for table, _, rows in parts:
+                for first in range(0, len(rows), WRITTEN_AT_ONCE):
+                    columns = table.codec.encode_rows(rows[first : first + WRITTEN_AT_ONCE])
+                    await connection.execute(self._upserts[table.codec.kind], *columns)
+
+    def _check_commit_number(self, changes: Changes, number: int | None) -> None:
+        """Commit numbers have no gap. One here says that the database went back, under the same committer."""
+        row = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
+        if isinstance(row, CounterRow) and number is not None and number < row.value - 1:
+            raise SequencerUnavailable(
+                f"{self._name}: at commit {number}, while {row.value} is written: it has lost what came between"
+            )
+
+    async def stop(self) -> None:
+        pools = list(self._pools.values())
+        self._pools.clear()
+        for pool in pools:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await pool.close()
+            except (TimeoutError, *_AWAY):
+                pool.terminate()
+
+    # -- below: details ------------------------------------------------------------------------------------
+
+    async def _migrate(self, allowed: bool) -> None:
+        async def connect() -> Any:
+            return await asyncpg.connect(
+                self._dsn,
+                password=self._password,
+                timeout=CONNECT_SECONDS,
+                command_timeout=MIGRATION_SECONDS,
+            )
+
+        engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(lambda plain: migrate_tables(plain, allowed=allowed))
+        finally:
+            await engine.dispose()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        with self._unavailable():
+            pool = self._pools.get(self._lane)
+            if pool is None:
+                raise SequencerUnavailable(f"{self._name}: not opened")
+            try:
+                connection = await pool.acquire(
+                    timeout=LEASE_SECONDS if self._lane == "lease" else CONNECT_SECONDS
+                )
+            except asyncpg.PostgresError as error:
+                raise self._away(error) from error  # it says nothing of what was to be asked
+            try:
+                yield connection
+            finally:
+                await pool.release(connection)
+
+    @contextmanager
+    def _unavailable(self) -> Iterator[None]:
+        try:
+            yield
+        except _UNFIT as error:
+            raise self._refused(error) from error
+        except _AWAY as error:
+            raise self._away(error) from error
+        except asyncpg.PostgresError as error:
+            raise self._refused(error) from error
+        except sa.exc.DBAPIError as error:
+            if isinstance(error.driver_exception, _AWAY):
+                raise self._away(error.driver_exception) from error
+            raise
+
+    def _refused(self, error: BaseException) -> RequestFailed:
+        """The server has ended the transaction: nothing was written."""
+        return RequestFailed(f"{self._name} refuses it: {cause_of(error)}")
+
+    def _away(self, error: BaseException) -> SequencerUnavailable:
+        return SequencerUnavailable(
+            f"{self._name}: {str(error) or 'no answer in time'} ({type(error).__name__})"
+        )
+
+
+def _in_full(statement: str, now: str) -> str:
+    return statement.replace("{now}", now).replace("{for_update}", "for update")
+
+
+def _upsert(table: TableStatements) -> str:
+    arrays = ", ".join(
+        f"${place}::{column.array_type}" for place, column in enumerate(table.codec.columns, 1)
+    )
+    return (
+        f"insert into {table.name} ({table.columns}) select * from unnest({arrays}) "
+        f"on conflict ({table.key}) do update set {table.assignments}"
+    )
+
+
+def _delete(table: TableStatements) -> str:
+    arrays = ", ".join(f"${place}::{column.array_type}" for place, column in enumerate(table.codec.key, 1))
+    named = " and ".join(f'"{column.name}" = k.{column.name}_' for column in table.codec.key)
+    names = ", ".join(f"{column.name}_" for column in table.codec.key)
+    return f"delete from {table.name} using unnest({arrays}) as k ({names}) where {named}"

@@ -1,0 +1,196 @@
+"""How rows become columns and columns rows, for each of the two databases.
+
+A database's driver takes and gives plain values; `RowCodec` knows per field what must be done to it. It works
+column-wise: PostgreSQL takes an array per column, SQLite the same transposed.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import ObjectKind, Run, TransactionState
+from sequencer.store.batch_table import decode_markers, decode_table
+from sequencer.store.rows import KEYS, Row
+
+Dialect = Literal["sqlite", "postgresql"]
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of a row. `encode` and `decode` are None where the driver takes the value as it is."""
+
+    name: str
+    array_type: str  # PostgreSQL's type of an array of it
+    encode: Convert | None
+    decode: Convert | None
+
+
+class RowCodec:
+    """The columns of one kind of row on one database."""
+
+    def __init__(self, kind: type[Row], dialect: Dialect) -> None:
+        self.kind = kind
+        fields = typing.get_type_hints(kind)
+        self.columns = tuple(_column(name, fields[name], dialect) for name in kind.__struct_fields__)
+        by_name = {column.name: column for column in self.columns}
+        self.key = tuple(by_name[name] for name in KEYS[kind])
+        self._decoders = tuple(
+            (index, column.decode) for index, column in enumerate(self.columns) if column.decode is not None
+        )
+
+    def encode_rows(self, rows: Sequence[Row]) -> list[list[Any]]:
+        """One list of values per column."""
+        return [
+            [getattr(row, column.name) for row in rows]
+            if column.encode is None
+            else [column.encode(getattr(row, column.name)) for row in rows]
+            for column in self.columns
+        ]
+
+    def encode_keys(self, keys: Sequence[tuple[object, ...]]) -> list[list[Any]]:
+        """One list of values per column of the key."""
+        return [
+            [key[index] if column.encode is None else column.encode(key[index]) for key in keys]
+            for index, column in enumerate(self.key)
+        ]
+
+    def decode_row(self, values: Iterable[Any]) -> Any:
+        """The row whose columns, in order, hold these values."""
+        fields = list(values)
+        for index, decode in self._decoders:
+            fields[index] = decode(fields[index])
+        return self.kind(*fields)
+
+
+def uuid_to_database(dialect: Dialect) -> Convert:
+    """How a UUID is passed in a query."""
+    return _bytes_of_uuid if dialect == "sqlite" else _same
+
+
+def text_to_database(dialect: Dialect) -> Convert:
+    """How text is passed in a query."""
+    return _same if dialect == "sqlite" else _escape
+
+
+RUN_COLUMNS = (
+    "r.topic_id, r.partition, r.base_offset, r.end_offset, r.object_id, r.kind, o.key, o.size, "
+    "o.index_start, r.start, r.length, r.max_timestamp, r.running_max_timestamp, r.commit_number, "
+    "r.created_ms, r.batches, r.markers, o.index_crc"
+)
+"""What `decode_run` wants, of runs `r` joined with objects `o`."""
+
+
+def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
+    """A run out of RUN_COLUMNS.
+
+    An object row is only ever deleted after the last run that names it: a run without one is a bug, unless its
+    markers stand in none.
+    """
+    topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
+    kind = ObjectKind(kind)
+    if kind is ObjectKind.MARKERS:
+        key, rest[0], rest[1] = "", 0, 0
+    elif key is None:
+        raise AssertionError(f"the run at {base_offset} of {topic_id}-{partition} names no known object")
+    *numbers, batches, markers, index_crc = rest
+    size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
+    return Run(
+        topic_id=UUID(bytes=topic_id) if dialect == "sqlite" else topic_id,
+        partition=partition,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        object_id=UUID(bytes=object_id) if dialect == "sqlite" else object_id,
+        kind=kind,
+        key=key if dialect == "sqlite" else _unescape(key),
+        object_size=size,
+        index_start=index_start,
+        start=start,
+        length=length,
+        max_timestamp=max_timestamp,
+        running_max_timestamp=running_max,
+        commit_number=commit_number,
+        created_ms=created_ms,
+        batches=decode_table(batches),
+        markers=decode_markers(markers),
+        index_crc=index_crc or 0,
+    )
+
+
+# -- below: per type ---------------------------------------------------------------------------------------
+
+
+def _column(name: str, hint: Any, dialect: Dialect) -> Column:
+    choices = typing.get_args(hint)
+    optional = type(None) in choices
+    plain = next(choice for choice in choices if choice is not type(None)) if optional else hint
+    array_type, encode, decode = _conversions(plain, dialect)
+    if optional:
+        encode, decode = _or_none(encode), _or_none(decode)
+    # PostgreSQL widens the elements to the column's type.
+    return Column(name, array_type, encode, decode)
+
+
+def _conversions(hint: Any, dialect: Dialect) -> tuple[str, Convert | None, Convert | None]:
+    sqlite = dialect == "sqlite"
+    if hint is UUID:
+        return "uuid[]", *((_bytes_of_uuid, _uuid_of_bytes) if sqlite else (None, None))
+    if hint is bool:
+        return "boolean[]", *((int, bool) if sqlite else (None, None))
+    if hint is ObjectKind:
+        return "bigint[]", int, ObjectKind
+    if hint is TransactionState:
+        return "text[]", str, TransactionState
+    if hint is int:
+        return "bigint[]", None, None
+    if hint is bytes:
+        return "bytea[]", None, None
+    if hint is str:
+        return "text[]", *((None, None) if sqlite else (_escape, _unescape))
+    if typing.get_origin(hint) is dict:
+        return "text[]", _json_text, msgspec.json.Decoder(hint).decode
+    if typing.get_origin(hint) is list:
+        return "bytea[]", msgspec.msgpack.encode, msgspec.msgpack.Decoder(hint).decode
+    raise TypeError(f"no column type for {hint}")
+
+
+def _or_none(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+    return lambda value: None if value is None else convert(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _bytes_of_uuid(value: UUID) -> bytes:
+    return value.bytes
+
+
+def _uuid_of_bytes(value: bytes) -> UUID:
+    return UUID(bytes=value)
+
+
+def _json_text(value: dict[str, str]) -> str:
+    # JSON writes NUL as an escape, so this is text that PostgreSQL takes.
+    return msgspec.json.encode(value).decode()
+
+
+def _escape(text: str) -> str:
+    """PostgreSQL's text can't hold NUL, which a client may send in any name."""
+    if "\\" in text or "\x00" in text:
+        return text.replace("\\", "\\\\").replace("\x00", "\\0")
+    return text
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return "\\".join(part.replace("\\0", "\x00") for part in text.split("\\\\"))

@@ -1,0 +1,159 @@
+"""The queries, for both databases: `$n` are arguments, `{now}` the database's clock, `{among}` a set,
+`{for_update}` a lock on the rows that are selected (nothing on SQLite, where a transaction that writes is alone)."""
+
+from __future__ import annotations
+
+from sequencer.store.sql.row_codec import RUN_COLUMNS
+from sequencer.store.sql.schema import SCHEMA_VERSION
+
+NOW = "select {now}"
+
+# --- cluster ----------------------------------------------------------------------------------------------
+
+MAKE_CLUSTER = f"""
+    insert into cluster (id, cluster_id, incarnation, schema_version,
+                         committer_holder, committer_address, committer_epoch, committer_expires_ms)
+    values (1, $1, 1, {SCHEMA_VERSION}, '', '', 0, 0)
+    on conflict (id) do nothing
+"""
+ADOPT = """
+    update cluster set cluster_id = $1, incarnation = $2 where id = 1 and committer_epoch = $3 returning id
+"""
+IDENTITY = "select cluster_id, incarnation, schema_version from cluster where id = 1"
+
+# Every one who takes it has a new epoch. The row is locked first (on PostgreSQL): see FENCE there.
+TAKE_COMMITTER_LEASE = """
+    with free as (
+        select id from cluster where id = 1 and (committer_holder = $1 or committer_expires_ms <= {now}) {for_update}
+    )
+    update cluster set
+        committer_epoch = committer_epoch + 1,
+        committer_holder = $1,
+        committer_address = $2,
+        committer_expires_ms = {now} + cast($3 as bigint)
+    where id in (select id from free)
+    returning committer_epoch
+"""
+# Who holds it keeps it, also late, as long as nobody else took it. A renewal never shortens what an earlier one gave:
+# renewals may arrive out of order. Beyond $3, the longest lease there is, the database's clock went back.
+RENEW_COMMITTER_LEASE = """
+    update cluster set committer_expires_ms = case
+        when committer_expires_ms > {now} + cast($3 as bigint) then {now} + cast($3 as bigint)
+        when committer_expires_ms > {now} + cast($2 as bigint) then committer_expires_ms
+        else {now} + cast($2 as bigint)
+    end
+    where id = 1 and committer_epoch = $1 and committer_holder <> ''
+    returning id
+"""
+LEASE_UNTAKEN = "select id from cluster where id = 1 and committer_epoch = $1 and committer_holder <> ''"
+COMMITTER_ADDRESS = "select committer_address from cluster where id = 1 and committer_expires_ms > {now}"
+RELEASE_COMMITTER_LEASE = """
+    update cluster set committer_holder = '', committer_address = '', committer_expires_ms = 0
+    where id = 1 and committer_epoch = $1
+"""
+
+# --- runs ---------------------------------------------------------------------------------------------------
+
+_RUNS = f"select {RUN_COLUMNS} from runs r left join objects o on o.object_id = r.object_id"
+_OF_PARTITION = "topic_id = $1 and partition = $2"
+
+RUNS_BELOW = f"""
+    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset < $3 and r.end_offset <= $3
+    order by r.base_offset limit $4
+"""
+RUNS_OF_OBJECT = f"{_RUNS} where r.object_id = $1 order by r.topic_id, r.partition, r.base_offset"
+
+# The run that holds $3, or the first after it. Runs don't overlap: at most one begins below and ends above.
+FIRST_RUN = f"""
+    select base_offset, running_max_timestamp from runs
+    where {_OF_PARTITION} and end_offset > $3
+      and base_offset >= coalesce(
+        (select p.base_offset from runs p where p.topic_id = $1 and p.partition = $2 and p.base_offset <= $3
+         order by p.base_offset desc limit 1), $3)
+    order by base_offset limit 1
+"""
+# Running maxima never fall along the log, so the first in this index is also the first in the log.
+FIRST_RUNNING_MAX = f"""
+    select base_offset from runs where {_OF_PARTITION} and running_max_timestamp >= $3
+    order by running_max_timestamp, base_offset limit 1
+"""
+SCAN_BY_OWN_MAX = f"""
+    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (
+        select s.base_offset from (
+            select base_offset, max_timestamp from runs
+            where {_OF_PARTITION} and base_offset >= $3 order by base_offset limit $5
+        ) s where s.max_timestamp >= $4 order by s.base_offset limit 1
+    )
+"""
+SCAN_END = f"""
+    select max(s.base_offset), count(*) from (
+        select base_offset from runs where {_OF_PARTITION} and base_offset >= $3 order by base_offset limit $4
+    ) s
+"""
+# The first run at which the newest running maximum was reached: it has the largest, unless that was removed.
+RUN_OF_RUNNING_MAX = f"""
+    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.end_offset > $3
+      and r.max_timestamp = r.running_max_timestamp and r.base_offset = (
+        select f.base_offset from runs f
+        where f.topic_id = $1 and f.partition = $2 and f.running_max_timestamp = (
+            select n.running_max_timestamp from runs n where n.topic_id = $1 and n.partition = $2
+            order by n.base_offset desc limit 1)
+        order by f.base_offset limit 1
+    )
+"""
+RUN_OF_OWN_MAX = f"""
+    {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (
+        select s.base_offset from (
+            select base_offset, max_timestamp from runs
+            where {_OF_PARTITION} and base_offset >= $3 order by base_offset limit $4
+        ) s order by s.max_timestamp desc, s.base_offset limit 1
+    )
+"""
+
+_BYTES = """
+    select topic_id, partition, cast(sum(length) as bigint), count(*),
+        cast(coalesce(sum(case when kind = 0 then length else 0 end), 0) as bigint),
+        coalesce(min(case when kind = 0 then created_ms end), 0)
+    from runs {where} group by topic_id, partition order by topic_id, partition
+"""
+PARTITION_BYTES = _BYTES.replace("{where}", "")
+PARTITION_BYTES_AMONG = _BYTES.replace("{where}", "where topic_id {among}")
+PARTITION_BYTES_WITHIN = _BYTES.replace(
+    "{where}", "where topic_id = $1 and partition >= $2 and partition < $3"
+)
+
+# --- objects ------------------------------------------------------------------------------------------------
+
+
+def objects_among(columns: str) -> str:
+    return f"select {columns} from objects where object_id {{among}}"
+
+
+def objects_after(columns: str) -> str:
+    return f'select {columns} from objects where "key" > $1 order by "key" limit $2'
+
+
+def retired_before(columns: str) -> str:
+    return f'select {columns} from objects where retired_ms < $1 order by retired_ms, "key" limit $2'
+
+
+KEYS_AMONG = 'select "key" from objects where "key" {among}'
+
+STATISTICS = """
+    select
+        (select count(*) from runs),
+        count(*),
+        count(retired_ms),
+        cast(coalesce(sum(case when retired_ms is null then 0 else size end), 0) as bigint),
+        cast(coalesce(sum(case when retired_ms is null then size else 0 end), 0) as bigint),
+        (select cast(coalesce(sum(length), 0) as bigint) from runs where kind = 0)
+    from objects
+"""
+
+
+def run_rows_after(columns: str) -> str:
+    """Run rows in the order of their key, after ($1, $2, $3)."""
+    return (
+        f"select {columns} from runs where (topic_id, partition, base_offset) > ($1, $2, $3) "
+        "order by topic_id, partition, base_offset limit $4"
+    )

@@ -1,0 +1,350 @@
+"""The durable rows: `SqlRowStore`, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+from copy import copy
+from pathlib import Path
+from uuid import UUID
+
+from sequencer.api import LeaseLost, Run, SequencerUnavailable
+from sequencer.store.rows import (
+    HOT,
+    LONGEST_LEASE_MS,
+    Changes,
+    Identity,
+    ObjectRow,
+    PartitionBytes,
+    Row,
+    RunRow,
+    ScannedRuns,
+    StoreStatistics,
+)
+from sequencer.store.sql import statements
+from sequencer.store.sql.database import Database, Values, table_statements
+from sequencer.store.sql.postgres import PostgresDatabase
+from sequencer.store.sql.postgres_url import UnknownDatabase as UnknownDatabase
+from sequencer.store.sql.postgres_url import asyncpg_url, check_files, read_url
+from sequencer.store.sql.row_codec import decode_run, text_to_database, uuid_to_database
+from sequencer.store.sql.sqlite import SqliteDatabase
+from tailrace.clock import Clock, Entropy
+from tailrace.turns import Turns
+
+DECODED_IN_A_TURN = 500
+"""Runs put together from their rows in one turn of the loop."""
+BATCHES_AS_A_RUN = 32
+"""A batch table this long takes about as long again."""
+LOADED_AT_ONCE = 1_000
+"""Rows that a load decodes in one turn of the loop."""
+SCAN_RUNS = 10_000
+"""How many runs one statement looks at by their own time stamps."""
+FIRST_SCAN_RUNS = 8
+"""How many the first looks at: the run that raised the running maximum is nearly always still there."""
+
+
+def open_database(
+    url: str,
+    *,
+    clock: Clock,
+    executor: Executor | None = None,
+    postgres_clock: Clock | None = None,
+    password: Callable[[], str] | None = None,
+) -> Database:
+    """The database a URL names: `sqlite:///relative`, `sqlite:////absolute`, `postgresql://user:pass@host/name`.
+
+    Raises UnknownDatabase.
+    """
+    parsed = read_url(url)
+    kind = parsed.get_backend_name()
+    if kind == "sqlite":
+        in_memory = parsed.database in (None, "", ":memory:")
+        return SqliteDatabase(
+            None if in_memory else Path(str(parsed.database)), clock=clock, executor=executor
+        )
+    if kind in ("postgresql", "postgres"):
+        postgres = asyncpg_url(parsed)
+        check_files(postgres)
+        return PostgresDatabase(postgres, clock=postgres_clock, password=password)
+    raise UnknownDatabase(f"{kind} is not a known database: want sqlite:///PATH or postgresql://...")
+
+
+def open_row_store(
+    url: str,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    executor: Executor | None = None,
+    auto_migrate: bool = True,
+    password: Callable[[], str] | None = None,
+) -> SqlRowStore:
+    """A row store for a database URL; nothing is connected before `open`."""
+    return SqlRowStore(
+        url,
+        clock=clock,
+        entropy=entropy,
+        executor=executor,
+        auto_migrate=auto_migrate,
+        password=password,
+    )
+
+
+class SqlRowStore:
+    """`sequencer.store.rows.RowStore` in SQL.
+
+    A `write` that raises SequencerUnavailable, or is cancelled, may have been applied: only a `load` tells. One that
+    raises RequestFailed or LeaseLost has written nothing.
+
+    Args:
+        url: see `open_database`.
+        clock: SQLite's "database clock"; PostgreSQL has its own.
+        entropy: makes the cluster's id when the database is empty.
+        executor: of one thread, for SQLite; one is made where none is given.
+        auto_migrate: whether `open` may bring older tables up to date.
+        postgres_clock: stands in for PostgreSQL's own clock, in tests.
+        password: asked for PostgreSQL's password at each new connection, in place of the URL's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        executor: Executor | None = None,
+        auto_migrate: bool = True,
+        postgres_clock: Clock | None = None,
+        password: Callable[[], str] | None = None,
+    ) -> None:
+        self._database = open_database(
+            url, clock=clock, executor=executor, postgres_clock=postgres_clock, password=password
+        )
+        self._leases = self._database.on("lease")
+        self._clock = clock
+        self._entropy = entropy
+        self._auto_migrate = auto_migrate
+        dialect = self._database.dialect
+        self._dialect = dialect
+        self._tables = table_statements(dialect)
+        self._objects = self._tables[ObjectRow]
+        self._uuid = uuid_to_database(dialect)
+        self._text = text_to_database(dialect)
+
+    def reads(self) -> SqlRowStore:
+        """The same rows, for who must not keep the committer waiting: other connections."""
+        view = copy(self)
+        view._database = self._database.on("reads")
+        return view
+
+    # -- identity and lease ----------------------------------------------------------------------------
+
+    async def open(self) -> Identity:
+        await self._database.start(migrate=self._auto_migrate)
+        await self._database.execute(statements.MAKE_CLUSTER, str(self._entropy.uuid()))
+        return await self.identity()
+
+    async def identity(self) -> Identity:
+        found = await self._database.fetch(statements.IDENTITY)
+        if not found:
+            raise SequencerUnavailable("the database says of no cluster: it was emptied since it was opened")
+        cluster_id, incarnation, schema_version = found[0]
+        return Identity(cluster_id, incarnation, schema_version)
+
+    async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
+        if not await self._database.execute(statements.ADOPT, cluster_id, incarnation, committer_epoch):
+            raise LeaseLost(f"committer epoch {committer_epoch} is over: another has taken the lease")
+
+    async def now_ms(self) -> int:
+        ((now,),) = await self._database.fetch(statements.NOW)
+        return int(now)
+
+    async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
+        assert holder, "a committer has a name"
+        taken = await self._database.execute(
+            statements.TAKE_COMMITTER_LEASE, self._text(holder), self._text(address), lease_ms
+        )
+        return int(taken[0][0]) if taken else None
+
+    async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
+        longest_ms = max(lease_ms, LONGEST_LEASE_MS)
+        return bool(await self._leases.execute(statements.RENEW_COMMITTER_LEASE, epoch, lease_ms, longest_ms))
+
+    async def is_lease_untaken(self, epoch: int) -> bool:
+        if self._dialect != "sqlite":
+            return False
+        return bool(await self._leases.fetch(statements.LEASE_UNTAKEN, epoch))
+
+    async def committer_address(self) -> str | None:
+        found = await self._leases.fetch(statements.COMMITTER_ADDRESS)
+        return str(found[0][0]) if found else None
+
+    async def release_committer_lease(self, epoch: int) -> None:
+        await self._leases.execute(statements.RELEASE_COMMITTER_LEASE, epoch)
+
+    # -- hot rows --------------------------------------------------------------------------------------
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        tables = [self._tables[kind] for kind in HOT]
+        loaded: dict[type[Row], list[Row]] = {kind: [] for kind in HOT}
+        async with aclosing(
+            self._database.fetch_pages([table.select_all for table in tables], LOADED_AT_ONCE)
+        ) as pages:
+            async for index, page in pages:
+                codec = tables[index].codec
+                loaded[codec.kind] += [codec.decode_row(values) for values in page]
+                await self._clock.sleep(0)  # others have a turn: the lease is renewed meanwhile
+        return loaded
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        await self._database.write(changes, committer_epoch)
+
+    # -- runs ------------------------------------------------------------------------------------------
+
+    async def runs_from(
+        self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
+    ) -> list[Run]:
+        (found,) = await self._database.fetch_runs([(topic_id, partition, offset, max_bytes)], max_runs)
+        return await self._runs(found)
+
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        if not queries:
+            return []
+        turns = Turns(DECODED_IN_A_TURN)
+        return [
+            await self._runs(found, turns) for found in await self._database.fetch_runs(queries, max_runs)
+        ]
+
+    async def first_run_reaching(
+        self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        where = (self._uuid(topic_id), partition)
+        first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
+        if not first:
+            return ScannedRuns(None)
+        base_offset, running_max = first[0]
+        if running_max < timestamp:
+            reached = await self._database.fetch(statements.FIRST_RUNNING_MAX, *where, timestamp)
+            if not reached:
+                return ScannedRuns(None)
+            base_offset = max(base_offset, reached[0][0])
+        scanned, most = 0, min(FIRST_SCAN_RUNS, max_scanned)
+        while True:
+            found = await self._database.fetch(
+                statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, most
+            )
+            if found:
+                return ScannedRuns(decode_run(found[0], self._dialect), scanned + most)
+            # Only where the run that raised the running maximum is gone.
+            ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
+            scanned += count
+            if count < most:
+                return ScannedRuns(None, scanned)
+            if scanned >= max_scanned:
+                return ScannedRuns(None, scanned, last + 1)
+            base_offset = last + 1
+            most = min(SCAN_RUNS, max_scanned - scanned)
+
+    async def run_of_max_timestamp(
+        self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
+    ) -> ScannedRuns:
+        where = (self._uuid(topic_id), partition)
+        found = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset)
+        if found:
+            return ScannedRuns(decode_run(found[0], self._dialect), 1)
+        first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
+        if not first:
+            return ScannedRuns(None)
+        page = (*where, first[0][0], max_scanned)
+        found = await self._database.fetch(statements.RUN_OF_OWN_MAX, *page)
+        ((last, count),) = await self._database.fetch(statements.SCAN_END, *page)
+        run = decode_run(found[0], self._dialect) if found else None
+        return ScannedRuns(run, count, last + 1 if count == max_scanned else None)
+
+    async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
+        return await self._runs(
+            await self._database.fetch(
+                statements.RUNS_BELOW, self._uuid(topic_id), partition, end_offset, limit
+            )
+        )
+
+    async def runs_of_object(self, object_id: UUID) -> list[Run]:
+        return await self._runs(await self._database.fetch(statements.RUNS_OF_OBJECT, self._uuid(object_id)))
+
+    async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
+        topic_id, partition, base_offset = key or (UUID(int=0), -1, -1)
+        table = self._tables[RunRow]
+        found = await self._database.fetch(
+            statements.run_rows_after(table.columns), self._uuid(topic_id), partition, base_offset, limit
+        )
+        return [table.codec.decode_row(values) for values in found]
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        if topic_ids is None:
+            found = await self._database.fetch(statements.PARTITION_BYTES)
+        else:
+            asked = [self._uuid(topic_id) for topic_id in dict.fromkeys(topic_ids)]
+            found = await self._database.fetch_among(statements.PARTITION_BYTES_AMONG, "uuid", asked)
+        return self._partition_bytes(found)
+
+    async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
+        return self._partition_bytes(
+            await self._database.fetch(statements.PARTITION_BYTES_WITHIN, self._uuid(topic_id), first, end)
+        )
+
+    def _partition_bytes(self, found: Sequence[Values]) -> list[PartitionBytes]:
+        return [
+            PartitionBytes(UUID(bytes=topic_id) if self._dialect == "sqlite" else topic_id, *numbers)
+            for topic_id, *numbers in found
+        ]
+
+    # -- objects ---------------------------------------------------------------------------------------
+
+    async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
+        """Those that exist, in the order asked."""
+        asked = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
+        rows = self._object_rows(
+            await self._database.fetch_among(statements.objects_among(self._objects.columns), "uuid", asked)
+        )
+        by_id = {row.object_id: row for row in rows}
+        return [by_id[object_id] for object_id in object_ids if object_id in by_id]
+
+    async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
+        return self._object_rows(
+            await self._database.fetch(
+                statements.objects_after(self._objects.columns), self._text(key), limit
+            )
+        )
+
+    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
+        return self._object_rows(
+            await self._database.fetch(statements.retired_before(self._objects.columns), retired_ms, limit)
+        )
+
+    async def keys_known(self, keys: Sequence[str]) -> list[str]:
+        """Those that are, in the order asked."""
+        encoded = [self._text(key) for key in keys]
+        found = await self._database.fetch_among(statements.KEYS_AMONG, "text", list(dict.fromkeys(encoded)))
+        known = {values[0] for values in found}
+        return [key for key, asked in zip(keys, encoded, strict=True) if asked in known]
+
+    async def statistics(self) -> StoreStatistics:
+        (values,) = await self._database.fetch(statements.STATISTICS)
+        return StoreStatistics(*values)
+
+    async def close(self) -> None:
+        await self._database.stop()
+
+    async def _runs(self, found: Sequence[Values], turns: Turns | None = None) -> list[Run]:
+        turns = turns or Turns(DECODED_IN_A_TURN)
+        runs: list[Run] = []
+        for values in found:
+            run = decode_run(values, self._dialect)
+            runs.append(run)
+            await turns.did(1 + len(run.batches) // BATCHES_AS_A_RUN)
+        return runs
+
+    def _object_rows(self, found: Sequence[Values]) -> list[ObjectRow]:
+        return [self._objects.codec.decode_row(values) for values in found]

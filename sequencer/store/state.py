@@ -1,0 +1,675 @@
+"""The committer's hot state: durable rows in memory, and drafts of what the next transaction changes.
+
+`HotState` holds only what is durable: it changes after the store's write has returned, never before, so
+whoever reads it reads nothing that could be lost. Decisions are taken on a `Draft` over it, which sees its
+own changes. A draft over a draft is a savepoint: a request that fails leaves nothing behind in its group.
+
+Invariant: `apply` takes a whole transaction over in one turn of the loop, so that nobody reads half of it. A decision
+may take as many turns as it needs, on its draft: nobody else looks at that, and the state below it stands still. So
+`apply` must be cheap for each row; how many rows one transaction has is bounded elsewhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+
+from sequencer.api import AgentInfo, ObjectKind, Run, TransactionState
+from sequencer.store.rows import (
+    HOT,
+    AbortedRow,
+    AgentRow,
+    Changes,
+    CommitRow,
+    CounterRow,
+    GroupOffsetRow,
+    GroupRow,
+    ObjectRow,
+    OpenRangeRow,
+    PartitionRow,
+    PendingOffsetRow,
+    ProducerRow,
+    Row,
+    RunRow,
+    SessionRow,
+    TopicRow,
+    TransactionRow,
+    key_of,
+)
+from sequencer.store.sums import Moves
+from tailrace.clock import Clock
+from tailrace.ids import TopicPartition
+
+R = TypeVar("R", bound=Row)
+V = TypeVar("V")
+Key = tuple[object, ...]
+Address = tuple[str, int]
+_Index = tuple[Callable[[Key, Any, Any], None], Callable[[Key, Any], None]]
+
+TAKEN_AT_ONCE = 2_000
+"""Rows that a state takes in one turn of the loop."""
+
+COMMIT_NUMBER = "commit_number"
+METADATA_VERSION = "metadata_version"
+RING_GENERATION = "ring_generation"
+BROKER_ID = "broker_id"
+PRODUCER_ID = "producer_id"
+LOG_EPOCH = "epoch"
+
+_last_offset = attrgetter("last_offset")
+_infos = msgspec.msgpack.Decoder(AgentInfo)
+_NO_ROW = object()
+
+
+class HotState:
+    """All hot rows by kind and key, as they are durable, with the indexes that decisions need."""
+
+    def __init__(self, loaded: Mapping[type[Row], Sequence[Row]]) -> None:
+        self._rows: dict[type[Row], dict[Key, Row]] = {kind: {} for kind in HOT}
+        self.topic_ids: dict[str, UUID] = {}
+        self.commits_of: dict[UUID, set[int]] = {}
+        self.offsets_of: dict[str, dict[Key, None]] = {}
+        self.producers_on: ByPartition[dict[int, None]] = ByPartition()
+        self.transactional_ids: dict[int, str] = {}
+        """By the producer id that each has now."""
+        self.open_transactions: dict[str, None] = {}
+        self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
+        """First offset by producer id."""
+        self.pending_of: dict[tuple[str, int], dict[Key, None]] = {}
+        """By group and producer id."""
+        self.pending_at: dict[tuple[str, UUID, int], int] = {}
+        """How many transactions will change this position of a group."""
+        self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
+        self.agents_at: dict[Address, dict[int, None]] = {}
+        """Broker ids by the advertised address, those whose lease is over among them."""
+        self.groups_of: dict[int, dict[str, None]] = {}
+        """Group ids by their owner, -1 for none."""
+        self.open_sessions: dict[UUID, None] = {}
+        self.sessions_of: dict[int, dict[UUID, None]] = {}
+        """Open sessions by the broker id."""
+        self._indexes: dict[type[Row], _Index] = {
+            TopicRow: (self._put_topic, self._delete_topic),
+            CommitRow: (self._put_commit, self._delete_commit),
+            GroupOffsetRow: (self._put_position, self._delete_position),
+            ProducerRow: (self._put_producer, self._delete_producer),
+            TransactionRow: (self._put_transaction, self._delete_transaction),
+            OpenRangeRow: (self._put_range, self._delete_range),
+            AbortedRow: (self._put_aborted, self._delete_aborted),
+            GroupRow: (self._put_group, self._delete_group),
+            AgentRow: (self._put_agent, self._delete_agent),
+            SessionRow: (self._put_session, self._delete_session),
+            PendingOffsetRow: (self._put_pending, self._delete_pending),
+        }
+        """How rows of a kind that is looked up otherwise than by its key are put and deleted there."""
+        for kind in HOT:
+            self.take(kind, loaded.get(kind, ()))
+
+    @classmethod
+    async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
+        """The state of these rows, made in turns of bounded length: the loop's other tasks go on meanwhile."""
+        state = cls({})
+        for kind in HOT:
+            rows = loaded.get(kind, ())
+            for first in range(0, len(rows), TAKEN_AT_ONCE):
+                state.take(kind, rows[first : first + TAKEN_AT_ONCE])
+                await clock.sleep(0)
+        return state
+
+    def take(self, kind: type[Row], rows: Sequence[Row]) -> None:
+        """Add rows that were loaded."""
+        self._take_over(kind, {key_of(row): row for row in rows})
+
+    def get(self, kind: type[R], *key: object) -> R | None:
+        """The row under this key."""
+        return cast("R | None", self._rows[kind].get(key))
+
+    def all(self, kind: type[R]) -> Iterator[R]:
+        """Every row of a kind, in the order of first writing."""
+        return cast("Iterator[R]", iter(self._rows[kind].values()))
+
+    def rows(self, kind: type[R], ids: Iterable[object]) -> Iterator[R]:
+        """The rows of a kind under these keys, each of one field."""
+        rows = self._rows[kind]
+        return (cast("R", rows[(each,)]) for each in ids)
+
+    def keys(self, kind: type[Row]) -> list[Key]:
+        """The key of every row of a kind."""
+        return list(self._rows[kind])
+
+    def count(self, kind: type[Row]) -> int:
+        """How many rows of a kind there are."""
+        return len(self._rows[kind])
+
+    def count_among(self, kind: type[Row], keys: Collection[Key]) -> int:
+        """How many of these keys have a row."""
+        return len(self._rows[kind].keys() & keys)
+
+    def counter(self, name: str) -> int:
+        """A counter's value, 0 before its first use."""
+        row = self.get(CounterRow, name)
+        return 0 if row is None else row.value
+
+    def topic_named(self, name: str) -> TopicRow | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.get(TopicRow, topic_id)
+
+    def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
+        """The partition's row, if its topic is not deleted."""
+        if self.get(TopicRow, topic_id) is None:
+            return None
+        return self.get(PartitionRow, topic_id, partition)
+
+    def last_stable_offset(self, row: PartitionRow) -> int:
+        """The first offset of the partition's oldest open transaction; its end when none is open."""
+        firsts = self.open_ranges.get(row.topic_id, row.partition)
+        return max(row.log_start_offset, min(firsts.values())) if firsts else row.end_offset
+
+    def aborted_from(self, topic_id: UUID, partition: int, offset: int) -> list[AbortedRow]:
+        """A partition's aborted transactions that end at or after `offset`, in the order of their ends."""
+        rows = self._aborted_on.get(topic_id, partition)
+        return [] if rows is None else rows[bisect_left(rows, offset, key=_last_offset) :]
+
+    def apply(self, changes: Changes) -> None:
+        """Take over what was just written: all of it in this turn of the loop."""
+        for kind, rows in changes.by_kind.items():
+            if kind in self._rows:
+                self._take_over(kind, rows)
+
+    def _take_over(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
+        mine = self._rows[kind]
+        index = self._indexes.get(kind)
+        if index is None:
+            mine.update(cast("Mapping[Key, Row]", rows))
+            for key in [key for key, row in rows.items() if row is None]:
+                del mine[key]
+            return
+        put, delete = index
+        for key, row in rows.items():
+            if row is not None:
+                before = mine.get(key)
+                mine[key] = row
+                put(key, row, before)
+            elif (gone := mine.pop(key, None)) is not None:
+                delete(key, gone)
+
+    # --- indexes: what is put under a key, and what was there before; what is gone
+
+    def _put_topic(self, key: Key, row: Any, before: Any) -> None:
+        if before is not None and before.name != row.name:
+            del self.topic_ids[before.name]
+        self.topic_ids[row.name] = row.topic_id
+
+    def _delete_topic(self, key: Key, row: Any) -> None:
+        if self.topic_ids.get(row.name) == row.topic_id:
+            del self.topic_ids[row.name]
+
+    def _put_commit(self, key: Key, row: Any, before: Any) -> None:
+        self.commits_of.setdefault(row.session_id, set()).add(row.number)
+
+    def _delete_commit(self, key: Key, row: Any) -> None:
+        numbers = self.commits_of[row.session_id]
+        numbers.discard(row.number)
+        if not numbers:
+            del self.commits_of[row.session_id]
+
+    def _put_position(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
+            self.offsets_of.setdefault(row.group_id, {})[key] = None
+
+    def _delete_position(self, key: Key, row: Any) -> None:
+        offsets = self.offsets_of[row.group_id]
+        del offsets[key]
+        if not offsets:
+            del self.offsets_of[row.group_id]
+
+    def _put_producer(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
+            there = self.producers_on.of(row.topic_id)
+            known = there.get(row.partition)
+            if known is None:
+                there[row.partition] = {row.producer_id: None}
+            else:
+                known[row.producer_id] = None
+
+    def _delete_producer(self, key: Key, row: Any) -> None:
+        there = self.producers_on.of(row.topic_id)
+        known = there[row.partition]
+        del known[row.producer_id]
+        if not known:
+            self.producers_on.drop(row.topic_id, row.partition)
+
+    def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
+        if before is not None:
+            self._delete_transaction(key, before)
+        self.transactional_ids[row.producer_id] = row.transactional_id
+        if row.state is TransactionState.ONGOING:
+            self.open_transactions[row.transactional_id] = None
+
+    def _delete_transaction(self, key: Key, row: Any) -> None:
+        if self.transactional_ids.get(row.producer_id) == row.transactional_id:
+            del self.transactional_ids[row.producer_id]
+        self.open_transactions.pop(row.transactional_id, None)
+
+    def _put_group(self, key: Key, row: Any, before: Any) -> None:
+        if before is None or before.owner != row.owner:
+            if before is not None:
+                self._delete_group(key, before)
+            self.groups_of.setdefault(row.owner, {})[row.group_id] = None
+
+    def _delete_group(self, key: Key, row: Any) -> None:
+        owned = self.groups_of[row.owner]
+        del owned[row.group_id]
+        if not owned:
+            del self.groups_of[row.owner]
+
+    def _put_agent(self, key: Key, row: Any, before: Any) -> None:
+        if before is None or before.info != row.info:
+            if before is not None:
+                self._delete_agent(key, before)
+            self.agents_at.setdefault(address_of(row), {})[row.broker_id] = None
+
+    def _delete_agent(self, key: Key, row: Any) -> None:
+        address = address_of(row)
+        there = self.agents_at[address]
+        del there[row.broker_id]
+        if not there:
+            del self.agents_at[address]
+
+    def _put_session(self, key: Key, row: Any, before: Any) -> None:
+        if row.closed_ms is None:
+            self.open_sessions[row.session_id] = None
+            self.sessions_of.setdefault(row.broker_id, {})[row.session_id] = None
+        else:
+            self._delete_session(key, row)
+
+    def _delete_session(self, key: Key, row: Any) -> None:
+        if self.open_sessions.pop(row.session_id, _NO_ROW) is _NO_ROW:
+            return
+        there = self.sessions_of[row.broker_id]
+        del there[row.session_id]
+        if not there:
+            del self.sessions_of[row.broker_id]
+
+    def _put_range(self, key: Key, row: Any, before: Any) -> None:
+        there = self.open_ranges.of(row.topic_id)
+        known = there.get(row.partition)
+        if known is None:
+            there[row.partition] = {row.producer_id: row.first_offset}
+        else:
+            known[row.producer_id] = row.first_offset
+
+    def _delete_range(self, key: Key, row: Any) -> None:
+        known = self.open_ranges.of(row.topic_id)[row.partition]
+        del known[row.producer_id]
+        if not known:
+            self.open_ranges.drop(row.topic_id, row.partition)
+
+    def _put_aborted(self, key: Key, row: Any, before: Any) -> None:
+        there = self._aborted_on.of(row.topic_id)
+        aborted = there.get(row.partition)
+        if aborted is None:
+            there[row.partition] = [row]
+            return
+        if before is not None:
+            aborted.remove(before)
+        if not aborted or aborted[-1].last_offset <= row.last_offset:
+            aborted.append(row)
+        else:
+            insort(aborted, row, key=_last_offset)
+
+    def _delete_aborted(self, key: Key, row: Any) -> None:
+        aborted = self._aborted_on.of(row.topic_id)[row.partition]
+        aborted.remove(row)
+        if not aborted:
+            self._aborted_on.drop(row.topic_id, row.partition)
+
+    def _put_pending(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
+            self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
+            place = (row.group_id, row.topic_id, row.partition)
+            self.pending_at[place] = self.pending_at.get(place, 0) + 1
+
+    def _delete_pending(self, key: Key, row: Any) -> None:
+        owner = (row.group_id, row.producer_id)
+        pending = self.pending_of[owner]
+        del pending[key]
+        if not pending:
+            del self.pending_of[owner]
+        place = (row.group_id, row.topic_id, row.partition)
+        self.pending_at[place] -= 1
+        if not self.pending_at[place]:
+            del self.pending_at[place]
+
+
+class ByPartition(Generic[V]):
+    """Values by topic id and partition.
+
+    Topic after topic: where thousands of its partitions change at once, hashing the id for each is what takes long.
+    """
+
+    __slots__ = ("_last", "_last_id", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: dict[UUID, dict[int, V]] = {}
+        self._last_id: UUID | None = None
+        self._last: dict[int, V] = {}
+
+    def get(self, topic_id: UUID, partition: int) -> V | None:
+        there = self._topics.get(topic_id)
+        return None if there is None else there.get(partition)
+
+    def items(self) -> Iterator[tuple[tuple[UUID, int], V]]:
+        for topic_id, there in self._topics.items():
+            for partition, value in there.items():
+                yield (topic_id, partition), value
+
+    def of(self, topic_id: UUID) -> dict[int, V]:
+        """What a topic's partitions have, to be changed; nothing is taken out of it but by `drop`."""
+        if topic_id is not self._last_id:
+            self._last = self._topics.setdefault(topic_id, {})
+            self._last_id = topic_id
+        return self._last
+
+    def drop(self, topic_id: UUID, partition: int) -> None:
+        """Forget a partition's value, and the topic with its last."""
+        there = self.of(topic_id)
+        del there[partition]
+        if not there:
+            del self._topics[topic_id]
+            self._last_id = None
+
+
+class Draft:
+    """Changes on top of the durable state (or of another draft), not yet durable and seen by nobody else.
+
+    `now_ms` is the database's clock, one reading for the whole transaction. `objects` are object rows looked
+    up from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
+    """
+
+    __slots__ = ("changes", "durable", "moves", "news", "now_ms", "objects", "places", "_aborted", "_parent")
+
+    def __init__(self, durable: HotState, now_ms: int, parent: Draft | None = None) -> None:
+        self.durable = durable
+        self.now_ms = now_ms
+        self.changes = Changes()
+        self.moves = Moves()
+        """Of runs only: what it does to objects is seen in their rows, once all is decided."""
+        self.news: dict[TopicPartition, list[Run]] = {}
+        self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
+        self.places: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
+            {} if parent is None else parent.places
+        )
+        """By producer id, what `sequencer.rules.transactions` keeps to look partitions of a transaction up."""
+        self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
+        """The keys of aborted rows changed here, by partition."""
+        self._parent = parent
+
+    def savepoint(self) -> Draft:
+        """A draft on top of this one; `keep` makes its changes this one's."""
+        return Draft(self.durable, self.now_ms, self)
+
+    def keep(self) -> None:
+        """Hand this savepoint's changes to the draft below."""
+        parent = self._parent
+        assert parent is not None, "only a savepoint is kept; the whole draft is written"
+        for kind, rows in self.changes.by_kind.items():
+            parent.changes.by_kind.setdefault(kind, {}).update(rows)
+        parent.moves.take(self.moves)
+        for partition, keys in self._aborted.items():
+            parent._aborted.setdefault(partition, {}).update(keys)
+        if not parent.news:
+            parent.news.update(self.news)
+            return
+        for place, runs in self.news.items():
+            told = parent.news.setdefault(place, runs)
+            if told is not runs:
+                for run in runs:
+                    _append(told, run)
+
+    def get(self, kind: type[R], *key: object) -> R | None:
+        """The row under this key as this draft leaves it."""
+        layer: Draft | None = self
+        while layer is not None:
+            rows = layer.changes.by_kind.get(kind)
+            if rows is not None and key in rows:
+                return cast("R | None", rows[key])
+            layer = layer._parent
+        if kind is ObjectRow:
+            return cast("R | None", self.objects.get(cast("UUID", key[0])))
+        return self.durable.get(kind, *key)
+
+    def all(self, kind: type[R]) -> list[R]:
+        """Every hot row of a kind as this draft leaves them."""
+        merged = self.changed(kind)
+        if not merged:
+            return list(self.durable.all(kind))
+        kept = [row for row in self.durable.all(kind) if key_of(row) not in merged]
+        return kept + [cast("R", row) for row in merged.values() if row is not None]
+
+    def count(self, kind: type[Row]) -> int:
+        """How many hot rows of a kind this draft leaves."""
+        changed = self.changed(kind)
+        left = len(changed) - list(changed.values()).count(None)
+        return self.durable.count(kind) - self.durable.count_among(kind, changed.keys()) + left
+
+    def changed(self, kind: type[Row]) -> dict[Key, Row | None]:
+        """Rows of a kind that this draft changes, by key; None where it deletes one."""
+        found: dict[Key, Row | None] = {}
+        layer: Draft | None = self
+        while layer is not None:
+            found = {**layer.changes.by_kind.get(kind, {}), **found}
+            layer = layer._parent
+        return found
+
+    def put(self, row: Row) -> None:
+        self.changes.put(row)
+        if isinstance(row, AbortedRow):
+            self._aborted.setdefault((row.topic_id, row.partition), {})[key_of(row)] = None
+
+    def delete(self, kind: type[Row], *key: object) -> None:
+        self.changes.delete(kind, key)
+        if kind is AbortedRow:
+            self._aborted.setdefault((key[0], key[1]), {})[key] = None
+
+    def counter(self, name: str) -> int:
+        row = self.get(CounterRow, name)
+        return 0 if row is None else row.value
+
+    def count_up(self, name: str) -> int:
+        """Raise a counter by one and give its new value."""
+        value = self.counter(name) + 1
+        self.put(CounterRow(name=name, value=value))
+        return value
+
+    def raise_once(self, name: str) -> int:
+        """Raise a counter by one for the whole transaction, however often this is asked."""
+        value = self.durable.counter(name) + 1
+        if self.counter(name) != value:
+            self.put(CounterRow(name=name, value=value))
+        return value
+
+    def visible_change(self) -> int:
+        """The commit number of this transaction, which changes what readers see."""
+        return self.raise_once(COMMIT_NUMBER)
+
+    def tell(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
+        """Have the feed say that this partition's bounds changed, or that it has one more run.
+
+        A run told again, longer (markers share one), takes the place of the first.
+        """
+        runs = self.news.setdefault(TopicPartition(topic_id, partition), [])
+        if run is None:
+            return
+        _append(runs, run)
+
+    def last_told(self, topic_id: UUID, partition: int) -> Run | None:
+        """The newest run that this transaction adds to a partition."""
+        layer: Draft | None = self
+        while layer is not None:
+            runs = layer.news.get(TopicPartition(topic_id, partition))
+            if runs:
+                return runs[-1]
+            layer = layer._parent
+        return None
+
+    def among(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
+        """The rows under these keys, and under those changed here that are wanted, as this draft leaves them."""
+        keys = dict.fromkeys(durable)
+        layer: Draft | None = self
+        while layer is not None:
+            keys.update((key, None) for key in layer.changes.by_kind.get(kind, ()) if is_wanted(key))
+            layer = layer._parent
+        found = (self.get(kind, *key) for key in keys)
+        return [row for row in found if row is not None]
+
+    def aborted_on(self, topic_id: UUID, partition: int) -> list[AbortedRow]:
+        """A partition's aborted transactions."""
+        keys = dict.fromkeys(map(key_of, self.durable.aborted_from(topic_id, partition, 0)))
+        layer: Draft | None = self
+        while layer is not None:
+            keys.update(layer._aborted.get((topic_id, partition), {}))
+            layer = layer._parent
+        found = (self.get(AbortedRow, *key) for key in keys)
+        return [row for row in found if row is not None]
+
+    def agents_at(self, address: Address) -> list[AgentRow]:
+        """The agents that are or were advertised at an address."""
+        keys = ((broker_id,) for broker_id in self.durable.agents_at.get(address, ()))
+        return [row for row in self.among(AgentRow, keys, lambda key: True) if address_of(row) == address]
+
+    def open_sessions_of(self, broker_id: int) -> list[SessionRow]:
+        """An agent's upload sessions that are not closed."""
+        keys = ((session_id,) for session_id in self.durable.sessions_of.get(broker_id, ()))
+        rows = self.among(SessionRow, keys, lambda key: True)
+        return [row for row in rows if row.broker_id == broker_id and row.closed_ms is None]
+
+    def open_sessions(self) -> list[SessionRow]:
+        """All upload sessions that are not closed."""
+        keys = ((session_id,) for session_id in self.durable.open_sessions)
+        return [row for row in self.among(SessionRow, keys, lambda key: True) if row.closed_ms is None]
+
+    def offsets_of(self, group_id: str) -> list[GroupOffsetRow]:
+        """A group's positions."""
+        durable = self.durable.offsets_of.get(group_id, {})
+        return self.among(GroupOffsetRow, durable, lambda key: key[0] == group_id)
+
+    def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
+        """A group's positions that a producer's open transaction will change."""
+        durable = self.durable.pending_of.get((group_id, producer_id), {})
+        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id)
+
+    def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
+        """The partition's row, if its topic is not deleted."""
+        if self.get(TopicRow, topic_id) is None:
+            return None
+        return self.get(PartitionRow, topic_id, partition)
+
+    def pending_in(self, group_id: str) -> list[PendingOffsetRow]:
+        """A group's positions that any open transaction will change."""
+        durable = [
+            key for owner, keys in self.durable.pending_of.items() if owner[0] == group_id for key in keys
+        ]
+        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id)
+
+    def groups_with_pending(self) -> set[str]:
+        """The groups that have such positions."""
+        put = {
+            row.group_id
+            for row in self.changed(PendingOffsetRow).values()
+            if isinstance(row, PendingOffsetRow)
+        }
+        return put.union(group_id for group_id, _ in self.durable.pending_of)
+
+    def open_transactions(self) -> list[TransactionRow]:
+        """The transactional ids with something open."""
+        names = [(name,) for name in self.durable.open_transactions]
+        found = self.among(TransactionRow, names, lambda key: True)
+        return [row for row in found if row.state is TransactionState.ONGOING]
+
+    def topic_named(self, name: str) -> TopicRow | None:
+        changed = self.changed(TopicRow)
+        for row in changed.values():
+            if isinstance(row, TopicRow) and row.name == name:
+                return row
+        durable = self.durable.topic_named(name)
+        return None if durable is None or key_of(durable) in changed else durable
+
+    def put_run(self, row: RunRow) -> None:
+        """Add a run; markers that share a row with those before them take its place."""
+        before = self._changed_run(key_of(row))
+        if before is not None:
+            self.moves.run(before.kind, before.length, -1)
+        self.moves.run(row.kind, row.length, 1)
+        self.put(row)
+
+    def _changed_run(self, key: Key) -> RunRow | None:
+        layer: Draft | None = self
+        while layer is not None:
+            rows = layer.changes.by_kind.get(RunRow)
+            if rows is not None and key in rows:
+                return cast("RunRow | None", rows[key])
+            layer = layer._parent
+        return None
+
+    def delete_run(self, run: Run) -> None:
+        """Delete a run that was looked up."""
+        self.moves.run(run.kind, run.length, -1)
+        self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
+
+    def settle_sums(self) -> None:
+        """Write the sums that this transaction moves. Last of all, and once."""
+        assert self._parent is None, "sums are of the whole draft"
+        for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
+            self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
+        for name, by in self.moves.by_name.items():
+            if by:
+                self.put(CounterRow(name=name, value=self.durable.counter(name) + by))
+
+    def release_object(self, object_id: UUID, runs: int) -> bool:
+        """Lower an object's live runs; True when it has none left and is retired by this."""
+        stored = self.get(ObjectRow, object_id)
+        assert stored is not None, f"object {object_id} has run rows but no row of its own"
+        assert stored.live_runs >= runs, f"object {object_id}: {runs} runs of {stored.live_runs} removed"
+        live = stored.live_runs - runs
+        is_retired = live == 0
+        self.put(replace_row(stored, live_runs=live, retired_ms=self.now_ms if is_retired else None))
+        return is_retired
+
+    def remove_runs(self, runs: Sequence[Run]) -> int:
+        """Delete run rows and lower their objects (looked up into `objects` before); how many retired."""
+        counts: dict[UUID, int] = {}
+        for run in runs:
+            self.delete_run(run)
+            if run.kind is ObjectKind.MARKERS:
+                continue
+            counts[run.object_id] = counts.get(run.object_id, 0) + 1
+        return sum(self.release_object(object_id, count) for object_id, count in counts.items())
+
+
+def address_of(row: AgentRow) -> Address:
+    """Where clients reach the agent."""
+    info = agent_info(row)
+    return info.host, info.port
+
+
+def agent_info(row: AgentRow) -> AgentInfo:
+    """How the agent is reached."""
+    return _infos.decode(row.info)
+
+
+def _append(runs: list[Run], run: Run) -> None:
+    """Add a run, in the place of the last where it is that one, grown."""
+    if runs and runs[-1].base_offset == run.base_offset:
+        runs[-1] = run
+    else:
+        runs.append(run)
+
+
+def replace_row(row: R, **changes: object) -> R:
+    """A copy of a row with some fields changed."""
+    return msgspec.structs.replace(row, **changes)

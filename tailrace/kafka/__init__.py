@@ -1,0 +1,135 @@
+"""Kafka's wire protocol: messages declared once for all versions, compiled to codecs on first use.
+
+request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+transport.writelines(encode_response(header.correlation_id, header.api_key, header.api_version, response))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.buffers import Buffer
+from tailrace.kafka.api_keys import API_VERSIONS, ApiKey, ApiSpec
+from tailrace.kafka.compiler import Codec, Parts, codec
+from tailrace.kafka.errors import MalformedRequest, UnencodableMessage, UnsupportedVersion
+from tailrace.kafka.headers import (
+    RequestHeader,
+    parse_request_header,
+    request_header,
+    response_header,
+    response_header_is_flexible,
+)
+from tailrace.kafka.varints import read_unsigned_varint, skip_tagged_fields
+
+__all__ = [
+    "ApiKey",
+    "MalformedRequest",
+    "RequestHeader",
+    "UnencodableMessage",
+    "UnsupportedVersion",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "parse_request_header",
+]
+
+_SIZE_BYTES = 4
+
+
+def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 0) -> Any:
+    """The request that stands in `frame` from `offset` (the header's `body_offset`) to its end.
+
+    Records are memoryviews into the frame; all else is copied.
+
+    Raises:
+        MalformedRequest: the bytes are no such request.
+        UnsupportedVersion: the API or this version of it is not declared.
+
+    Bytes that follow it are ignored, as Kafka does: librdkafka leaves 3 behind a Metadata request for all topics.
+    """
+    message, _ = request_codec(api_key, api_version).decode(memoryview(frame), offset)
+    return message
+
+
+def encode_response(correlation_id: int, api_key: int, api_version: int, response: Any) -> Parts:
+    """A whole response frame, as buffers for `transport.writelines`.
+
+    The 4 bytes of the size and the header are included. Records are not copied, unless they are small: they
+    must not change before the buffers are sent.
+
+    Raises:
+        UnencodableMessage: the response does not fit the version.
+        UnsupportedVersion: the API or this version of it is not declared.
+    """
+    return _encode(
+        response_codec(api_key, api_version),
+        response_header(api_key, api_version, correlation_id),
+        response,
+    )
+
+
+def encode_request(
+    correlation_id: int, api_key: int, api_version: int, request: Any, client_id: str | None = None
+) -> Parts:
+    """A whole request frame with its size, as a client would send it."""
+    header = request_header(api_key, api_version, correlation_id, client_id)
+    return _encode(request_codec(api_key, api_version), header, request)
+
+
+def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
+    """(correlation id, response) of a frame that comes without its size.
+
+    Raises:
+        MalformedRequest: the bytes are no such response.
+        UnsupportedVersion: the API or this version of it is not declared.
+    """
+    body = response_codec(api_key, api_version)
+    if len(frame) < 4:
+        raise MalformedRequest(f"a response of {len(frame)} bytes")
+    offset = 4
+    if response_header_is_flexible(api_key, api_version):
+        try:
+            count, offset = read_unsigned_varint(frame, offset)
+            offset = skip_tagged_fields(frame, offset, count)
+        except IndexError as error:
+            raise MalformedRequest("the response ends in its header") from error
+    return int.from_bytes(frame[:4], "big", signed=True), _decode(body, frame, offset)
+
+
+def request_codec(api_key: int, api_version: int) -> Codec:
+    """The compiled codec of a request."""
+    spec = _spec(api_key, api_version)
+    return codec(spec.request, api_version, spec.is_flexible(api_version), from_client=True)
+
+
+def response_codec(api_key: int, api_version: int) -> Codec:
+    """The compiled codec of a response."""
+    spec = _spec(api_key, api_version)
+    return codec(spec.response, api_version, spec.is_flexible(api_version))
+
+
+def _spec(api_key: int, api_version: int) -> ApiSpec:
+    spec = API_VERSIONS.get(api_key)
+    if spec is None or not spec.advertised_min <= api_version <= spec.max:
+        raise UnsupportedVersion(api_key, api_version)
+    return spec
+
+
+def _decode(body: Codec, frame: Buffer, offset: int) -> Any:
+    message, end = body.decode(memoryview(frame), offset)
+    if end != len(frame):
+        raise MalformedRequest(f"{len(frame) - end} bytes follow the {type(message).__name__}")
+    return message
+
+
+def _encode(body: Codec, header: bytearray, message: Any) -> Parts:
+    out = bytearray(_SIZE_BYTES)
+    out += header
+    parts: Parts = []
+    last = body.encode(message, out, parts)
+    if last or not parts:
+        parts.append(last)
+    size = sum(map(len, parts)) - _SIZE_BYTES
+    out[:_SIZE_BYTES] = size.to_bytes(_SIZE_BYTES, "big")
+    return parts

@@ -1,0 +1,61 @@
+"""DescribeConfigs (API key 32): the settings of topics and brokers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Bool, Int8, Int16, Int32, Message, On, String
+
+
+class DescribeConfigsResource(Message):
+    """The resources whose configurations we want to describe."""
+
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configuration_keys: Annotated[list[String] | None, On(nullable="0+")] = []
+
+
+class DescribeConfigsRequest(Message):
+    """DescribeConfigs request."""
+
+    resources: list[DescribeConfigsResource] = []
+    include_synonyms: Bool = False
+    include_documentation: Annotated[Bool, On("3+")] = False
+
+
+class DescribeConfigsSynonym(Message):
+    """The synonyms for this configuration key."""
+
+    name: String = ""
+    value: Annotated[String | None, On(nullable="0+")] = ""
+    source: Int8 = 0
+
+
+class DescribeConfigsResourceResult(Message):
+    """Each listed configuration."""
+
+    name: String = ""
+    value: Annotated[String | None, On(nullable="0+")] = ""
+    read_only: Bool = False
+    config_source: Int8 = -1
+    is_sensitive: Bool = False
+    synonyms: list[DescribeConfigsSynonym] = []
+    config_type: Annotated[Int8, On("3+", ignorable=True)] = 0
+    documentation: Annotated[String | None, On("3+", nullable="3+", ignorable=True)] = ""
+
+
+class DescribeConfigsResult(Message):
+    """The results for each resource."""
+
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configs: list[DescribeConfigsResourceResult] = []
+
+
+class DescribeConfigsResponse(Message):
+    """DescribeConfigs response."""
+
+    throttle_time_ms: Int32 = 0
+    results: list[DescribeConfigsResult] = []

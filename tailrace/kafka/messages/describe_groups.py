@@ -1,0 +1,45 @@
+"""DescribeGroups (API key 15): state and members of groups."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Bool, Bytes, Int16, Int32, Message, On, String
+
+
+class DescribeGroupsRequest(Message):
+    """DescribeGroups request."""
+
+    groups: list[String] = []
+    include_authorized_operations: Annotated[Bool, On("3+")] = False
+
+
+class DescribedGroupMember(Message):
+    """The group members."""
+
+    member_id: String = ""
+    group_instance_id: Annotated[String | None, On("4+", nullable="4+", ignorable=True)] = None
+    client_id: String = ""
+    client_host: String = ""
+    member_metadata: Bytes = b""
+    member_assignment: Bytes = b""
+
+
+class DescribedGroup(Message):
+    """Each described group."""
+
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On("6+", nullable="6+")] = None
+    group_id: String = ""
+    group_state: String = ""
+    protocol_type: String = ""
+    protocol_data: String = ""
+    members: list[DescribedGroupMember] = []
+    authorized_operations: Annotated[Int32, On("3+")] = -2147483648
+
+
+class DescribeGroupsResponse(Message):
+    """DescribeGroups response."""
+
+    throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
+    groups: list[DescribedGroup] = []

@@ -1,0 +1,55 @@
+"""DescribeLogDirs (API key 35): how many bytes partitions hold, and where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Bool, Int16, Int32, Int64, Message, On, String
+
+
+class DescribableLogDirTopic(Message):
+    """Each topic that we want to describe log directories for, or null for all topics."""
+
+    topic: String = ""
+    partitions: list[Int32] = []
+
+
+class DescribeLogDirsRequest(Message):
+    """DescribeLogDirs request."""
+
+    topics: Annotated[list[DescribableLogDirTopic] | None, On(nullable="0+")] = []
+
+
+class DescribeLogDirsPartition(Message):
+    """The partitions."""
+
+    partition_index: Int32 = 0
+    partition_size: Int64 = 0
+    offset_lag: Int64 = 0
+    is_future_key: Bool = False
+
+
+class DescribeLogDirsTopic(Message):
+    """The topics."""
+
+    name: String = ""
+    partitions: list[DescribeLogDirsPartition] = []
+
+
+class DescribeLogDirsResult(Message):
+    """The log directories."""
+
+    error_code: Int16 = 0
+    log_dir: String = ""
+    topics: list[DescribeLogDirsTopic] = []
+    total_bytes: Annotated[Int64, On("4+", ignorable=True)] = -1
+    usable_bytes: Annotated[Int64, On("4+", ignorable=True)] = -1
+    is_cordoned: Annotated[Bool, On("5+", ignorable=True)] = False
+
+
+class DescribeLogDirsResponse(Message):
+    """DescribeLogDirs response."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, On("3+", ignorable=True)] = 0
+    results: list[DescribeLogDirsResult] = []

@@ -1,0 +1,54 @@
+"""DescribeProducers (API key 61): the producers that are active in partitions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+
+
+class TopicRequest(Message):
+    """The topics to list producers for."""
+
+    name: String = ""
+    partition_indexes: list[Int32] = []
+
+
+class DescribeProducersRequest(Message):
+    """DescribeProducers request."""
+
+    topics: list[TopicRequest] = []
+
+
+class ProducerState(Message):
+    """The active producers for the partition."""
+
+    producer_id: Int64 = 0
+    producer_epoch: Int32 = 0
+    last_sequence: Int32 = -1
+    last_timestamp: Int64 = -1
+    coordinator_epoch: Int32 = 0
+    current_txn_start_offset: Int64 = -1
+
+
+class PartitionResponse(Message):
+    """Each partition in the response."""
+
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On(nullable="0+")] = None
+    active_producers: list[ProducerState] = []
+
+
+class TopicResponse(Message):
+    """Each topic in the response."""
+
+    name: String = ""
+    partitions: list[PartitionResponse] = []
+
+
+class DescribeProducersResponse(Message):
+    """DescribeProducers response."""
+
+    throttle_time_ms: Int32 = 0
+    topics: list[TopicResponse] = []

@@ -1,0 +1,61 @@
+"""DescribeTopicPartitions (API key 75): topics with their partitions, page by page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import NIL_UUID, Bool, Int16, Int32, Message, On, String, Uuid
+
+
+class TopicRequest(Message):
+    """The topics to fetch details for."""
+
+    name: String = ""
+
+
+class Cursor(Message):
+    """The first topic and partition index to fetch details for."""
+
+    topic_name: String = ""
+    partition_index: Int32 = 0
+
+
+class DescribeTopicPartitionsRequest(Message):
+    """DescribeTopicPartitions request."""
+
+    topics: list[TopicRequest] = []
+    response_partition_limit: Int32 = 2000
+    cursor: Annotated[Cursor | None, On(nullable="0+")] = None
+
+
+class DescribeTopicPartitionsResponsePartition(Message):
+    """Each partition in the topic."""
+
+    error_code: Int16 = 0
+    partition_index: Int32 = 0
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = -1
+    replica_nodes: list[Int32] = []
+    isr_nodes: list[Int32] = []
+    eligible_leader_replicas: Annotated[list[Int32] | None, On(nullable="0+")] = None
+    last_known_elr: Annotated[list[Int32] | None, On(nullable="0+")] = None
+    offline_replicas: list[Int32] = []
+
+
+class DescribeTopicPartitionsResponseTopic(Message):
+    """Each topic in the response."""
+
+    error_code: Int16 = 0
+    name: Annotated[String | None, On(nullable="0+")] = ""
+    topic_id: Uuid = NIL_UUID
+    is_internal: Bool = False
+    partitions: list[DescribeTopicPartitionsResponsePartition] = []
+    topic_authorized_operations: Int32 = -2147483648
+
+
+class DescribeTopicPartitionsResponse(Message):
+    """DescribeTopicPartitions response."""
+
+    throttle_time_ms: Int32 = 0
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    next_cursor: Annotated[Cursor | None, On(nullable="0+")] = None

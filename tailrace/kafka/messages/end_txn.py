@@ -1,0 +1,25 @@
+"""EndTxn (API key 26): commit or abort a transaction."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Bool, Int16, Int32, Int64, Message, On, String
+
+
+class EndTxnRequest(Message):
+    """EndTxn request."""
+
+    transactional_id: String = ""
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    committed: Bool = False
+
+
+class EndTxnResponse(Message):
+    """EndTxn response."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Annotated[Int64, On("5+", ignorable=True)] = -1
+    producer_epoch: Annotated[Int16, On("5+", ignorable=True)] = -1

@@ -1,0 +1,23 @@
+"""Heartbeat (API key 12): stay a member of a group."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Int16, Int32, Message, On, String
+
+
+class HeartbeatRequest(Message):
+    """Heartbeat request."""
+
+    group_id: String = ""
+    generation_id: Int32 = 0
+    member_id: String = ""
+    group_instance_id: Annotated[String | None, On("3+", nullable="3+")] = None
+
+
+class HeartbeatResponse(Message):
+    """Heartbeat response."""
+
+    throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
+    error_code: Int16 = 0

@@ -1,0 +1,49 @@
+"""JoinGroup (API key 11): become a member of a group's next generation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Bool, Bytes, Int16, Int32, Message, On, String
+
+
+class JoinGroupRequestProtocol(Message):
+    """The list of protocols that the member supports."""
+
+    name: String = ""
+    metadata: Bytes = b""
+
+
+class JoinGroupRequest(Message):
+    """JoinGroup request."""
+
+    group_id: String = ""
+    session_timeout_ms: Int32 = 0
+    rebalance_timeout_ms: Annotated[Int32, On("1+", ignorable=True)] = -1
+    member_id: String = ""
+    group_instance_id: Annotated[String | None, On("5+", nullable="5+")] = None
+    protocol_type: String = ""
+    protocols: list[JoinGroupRequestProtocol] = []
+    reason: Annotated[String | None, On("8+", nullable="8+", ignorable=True)] = None
+
+
+class JoinGroupResponseMember(Message):
+    """The group members."""
+
+    member_id: String = ""
+    group_instance_id: Annotated[String | None, On("5+", nullable="5+", ignorable=True)] = None
+    metadata: Bytes = b""
+
+
+class JoinGroupResponse(Message):
+    """JoinGroup response."""
+
+    throttle_time_ms: Annotated[Int32, On("2+", ignorable=True)] = 0
+    error_code: Int16 = 0
+    generation_id: Int32 = -1
+    protocol_type: Annotated[String | None, On("7+", nullable="7+", ignorable=True)] = None
+    protocol_name: Annotated[String | None, On(nullable="7+")] = ""
+    leader: String = ""
+    skip_assignment: Annotated[Bool, On("9+")] = False
+    member_id: String = ""
+    members: list[JoinGroupResponseMember] = []

@@ -1,0 +1,39 @@
+"""LeaveGroup (API key 13): stop being a member of a group."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Int16, Int32, Message, On, String
+
+
+class MemberIdentity(Message):
+    """List of leaving member identities."""
+
+    member_id: Annotated[String, On("3+")] = ""
+    group_instance_id: Annotated[String | None, On("3+", nullable="3+")] = None
+    reason: Annotated[String | None, On("5+", nullable="5+", ignorable=True)] = None
+
+
+class LeaveGroupRequest(Message):
+    """LeaveGroup request."""
+
+    group_id: String = ""
+    member_id: Annotated[String, On("0-2")] = ""
+    members: Annotated[list[MemberIdentity], On("3+")] = []
+
+
+class MemberResponse(Message):
+    """List of leaving member responses."""
+
+    member_id: Annotated[String, On("3+")] = ""
+    group_instance_id: Annotated[String | None, On("3+", nullable="3+")] = ""
+    error_code: Annotated[Int16, On("3+")] = 0
+
+
+class LeaveGroupResponse(Message):
+    """LeaveGroup response."""
+
+    throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
+    error_code: Int16 = 0
+    members: Annotated[list[MemberResponse], On("3+")] = []

@@ -1,0 +1,33 @@
+"""ListTransactions (API key 66): which transactions there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+
+
+class ListTransactionsRequest(Message):
+    """ListTransactions request."""
+
+    state_filters: list[String] = []
+    producer_id_filters: list[Int64] = []
+    duration_filter: Annotated[Int64, On("1+")] = -1
+    transactional_id_pattern: Annotated[String | None, On("2+", nullable="2+")] = None
+
+
+class TransactionState(Message):
+    """The current state of the transaction for the transactional id."""
+
+    transactional_id: String = ""
+    producer_id: Int64 = 0
+    transaction_state: String = ""
+
+
+class ListTransactionsResponse(Message):
+    """ListTransactions response."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    unknown_state_filters: list[String] = []
+    transaction_states: list[TransactionState] = []

@@ -1,0 +1,57 @@
+"""OffsetCommit (API key 8): store a group's positions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tailrace.kafka.schema import NIL_UUID, Int16, Int32, Int64, Message, On, String, Uuid
+
+
+class OffsetCommitRequestPartition(Message):
+    """Each partition to commit offsets for."""
+
+    partition_index: Int32 = 0
+    committed_offset: Int64 = 0
+    committed_leader_epoch: Annotated[Int32, On("6+", ignorable=True)] = -1
+    committed_metadata: Annotated[String | None, On(nullable="0+")] = ""
+
+
+class OffsetCommitRequestTopic(Message):
+    """The topics to commit offsets for."""
+
+    name: Annotated[String, On("0-9", ignorable=True)] = ""
+    topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
+    partitions: list[OffsetCommitRequestPartition] = []
+
+
+class OffsetCommitRequest(Message):
+    """OffsetCommit request."""
+
+    group_id: String = ""
+    generation_id_or_member_epoch: Int32 = -1
+    member_id: String = ""
+    group_instance_id: Annotated[String | None, On("7+", nullable="7+")] = None
+    retention_time_ms: Annotated[Int64, On("0-4", ignorable=True)] = -1
+    topics: list[OffsetCommitRequestTopic] = []
+
+
+class OffsetCommitResponsePartition(Message):
+    """The responses for each partition in the topic."""
+
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+
+
+class OffsetCommitResponseTopic(Message):
+    """The responses for each topic."""
+
+    name: Annotated[String, On("0-9", ignorable=True)] = ""
+    topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
+    partitions: list[OffsetCommitResponsePartition] = []
+
+
+class OffsetCommitResponse(Message):
+    """OffsetCommit response."""
+
+    throttle_time_ms: Annotated[Int32, On("3+", ignorable=True)] = 0
+    topics: list[OffsetCommitResponseTopic] = []

@@ -1,0 +1,181 @@
+"""The vocabulary in which messages are declared: wire types, and the versions a field is on the wire.
+
+A message is a `Message` whose annotations are its schema. The order of the fields is their order on the wire:
+
+    class FetchPartition(Message):
+        partition: Int32 = 0
+        current_leader_epoch: Annotated[Int32, On("9+", ignorable=True)] = -1
+
+Version ranges are written as Kafka writes them: "3+", "0-12", "4".
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import msgspec
+
+from tailrace.buffers import Buffer
+
+NIL_UUID = UUID(int=0)
+
+
+class Wire(Enum):
+    """How a single value stands on the wire."""
+
+    BOOL = "bool"
+    INT8 = "int8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT64 = "float64"
+    UUID = "uuid"
+    STRING = "string"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+
+Bool = Annotated[bool, Wire.BOOL]
+Int8 = Annotated[int, Wire.INT8]
+Int16 = Annotated[int, Wire.INT16]
+UInt16 = Annotated[int, Wire.UINT16]
+Int32 = Annotated[int, Wire.INT32]
+Int64 = Annotated[int, Wire.INT64]
+Float64 = Annotated[float, Wire.FLOAT64]
+Uuid = Annotated[UUID, Wire.UUID]
+String = Annotated[str, Wire.STRING]
+Bytes = Annotated[bytes, Wire.BYTES]
+RecordsView = Annotated[memoryview, Wire.RECORDS]
+"""Records as they arrive: a view into the frame, never copied."""
+RecordsGather = Annotated[Buffer | Sequence[Buffer], Wire.RECORDS]
+"""Records as they leave: one buffer, or several that follow each other; never copied unless small."""
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """In which versions a field is on the wire, and how.
+
+    Args:
+        versions: where the field exists.
+        nullable: where it may be null; None for nowhere.
+        tag: its number among the tagged fields (KIP-482), if it is one.
+        tagged: where it is tagged; None for wherever it exists.
+        ignorable: whether a value that a version can't carry is dropped. Where it is not, encoding a value
+            other than the default in such a version is an error.
+    """
+
+    versions: str = "0+"
+    nullable: str | None = None
+    tag: int | None = None
+    tagged: str | None = None
+    ignorable: bool = False
+
+
+class Message(msgspec.Struct, gc=False):
+    """A message, or a structure inside of one. Messages are trees, so the collector need not look at them."""
+
+
+class MessageValue(msgspec.Struct, gc=False, frozen=True):
+    """A structure that is the default of a field, and therefore shared and immutable."""
+
+
+MessageType = type[Message] | type[MessageValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A range of versions, both ends included."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+
+MAX_VERSION = 32767
+_NOWHERE = Versions(1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message, as its annotation says.
+
+    `kind` is a wire type or the structure's class; `is_array` says whether there are many of it.
+    """
+
+    name: str
+    kind: Wire | MessageType
+    is_array: bool
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    tagged: Versions
+    ignorable: bool
+    default: Any
+    """What a message has that does not set the field; an empty list for arrays."""
+
+
+def parse_versions(text: str | None) -> Versions:
+    """The range that Kafka writes as "3+", "0-12" or "4"; None is the empty range."""
+    if text is None:
+        return _NOWHERE
+    if text.endswith("+"):
+        return Versions(int(text[:-1]), MAX_VERSION)
+    first, _, last = text.partition("-")
+    return Versions(int(first), int(last or first))
+
+
+@cache
+def fields_of(message: MessageType) -> tuple[Field, ...]:
+    """The fields of a message in wire order."""
+    hints = get_type_hints(message, include_extras=True)
+    return tuple(_field(info.name, hints[info.name], info) for info in msgspec.structs.fields(message))
+
+
+def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
+    on = On()
+    wire: Wire | None = None
+    is_array = False
+    struct: MessageType | None = None
+    pending = [hint]
+    while pending:
+        current = pending.pop()
+        origin = get_origin(current)
+        if origin is Annotated:
+            for extra in current.__metadata__:
+                if isinstance(extra, On):
+                    on = extra
+                elif isinstance(extra, Wire):
+                    wire = extra
+            if wire is None:
+                pending.append(current.__origin__)
+        elif origin is Union or origin is types.UnionType:
+            pending.extend(part for part in get_args(current) if part is not type(None))
+        elif origin is list:
+            is_array = True
+            pending.extend(get_args(current))
+        elif isinstance(current, type) and issubclass(current, (Message, MessageValue)):
+            struct = current
+    kind = wire or struct
+    if kind is None:
+        raise TypeError(f"the annotation of {name} names no wire type: {hint}")
+    default = info.default
+    if default is msgspec.NODEFAULT:
+        if info.default_factory is msgspec.NODEFAULT:
+            raise TypeError(f"{name} has no default; every field of a message has one")
+        default = info.default_factory()
+    versions = parse_versions(on.versions)
+    tagged = _NOWHERE
+    if on.tag is not None:
+        tagged = parse_versions(on.tagged) if on.tagged else versions
+    return Field(
+        name, kind, is_array, versions, parse_versions(on.nullable), on.tag, tagged, on.ignorable, default
+    )

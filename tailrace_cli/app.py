@@ -1,0 +1,129 @@
+"""`tailrace`: one command line for the processes and for what they keep."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+from tailrace.settings import BadSettings
+from tailrace_cli import (
+    audit,
+    cluster,
+    config,
+    consume,
+    group,
+    objects,
+    processes,
+    produce,
+    recover,
+    topic,
+    transaction,
+)
+from tailrace_cli.bare import group_of_commands, print_help_when_bare
+from tailrace_cli.failures import CommandFailed
+
+app = group_of_commands(
+    "A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
+    name="tailrace",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _bare(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print Tailrace's version.")] = False,
+) -> None:
+    if version:
+        processes.version()
+        raise typer.Exit
+    print_help_when_bare(context)
+
+
+processes.register(app)
+audit.register(app)
+recover.register(app)
+app.command()(produce.produce)
+app.command()(consume.consume)
+app.command("cluster")(cluster.describe)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(transaction.app, name="transaction")
+app.add_typer(objects.app, name="object")
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Run the command of this process's arguments and exit: 0, 1 when it failed, 2 when it was misused."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except typer.TyperException as error:  # how it was called
+        _say(f"{_message(error)}; see `tailrace --help`, or --help after the command")
+        sys.exit(getattr(error, "exit_code", 2))
+    except BadSettings as error:
+        for line in str(error).splitlines():
+            _say(line)
+        sys.exit(2)
+    except CommandFailed as error:
+        _say(str(error))
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        explained = _explain(error)
+        if explained is None:
+            raise
+        _say(explained)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: typer.TyperException) -> str:
+    form = getattr(error, "format_message", None)
+    return str(form() if form is not None else error).rstrip(".")
+
+
+def _say(line: str) -> None:
+    print(f"tailrace: {line}", file=sys.stderr)
+
+
+def _explain(error: Exception) -> str | None:
+    """One line for what a user can mend; None for what is a bug and shall show its traceback."""
+    from sequencer.api import SequencerError
+    from sequencer.store.sql.store import UnknownDatabase
+    from tailrace.object_store.api import StoreError
+    from tailrace.object_store.open import BadStoreUrl
+
+    if isinstance(error, SequencerError):
+        return f"the sequencer can't be used ({error.code}): {error}"
+    if isinstance(error, StoreError):
+        return f"the object store can't be used: {error}"
+    if isinstance(error, BadStoreUrl | UnknownDatabase):
+        return str(error)
+    if isinstance(error, OSError):
+        return _explain_address(error) or str(error)
+    return None
+
+
+def _explain_address(error: OSError) -> str | None:
+    """What asyncio and uvloop say of an address that can't be bound, as HOST:PORT and what to do."""
+    from tailrace.rpc.link import join_address
+
+    found = re.search(r"\('([^']+)', (\d+)", str(error))
+    if found is None or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+        return None
+    return (
+        f"can't listen at {join_address(found[1], int(found[2]))}: {os.strerror(error.errno).lower()}; "
+        "give another address with --listen, --http or --rpc"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The folder in which `tailrace serve` keeps everything: what is in it, who uses it, and that only its owner reads it.
+
+A lock that ends with its process says who uses the folder, so what a killed one left behind holds up nobody.
+`serve.json` says where a running `serve` is reached.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from tailrace.clock import Entropy
+from tailrace.credentials import make_secret_file
+from tailrace_cli.failures import CommandFailed
+
+DATABASE = "tailrace.db"
+OBJECTS = "objects"
+SECRET = "rpc.secret"
+LOCK = "serve.lock"
+SERVING = "serve.json"
+
+_log = structlog.get_logger("tailrace.data")
+
+
+class FolderInUse(CommandFailed):
+    """Another process uses the folder; the message has its pid."""
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What `serve.json` says: the process, its ports, where its sequencer is (HOST:PORT), its store (a URL)."""
+
+    pid: int
+    kafka_port: int
+    http_port: int
+    rpc: str
+    store: str
+
+
+@contextmanager
+def held_folder(path: Path) -> Iterator[None]:
+    """Keep the folder for this process alone. Raises FolderInUse, at once; CommandFailed."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"data folder {str(path)!r} can't be used: {error.strerror}") from error
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        raise FolderInUse(
+            f"data folder {str(path)!r} is in use by process {pid or '(just starting)'}; stop that one, or give "
+            "another folder with --data"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+
+
+@contextmanager
+def shown_as_serving(path: Path, serving: Serving) -> Iterator[None]:
+    """Have `serve.json` in the folder meanwhile."""
+    unfinished = path / f".{SERVING}"
+    unfinished.write_bytes(msgspec.json.encode(serving) + b"\n")
+    unfinished.replace(path / SERVING)
+    try:
+        yield
+    finally:
+        (path / SERVING).unlink(missing_ok=True)
+
+
+def find_serving(path: Path) -> Serving:
+    """What the `serve` that uses the folder says of itself. Raises CommandFailed."""
+    try:
+        return msgspec.json.decode((path / SERVING).read_bytes(), type=Serving)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CommandFailed(
+            f"data folder {str(path)!r} is in use, but not (yet) by a `tailrace serve` that is ready; try again"
+        ) from error
+
+
+def open_data_folder(path: Path, entropy: Entropy) -> None:
+    """Make the folder and its RPC secret where they are missing. Raises CommandFailed.
+
+    The folder is its owner's alone (0700), and so is every file that this process makes from now on (0600). A folder
+    that others may enter is closed to them, unless it holds something else than ours: then a warning says so.
+    """
+    os.umask(0o077)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _close_to_others(path)
+        if not (path / SECRET).exists():
+            make_secret_file(path / SECRET, entropy)
+    except OSError as error:
+        raise CommandFailed(
+            f"data folder {str(path)!r} can't be made or written: {error.strerror}; give another with --data"
+        ) from error
+
+
+def _close_to_others(path: Path) -> None:
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o077:
+        return
+    is_ours = (path / DATABASE).exists() or not any(path.iterdir())
+    if is_ours and found.st_uid == os.geteuid():
+        path.chmod(0o700)
+        _log.info("the data folder was open to others and is closed now", folder=str(path), was=f"{mode:04o}")
+        return
+    _log.warning(
+        "others may enter the data folder, and read files that are older than this process; run `chmod 700` on it",
+        folder=str(path), mode=f"{mode:04o}",
+    )  # fmt: skip

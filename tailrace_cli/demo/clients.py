@@ -1,0 +1,271 @@
+"""The demo's Kafka clients: confluent-kafka, as any user would write them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from tailrace_cli.demo.source import CODECS, RETAINED_FOR_EVER, TOPICS, SourceRecord
+
+GROUP = "demo-readers"
+BATCH = 2_000
+COMMIT_SECONDS = 30.0
+_BETWEEN_GENERATIONS = (KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS)
+"""A commit that crosses a rebalance on its way. The member keeps its partitions until it polls again (cooperative
+rebalancing revokes in `consume`), so asking again under the new generation is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """A record as a consumer gets it."""
+
+    offset: int
+    timestamp: tuple[int, int]
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+Log = dict[tuple[str, int], list[ReadRecord]]
+"""Records by (topic, partition), in order of offset."""
+
+
+def create_topics(bootstrap: str) -> None:
+    """Make the demo's topics, kept for ever."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics(
+        [NewTopic(plan.name, plan.partitions, 1, config=dict(RETAINED_FOR_EVER)) for plan in TOPICS]
+    )
+    for future in made.values():
+        future.result(30)
+
+
+def set_retention(bootstrap: str, topic: str, retention_ms: int) -> None:
+    """Change a topic's retention.ms."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entry = ConfigEntry("retention.ms", str(retention_ms), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+def produce(bootstrap: str, records: Iterable[SourceRecord], progress: Callable[[int], None]) -> Counter[str]:
+    """Send every record with an idempotent producer of its codec; returns what was acknowledged, by topic.
+
+    Raises RuntimeError if any record was not acknowledged.
+    """
+    acknowledged: Counter[str] = Counter()
+    failures: list[str] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(str(error))
+            return
+        acknowledged[message.topic()] += 1
+
+    producers = {
+        codec: Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "compression.type": codec,
+                "linger.ms": 20,
+                "partitioner": "murmur2_random",
+            }
+        )
+        for codec in CODECS
+    }
+    for sent, record in enumerate(records, 1):
+        producer = producers[record.codec]
+        while True:
+            try:
+                producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    timestamp=record.timestamp_ms,
+                    headers=list(record.headers),
+                    on_delivery=on_delivery,
+                )
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if sent % BATCH == 0:
+            for each in producers.values():
+                each.poll(0)
+            progress(sent)
+    for each in producers.values():
+        each.flush(60)
+    if failures:
+        raise RuntimeError(f"{len(failures)} records were not acknowledged, the first: {failures[0]}")
+    return acknowledged
+
+
+@dataclass
+class GroupReading:
+    """What the members of a group processed together. Guarded by `lock`: each member is a thread."""
+
+    records: Log = field(default_factory=dict)
+    processed: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def total(self) -> int:
+        return sum(self.processed.values())
+
+    def take(self, messages: list[Message]) -> None:
+        """Count and keep what a member is about to commit."""
+        with self.lock:
+            for message in messages:
+                place = (message.topic(), message.partition())
+                self.processed[(*place, message.offset())] += 1
+                self.records.setdefault(place, []).append(_read(message))
+
+
+class Member(threading.Thread):
+    """One consumer of the group: polls, processes, commits; stops when told, giving its partitions back."""
+
+    def __init__(self, name: str, bootstrap: str, reading: GroupReading) -> None:
+        super().__init__(name=name, daemon=True)
+        self._reading = reading
+        self._told_to_stop = threading.Event()
+        self.failure: BaseException | None = None
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": GROUP,
+                "client.id": name,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": 10_000,
+            }
+        )
+        self._consumer.subscribe([plan.name for plan in TOPICS])
+
+    def run(self) -> None:
+        try:
+            while not self._told_to_stop.is_set():
+                messages = [message for message in self._consumer.consume(BATCH, 0.2) if _is_record(message)]
+                if messages:
+                    self._reading.take(messages)
+                    self._commit(messages)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that joins
+            self.failure = error
+        finally:
+            self._consumer.close()
+
+    def _commit(self, messages: list[Message]) -> None:
+        ends: dict[tuple[str, int], int] = {}
+        for message in messages:
+            ends[message.topic(), message.partition()] = message.offset() + 1
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in ends.items()]
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while True:
+            try:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+                return
+            except KafkaException as error:
+                if error.args[0].code() not in _BETWEEN_GENERATIONS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Leave the group after the batch in hand."""
+        self._told_to_stop.set()
+        self.join(60)
+        if self.failure is not None:
+            raise self.failure
+
+
+def replay(bootstrap: str, topic: str, partitions: int, isolation: str = "read_uncommitted") -> Log:
+    """Read a whole topic from offset 0 with no group."""
+    consumer = _assigned(
+        bootstrap, [TopicPartition(topic, index, 0) for index in range(partitions)], isolation
+    )
+    ends = {
+        index: consumer.get_watermark_offsets(TopicPartition(topic, index), 30)[1]
+        for index in range(partitions)
+    }
+    log: Log = {(topic, index): [] for index in range(partitions)}
+    open_partitions = {index for index, end in ends.items() if end > 0}
+    polls_without = 0
+    while open_partitions:
+        messages = consumer.consume(BATCH, 0.5)  # returns when BATCH came or the time is over
+        polls_without = 0 if messages else polls_without + 1
+        if polls_without > 60:
+            raise RuntimeError(
+                f"nothing came for 30 s; partitions {sorted(open_partitions)} of {topic} are unfinished"
+            )
+        for message in messages:
+            if not _is_record(message):
+                continue
+            log[topic, message.partition()].append(_read(message))
+            if message.offset() + 1 >= ends[message.partition()]:
+                open_partitions.discard(message.partition())
+    consumer.close()
+    return log
+
+
+def offset_at_time(bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int:
+    """The offset that a seek to this time lands on (-1: past the end)."""
+    consumer = _assigned(bootstrap, [], "read_uncommitted")
+    found = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=30)
+    consumer.close()
+    return int(found[0].offset)
+
+
+def watermarks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
+    """(log start offset, high watermark)."""
+    consumer = _assigned(bootstrap, [], "read_uncommitted")
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
+    consumer.close()
+    return low, high
+
+
+def _assigned(bootstrap: str, partitions: list[TopicPartition], isolation: str) -> Any:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "demo-replay",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": isolation,
+        }
+    )
+    if partitions:
+        consumer.assign(partitions)
+    return consumer
+
+
+def _is_record(message: Message) -> bool:
+    error = message.error()
+    if error is None:
+        return True
+    if error.retriable() or error.code() in (
+        KafkaError._PARTITION_EOF,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+    ):
+        return False
+    raise KafkaException(error)
+
+
+def _read(message: Message) -> ReadRecord:
+    headers = tuple((name, value) for name, value in message.headers() or ())
+    return ReadRecord(message.offset(), message.timestamp(), message.key(), message.value(), headers)

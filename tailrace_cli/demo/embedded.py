@@ -1,0 +1,131 @@
+"""The demo on the embedded default: `tailrace serve` in a process of its own, SQLite and a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.folder import FolderStore
+from tailrace.rpc import RpcSecurity
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace_cli.data_folder import SECRET
+from tailrace_cli.demo import job
+from tailrace_cli.demo.ports import free_port
+
+READY_SECONDS = 120.0
+"""On a machine with nothing else to do it takes three."""
+
+IMPATIENT = {
+    "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
+    "TAILRACE_MAINTENANCE_SECONDS": "1",
+}
+"""The demo does not wait a production's grace before old bytes go."""
+
+
+@dataclass
+class EmbeddedCluster:
+    """A `tailrace serve` process and its folder."""
+
+    bootstrap: str
+    rpc: str
+    metrics_urls: list[str]
+    data: Path
+    pid: int
+
+    @property
+    def objects(self) -> Path:
+        return self.data / "objects"
+
+    def open_store(self) -> ObjectStore:
+        return FolderStore(str(self.objects), SystemClock(), ThreadPoolExecutor(1))
+
+    async def compact(self) -> None:
+        security = OpenedSecurity(SecurityFiles(secret_file=self.data / SECRET)).rpc
+        await compact_all(str(self.objects), [self.rpc], security)
+
+    def parquet_paths(self, keys: list[str]) -> list[str]:
+        return [str(self.objects / key) for key in keys]
+
+    def during_load(self, share: float) -> None:
+        """Nothing happens to the one process."""
+
+
+async def compact_all(store_url: str, sequencers: list[str], security: RpcSecurity | None = None) -> None:
+    """Run the Spark compactor until there is nothing left that it may compact, however young."""
+    from compactor.cycle import CompactionSettings
+    from compactor.job import run_compaction
+    from sequencer.client import SequencerClient
+
+    sequencer = SequencerClient(sequencers, clock=SystemClock(), entropy=SystemEntropy(), security=security)
+    try:
+        await run_compaction(store_url, sequencer, settings=CompactionSettings(min_bytes=1, min_age_ms=0))
+    finally:
+        await sequencer.close()
+
+
+def main(data: Path | None = None) -> int:
+    """Run the demo in `data` (a new temporary folder when None, removed afterwards). Returns the exit status."""
+    console = Console()
+    if data is not None:
+        with serving(data) as cluster:
+            return job.run(cluster, console)
+    made = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
+    try:
+        with serving(made) as cluster:
+            return job.run(cluster, console)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def serving(data: Path) -> Iterator[EmbeddedCluster]:
+    """A `tailrace serve` on free ports, ready; drained at the end."""
+    kafka, http, rpc = (free_port() for _ in range(3))
+    command = [
+        sys.executable, "-m", "tailrace_cli.app", "serve", "--data", str(data),
+        "--listen", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}", "--rpc", f"127.0.0.1:{rpc}",
+        "--log-level", "warning",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, env={**os.environ, **IMPATIENT})
+    try:
+        until_ready(process, f"http://127.0.0.1:{http}/readyz")
+        yield EmbeddedCluster(
+            f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", [f"http://127.0.0.1:{http}/metrics"], data, process.pid
+        )
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def until_ready(process: subprocess.Popen[bytes], url: str, seconds: float = READY_SECONDS) -> None:
+    """Until it answers there. Raises RuntimeError."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended at once, with status {process.returncode}")
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError(f"the server was not ready within {seconds:.0f} s")

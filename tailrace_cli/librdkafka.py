@@ -1,0 +1,60 @@
+"""librdkafka for the commands that move records: its settings, and its errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tailrace_cli.asking import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker, parse_pairs
+from tailrace_cli.failures import CommandFailed
+
+ClientFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client",
+        "-X",
+        metavar="NAME=VALUE",
+        help="A property of librdkafka, such as linger.ms=0 or security.protocol=SSL. More than once.",
+    ),
+]
+
+
+class BrokerWatch:
+    """Remembers what librdkafka complains of, so that a command can say why nothing came."""
+
+    def __init__(self, bootstrap: str | None) -> None:
+        self.bootstrap = bootstrap or DEFAULT_BOOTSTRAP
+        self._last = "no answer"
+        self.is_down = False
+
+    def on_error(self, error: Any) -> None:
+        """librdkafka's error callback."""
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.is_down = True
+        else:
+            self._last = error.str()
+
+    def failure(self) -> CommandFailed:
+        """That no broker answers, and what was seen."""
+        return no_broker(self.bootstrap, self._last)
+
+
+def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> dict[str, Any]:
+    """A client's properties: ours, then what the user gave with --client."""
+    return {
+        "bootstrap.servers": watch.bootstrap,
+        "client.id": CLIENT_ID,
+        "error_cb": watch.on_error,
+        "log_level": 0,  # errors come by the callback; a command's stderr is for its one line
+        **config,
+        **parse_pairs(given, "--client"),
+    }
+
+
+def refused(what: str, error: Any) -> CommandFailed:
+    """What was tried, then librdkafka's name of the error and its words."""
+    return CommandFailed(f"{what}: {error.name().lstrip('_')}: {error.str()}")

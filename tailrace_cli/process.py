@@ -1,0 +1,406 @@
+"""A process's life: made of settings, run until a signal, drained, ended.
+
+The parts of each kind of process are wired here, outermost first closed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from agent.http import AgentHttp
+from agent.server import Agent, AgentOptions, package_version
+from agent.telemetry import AgentTelemetry
+from agent.telemetry_observers import CacheMetrics, StoreMetrics
+from sequencer.api import InvalidConfig, Sequencer
+from sequencer.client import SequencerClient
+from sequencer.metrics import SequencerMetrics
+from sequencer.observer import SequencerObserver
+from sequencer.server import NodeSettings, SequencerServer
+from sequencer.store.sql.store import open_row_store
+from tailrace.broker_config import check_broker_configs
+from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.hedged import HedgedStore
+from tailrace.object_store.metered import MeteredStore, StoreObserver
+from tailrace.object_store.open import open_store
+from tailrace.rpc import RpcSecurity
+from tailrace.rpc.link import split_address
+from tailrace.rpc.opened_security import OpenedSecurity
+from tailrace.telemetry import name_process
+from tailrace.topic_config import InvalidConfigValue, check_topic_configs
+from tailrace_cli.data_folder import (
+    DATABASE,
+    OBJECTS,
+    Serving,
+    held_folder,
+    open_data_folder,
+    shown_as_serving,
+)
+from tailrace_cli.failures import CommandFailed
+from tailrace_cli.loop import collect_rarely
+from tailrace_cli.loop_watch import watched_loop
+from tailrace_cli.process_metrics import add_process_metrics
+from tailrace_cli.security import (
+    check_rpc_is_closed,
+    database_password,
+    kept_current,
+    open_http_tls,
+    open_security,
+)
+from tailrace_cli.service_manager import told_service_manager
+from tailrace_cli.settings import Settings
+
+log = structlog.get_logger("tailrace.process")
+
+_COMMITTER_PATIENCE_SECONDS = 15.0
+LAST_RESORT_SECONDS = 30.0
+"""How long after its drain a process may take to end before it is ended by force."""
+
+
+def check_configs(scope: str, configs: Mapping[str, str]) -> None:
+    """Configs of topics and brokers, as the sequencer checks them. Raises InvalidConfig."""
+    try:
+        if scope == "topic":
+            check_topic_configs(configs)
+        else:
+            check_broker_configs(configs)
+    except InvalidConfigValue as error:
+        raise InvalidConfig(str(error)) from error
+
+
+class Ending:
+    """Signals turned into an event: SIGTERM or SIGINT ask for the end, a second one cuts it short.
+
+    Once asked for, the end comes: what has not ended after `patience_seconds` and `last_resort_seconds` exits with
+    status 1 and prints the stacks of its threads, whatever it waits for.
+    """
+
+    def __init__(self, patience_seconds: float, *, last_resort_seconds: float = LAST_RESORT_SECONDS) -> None:
+        self._bound_seconds = patience_seconds + last_resort_seconds
+        self._asked = asyncio.Event()
+        self._failure: str | None = None
+        self._main = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if self._asked.is_set():
+            log.warning("ended at once by a second signal; what was not flushed is lost to its producers")
+            assert self._main is not None
+            self._main.cancel()
+            return
+        log.info("ending: a second signal ends at once", signal=signal.Signals(number).name)
+        self._ask()
+
+    def fail(self, reason: str) -> None:
+        """Ask for the end because the process can't go on."""
+        self._failure = reason
+        self._ask()
+
+    def _ask(self) -> None:
+        # Never cancelled: it also holds for what the interpreter waits for at its own end, such as threads.
+        faulthandler.dump_traceback_later(self._bound_seconds, exit=True, file=2)
+        self._asked.set()
+
+    async def wait(self) -> None:
+        """Until the end is asked for."""
+        await self._asked.wait()
+
+    def check(self) -> None:
+        """Raises CommandFailed where the end was not asked for by a signal."""
+        if self._failure is not None:
+            raise CommandFailed(self._failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The real clock and randomness."""
+
+    clock: Clock
+    entropy: Entropy
+
+
+@asynccontextmanager
+async def opened_store(
+    url: str, machine: Machine, observer: StoreObserver | None
+) -> AsyncIterator[ObjectStore]:
+    """The store, each attempt metered, puts and gets hedged."""
+    inner = open_store(url, clock=machine.clock)
+    metered = MeteredStore(inner, machine.clock, observer)
+    try:
+        yield HedgedStore(metered, machine.clock, machine.entropy)
+    finally:
+        await inner.close()
+
+
+@asynccontextmanager
+async def sequencer_node(
+    settings: Settings,
+    database: str,
+    machine: Machine,
+    store: ObjectStore | None,
+    security: RpcSecurity,
+    *,
+    listen: str | None,
+    on_lost: Callable[[str], None] | None = None,
+    observer: SequencerObserver | None = None,
+) -> AsyncIterator[SequencerServer]:
+    """A sequencer over a database, serving others where `listen` says so; it does the housekeeping."""
+    rows = open_row_store(
+        database, clock=machine.clock, entropy=machine.entropy, password=database_password(settings)
+    )
+    host, port = split_address(listen) if listen else ("127.0.0.1", 0)
+    node = SequencerServer(
+        rows,
+        machine.clock,
+        machine.entropy,
+        settings=NodeSettings(
+            host=host,
+            port=port,
+            advertise=(settings.rpc_advertise or "") if listen else "",
+            retention_interval_s=settings.maintenance_seconds,
+            collection_interval_s=settings.maintenance_seconds,
+            max_rpc_connections=settings.max_rpc_connections,
+        ),
+        sequencer_settings=settings.sequencer,
+        validate_config=check_configs,
+        object_store=store,
+        reads=rows.reads(),
+        observer=observer,
+        security=security,
+        on_lost=on_lost,
+    )
+    try:
+        await node.start(listen=listen is not None)
+        yield node
+    finally:
+        await node.close()
+        await rows.close()
+
+
+async def run_serve(settings: Settings) -> None:
+    """Everything in one process: agent, sequencer, SQLite, a folder. `rpc` serves the sequencer, to compactors."""
+    data = settings.data.expanduser().absolute()
+    open_data_folder(data, SystemEntropy())
+    with held_folder(data):
+        await _run_in(data, settings)
+
+
+async def _run_in(data: Path, settings: Settings) -> None:
+    database = settings.database or f"sqlite:///{data / DATABASE}"
+    rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
+    alone = settings.model_copy(update={"rpc": None})
+    security = open_security(settings, data=data)
+    store = settings.store or str(data / OBJECTS)
+    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc)
+
+
+async def run_agent(settings: Settings) -> None:
+    """One agent, with its sequencer inside (`database`) or elsewhere (`sequencers`)."""
+    if settings.store is None:
+        raise CommandFailed("no object store was given; give --store URL, such as s3://bucket/prefix")
+    if bool(settings.database) == bool(settings.sequencers):
+        raise CommandFailed(
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT, or --database URL for a "
+            "sequencer inside this agent"
+        )
+    security = open_security(settings)
+    check_rpc_is_closed(listen=settings.rpc, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
+    await _run_agent(settings, settings.store, settings.database, security)
+
+
+async def _run_agent(
+    settings: Settings,
+    store_url: str,
+    database: str | None,
+    security: OpenedSecurity,
+    *,
+    data: Path | None = None,
+    sequencer_listens: str | None = None,
+) -> None:
+    """`data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others."""
+    name_process(lambda: "agent" if data is None else "serve")
+    ending = Ending(settings.agent.drain_ms / 1000)
+    machine = Machine(SystemClock(), SystemEntropy())
+    telemetry = AgentTelemetry()
+    observer = SequencerMetrics(telemetry.registry)
+    http_tls = open_http_tls(settings)
+    async with AsyncExitStack() as stack:
+        kind = "agent" if data is None else "serve"
+        add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
+        stack.enter_context(watched_loop(machine.clock, telemetry.registry))
+        tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
+        await stack.enter_async_context(kept_current(machine.clock, telemetry.registry, security, http_tls))
+        store = await stack.enter_async_context(
+            opened_store(store_url, machine, StoreMetrics(telemetry.registry))
+        )
+        node: SequencerServer | None = None
+        if database is not None:
+            node = await stack.enter_async_context(
+                sequencer_node(
+                    settings,
+                    database,
+                    machine,
+                    store,
+                    security.rpc,
+                    listen=sequencer_listens,
+                    on_lost=ending.fail,
+                    observer=observer,
+                )
+            )
+            sequencer: Sequencer = node.sequencer
+            await wait_for_committer(node, machine.clock)
+        else:
+            remote = SequencerClient(
+                settings.sequencers,
+                clock=machine.clock,
+                entropy=machine.entropy,
+                security=security.rpc,
+                observer=observer,
+            )
+            stack.push_async_callback(remote.close)
+            sequencer = remote
+        http = AgentHttp(telemetry, sequencer, machine.clock)
+        stack.push_async_callback(http.close)
+        await http.start(*split_address(settings.http), http_tls)
+        agent = Agent(
+            agent_options(settings, http.port, security.rpc),
+            settings.agent.on_store(store_url),
+            sequencer=sequencer,
+            store=store,
+            clock=machine.clock,
+            entropy=machine.entropy,
+            cache_settings=settings.cache,
+            cache_observer=CacheMetrics(telemetry.registry),
+            telemetry=telemetry,
+            on_lost=ending.fail,
+        )
+        name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
+        await agent.start()
+        stack.push_async_callback(agent.drain)
+        http.agent = agent
+        if data is not None:
+            assert node is not None, "the sequencer of serve is inside it"
+            serving = Serving(os.getpid(), agent.kafka_port, http.port, node.address, store_url)
+            stack.enter_context(shown_as_serving(data, serving))
+        collect_rarely()
+        tell_ready()
+        log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
+        await ending.wait()
+    ending.check()
+
+
+def _agent_name(kind: str, agent: Agent) -> str:
+    return kind if agent.broker_id is None else f"{kind} {agent.broker_id}"
+
+
+def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> AgentOptions:
+    """Where the agent listens and is reached, out of the addresses of the settings."""
+    host, port = split_address(settings.listen)
+    advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
+    if not advertise_host and host in ("0.0.0.0", "::"):
+        raise CommandFailed(
+            f"listen {settings.listen!r} is every address of this machine, which clients can't be told to use; "
+            "give --advertise HOST:PORT"
+        )
+    peer_host, peer_port = split_address(settings.rpc) if settings.rpc else ("127.0.0.1", None)
+    peer_advertise = split_address(settings.rpc_advertise)[0] if settings.rpc_advertise else ""
+    if not peer_advertise and peer_host in ("0.0.0.0", "::"):
+        peer_advertise = advertise_host
+    return AgentOptions(
+        listen_host=host,
+        listen_port=port,
+        advertise_host=advertise_host,
+        advertise_port=advertise_port,
+        zone=settings.zone,
+        peer_host=peer_host,
+        peer_port=peer_port,
+        peer_advertise_host=peer_advertise,
+        max_rpc_connections=settings.max_rpc_connections,
+        http_port=http_port,
+        rpc=security,
+    )
+
+
+async def wait_for_committer(node: SequencerServer, clock: Clock) -> None:
+    """Until this process is the committer: one that was killed leaves a lease of seconds behind."""
+    if not node.is_committer:
+        log.warning("waiting for another process to end that uses this database as its sequencer",
+                    address=node.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
+    give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
+    while not node.is_committer:
+        if node.lost is not None:
+            raise CommandFailed(str(node.lost))
+        if clock.monotonic() > give_up:
+            raise CommandFailed(
+                f"another process{_at(node.committer_address)} uses this database as its sequencer; stop it, or "
+                "start agents with --sequencer HOST:PORT"
+            )
+        await clock.sleep(0.1)
+
+
+def _at(address: str) -> str:
+    return f" at {address}" if address else ""
+
+
+async def run_sequencer(settings: Settings) -> None:
+    """A sequencer server, with its own metrics and health."""
+    from sequencer.http import SequencerHttp
+
+    if settings.database is None:
+        raise CommandFailed(
+            "no database was given; give --database postgresql://USER@HOST/NAME, and its password by "
+            "--database-password-file FILE or PGPASSWORD"
+        )
+    ending = Ending(NodeSettings().drain_s)
+    machine = Machine(SystemClock(), SystemEntropy())
+    rpc = settings.rpc or "127.0.0.1:9645"
+    if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
+        raise CommandFailed(
+            f"rpc {rpc!r} is every address of this machine, which agents can't be told to use; set rpc_advertise "
+            "(--rpc-advertise HOST:PORT)"
+        )
+    security, http_tls = open_security(settings), open_http_tls(settings)
+    check_rpc_is_closed(listen=rpc, sequencers=(), is_closed=security.rpc.is_closed)
+    name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
+    async with AsyncExitStack() as stack:
+        http = SequencerHttp(machine.clock)
+        add_process_metrics(http.registry, version=package_version(), kind="sequencer")
+        stack.enter_context(watched_loop(machine.clock, http.registry))
+        tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
+        stack.push_async_callback(http.close)
+        await stack.enter_async_context(kept_current(machine.clock, http.registry, security, http_tls))
+        await http.start(*split_address(settings.http), http_tls)
+        store = None
+        if settings.store is not None:
+            store = await stack.enter_async_context(
+                opened_store(settings.store, machine, StoreMetrics(http.registry))
+            )
+        node = await stack.enter_async_context(
+            sequencer_node(
+                settings,
+                settings.database,
+                machine,
+                store,
+                security.rpc,
+                listen=rpc,
+                on_lost=ending.fail,
+                observer=SequencerMetrics(http.registry),
+            )
+        )
+        http.node = node
+        tell_ready()
+        log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
+        await ending.wait()
+    ending.check()

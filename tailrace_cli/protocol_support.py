@@ -1,0 +1,153 @@
+"""`python -m tailrace_cli.protocol_support`: docs/protocol-support.md, written from the tables the broker runs on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from agent.handlers import HANDLERS
+from tailrace.broker_config import TOPIC_DEFAULTS
+from tailrace.kafka.api_keys import API_VERSIONS, ApiSpec
+from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition
+
+PAGE = Path("docs/protocol-support.md")
+
+HEAD = """# Protocol support
+
+<!-- Generated from the code. Do not edit: run `python -m tailrace_cli.protocol_support`. -->
+
+What an agent answers. The versions stand in `tailrace/kafka/api_keys.py`, what is served in
+`agent/handlers/__init__.py`, the topic configs in `tailrace/topic_config.py`; this page is written from them and a
+test holds it to them.
+"""
+
+NOT_SERVED = """These messages can be decoded and encoded, but have no handler. They are not listed in ApiVersions.
+Where the response has an error code of its own, a request gets UNSUPPORTED_VERSION (35) in it; where it has none, the
+connection is closed, as Kafka does with a request that it does not know.
+"""
+
+VERSIONS = """"Refused" versions are listed to clients, because librdkafka judges brokers by them, and answered with
+UNSUPPORTED_VERSION, as Kafka 4 does. An unknown version of ApiVersions gets error 35 in a version 0 body.
+"""
+
+BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/broker_config.py`). Those that
+follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be altered.
+The defaults of topic configs below can be altered for the whole cluster (`--entity-default`). Every other config that
+Kafka changes at run time can be altered as well: the value is stored and described, without effect. So is a value that
+is set for one broker alone, as any agent serves any partition.
+"""
+
+TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
+
+- kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
+  kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,
+  kafka-consumer-groups, kafka-get-offsets, kafka-delete-records, kafka-transactions, kafka-log-dirs,
+  kafka-broker-api-versions, kafka-client-compatibility-test and kafka-streams-application-reset work. A
+  replication factor is reported as it was asked for, and has no effect: the object store replicates.
+- Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
+  application and when the broker was killed, and when its changelog was read back from Parquet.
+- kafka-configs knows topics and brokers. It knows no groups, clients or users.
+- kafka-cluster says cluster-id and list-endpoints, kafka-features describes; there is nothing to unregister
+  or upgrade.
+- kafka-leader-election, kafka-reassign-partitions (but `--generate`), kafka-acls and kafka-metadata-quorum
+  fail with "The node does not support ...": there are no leaders to elect and no replicas to move.
+- `group.protocol=consumer` and share groups fail at once; Kafka's message says to set `classic`.
+- `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    served = [spec for spec in _by_key() if spec.key in HANDLERS]
+    declared_only = [spec for spec in _by_key() if spec.key not in HANDLERS]
+    with_effect = [each for each in _configs() if each.has_effect]
+    without = [each for each in _configs() if not each.has_effect]
+    return "\n".join(
+        [
+            HEAD,
+            f"## Served: {len(served)} APIs\n",
+            VERSIONS,
+            _table(
+                ("API", "key", "versions", "refused", "flexible from"),
+                (
+                    (_name(each), each.key.value, _span(each), _refused(each), _flexible(each))
+                    for each in served
+                ),
+            ),
+            f"## Declared, not served: {len(declared_only)} APIs\n",
+            NOT_SERVED,
+            _table(
+                ("API", "key", "versions"),
+                ((_name(each), each.key.value, _span(each)) for each in declared_only),
+            ),
+            f"## Topic configs with effect: {len(with_effect)}\n",
+            _table(
+                ("config", "default", "meaning"),
+                ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in with_effect),
+            ),
+            f"## Topic configs without effect: {len(without)}\n",
+            "Accepted, checked against Kafka's bounds, kept and described, so that tools that set them work.\n",
+            _table(
+                ("config", "default", "why"),
+                ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in without),
+            ),
+            "## Broker configs\n",
+            BROKER_CONFIGS,
+            _table(
+                ("config", "gives topics"),
+                (
+                    (f"`{name}`", f"`{definition.name}`")
+                    for name, definition in sorted(TOPIC_DEFAULTS.items())
+                    if definition.has_effect
+                ),
+            ),
+            "## Kafka's tools and Streams\n",
+            TOOLS,
+        ]
+    )
+
+
+def _by_key() -> list[ApiSpec]:
+    return sorted(API_VERSIONS.values(), key=lambda spec: spec.key)
+
+
+def _configs() -> list[ConfigDefinition]:
+    return [TOPIC_CONFIGS[name] for name in sorted(TOPIC_CONFIGS)]
+
+
+def _name(spec: ApiSpec) -> str:
+    return "".join(word.capitalize() for word in spec.key.name.split("_"))
+
+
+def _span(spec: ApiSpec) -> str:
+    return str(spec.max) if spec.min == spec.max else f"{spec.min}-{spec.max}"
+
+
+def _refused(spec: ApiSpec) -> str:
+    return "" if spec.advertised_min == spec.min else f"{spec.advertised_min}-{spec.min - 1}"
+
+
+def _flexible(spec: ApiSpec) -> str:
+    return "" if spec.flexible_from is None else str(spec.flexible_from)
+
+
+def _value(default: str) -> str:
+    return f"`{default}`" if default else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the page where it belongs, below the working directory."""
+    PAGE.write_text(page())
+    print(f"{PAGE}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""How the commands write and read records: bytes as text, moments, and a line's template."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from tailrace_cli.failures import CommandFailed
+
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FIELD = re.compile(r"\{(\w+)\}")
+_ESCAPES = {r"\t": "\t", r"\n": "\n", r"\r": "\r", r"\0": "\0", r"\\": "\\"}
+_ESCAPE = re.compile(r"\\[tnr0\\]")
+
+
+class Encoding(StrEnum):
+    """How keys and values, which are bytes, are shown as text and read from it."""
+
+    TEXT = "text"
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record, as the commands read and write it."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+
+def to_text(data: bytes | None, encoding: Encoding) -> str | None:
+    """The bytes as text; what isn't UTF-8 is shown with replacement characters."""
+    if data is None:
+        return None
+    if encoding is Encoding.HEX:
+        return data.hex()
+    if encoding is Encoding.BASE64:
+        return base64.b64encode(data).decode()
+    return data.decode(errors="replace")
+
+
+def to_bytes(text: str | None, encoding: Encoding) -> bytes | None:
+    """The bytes that a text means. Raises CommandFailed."""
+    if text is None:
+        return None
+    try:
+        if encoding is Encoding.HEX:
+            return bytes.fromhex(text)
+        if encoding is Encoding.BASE64:
+            return base64.b64decode(text, validate=True)
+        return text.encode("utf-8", "surrogateescape")
+    except ValueError as error:
+        raise CommandFailed(f"{_cut(text)!r} is not {encoding.value}: {error}") from None
+
+
+def to_json(record: Record, encoding: Encoding) -> str:
+    """The record as one line of JSON, which `from_json` reads back."""
+    return json.dumps(
+        {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            "key": to_text(record.key, encoding),
+            "value": to_text(record.value, encoding),
+            "headers": [[name, to_text(value, encoding)] for name, value in record.headers],
+        },
+        ensure_ascii=False,
+    )
+
+
+def from_json(line: str, encoding: Encoding) -> Record:
+    """The record of a line of JSON: value, key, headers (a list of pairs or an object), partition, timestamp.
+
+    A key or value that is not a string is written as JSON. Topic and offset are left aside: the broker gives them.
+    Raises CommandFailed.
+    """
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise CommandFailed(f"not a line of JSON ({error}): {_cut(line)}") from None
+    if not isinstance(given, dict) or "value" not in given:
+        raise CommandFailed(f'a line of JSON is an object with at least "value": {_cut(line)}')
+    if unknown := given.keys() - {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}:
+        raise CommandFailed(f"no field of a record: {', '.join(sorted(unknown))}: {_cut(line)}")
+    headers = given.get("headers") or []
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers
+    if not isinstance(pairs, list) or not all(_is_header(pair) for pair in pairs):
+        raise CommandFailed(f'"headers" is an object or a list of pairs, with strings: {_cut(line)}')
+    for name in ("partition", "timestamp"):
+        if given.get(name) is not None and type(given[name]) is not int:
+            raise CommandFailed(f'"{name}" is a whole number: {_cut(line)}')
+    return Record(
+        value=to_bytes(_as_text(given["value"]), encoding),
+        key=to_bytes(_as_text(given.get("key")), encoding),
+        headers=[(name, to_bytes(value, encoding)) for name, value in pairs],
+        partition=given.get("partition"),
+        timestamp_ms=given.get("timestamp"),
+    )
+
+
+def compile_template(template: str, encoding: Encoding) -> Callable[[Record], str]:
+    """What writes a record by a template such as `{key}\\t{value}`. Raises CommandFailed for an unknown field."""
+    fields: dict[str, Callable[[Record], object]] = {
+        "topic": lambda record: record.topic,
+        "partition": lambda record: record.partition,
+        "offset": lambda record: record.offset,
+        "timestamp": lambda record: record.timestamp_ms,
+        "time": lambda record: None if record.timestamp_ms is None else iso_time(record.timestamp_ms),
+        "key": lambda record: to_text(record.key, encoding),
+        "value": lambda record: to_text(record.value, encoding),
+        "headers": lambda record: ",".join(
+            f"{name}={to_text(value, encoding) or ''}" for name, value in record.headers
+        ),
+    }
+    text = unescape(template)
+    for name in _FIELD.findall(text):
+        if name not in fields:
+            raise CommandFailed(f"--format: no field {{{name}}}; there are {', '.join(fields)}")
+
+    def write(record: Record) -> str:
+        def field(found: re.Match[str]) -> str:
+            value = fields[found[1]](record)
+            return "" if value is None else str(value)
+
+        return _FIELD.sub(field, text)
+
+    return write
+
+
+def unescape(text: str) -> str:
+    """The text with \\t, \\n, \\r, \\0 and \\\\ as the characters that they mean."""
+    return _ESCAPE.sub(lambda found: _ESCAPES[found[0]], text)
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """A moment in ms since 1970: ISO 8601 (UTC without a zone), ms since 1970, or how long ago (90s, 15m, 2h, 7d).
+
+    Raises CommandFailed.
+    """
+    if duration := _DURATION.fullmatch(text):
+        return now_ms - int(duration[1]) * _UNIT_MS[duration[2]]
+    if re.fullmatch(r"\d{1,15}", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandFailed(
+            f"{text!r} is no time; allowed is 2026-01-31T12:00, ms since 1970, or how long ago: 90s, 15m, 2h, 7d"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """ms since 1970 as ISO 8601 in UTC; the number where the calendar does not reach."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+
+
+def _is_header(pair: Any) -> bool:
+    match pair:
+        case [str(), str() | None]:
+            return True
+    return isinstance(pair, tuple) and isinstance(pair[1], str | None)
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."

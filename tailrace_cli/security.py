@@ -1,0 +1,193 @@
+"""What a process may open to others: RPC off this machine only with a secret, no password in a command line."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from tailrace.clock import Clock
+from tailrace.credentials import BadCredential, read_secrets
+from tailrace.rpc.link import split_address
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.tls import BadCertificate, Tls, TlsFiles
+from tailrace_cli.data_folder import SECRET
+from tailrace_cli.failures import CommandFailed
+from tailrace_cli.settings import Settings
+
+log = structlog.get_logger("tailrace.security")
+
+REFRESH_SECONDS = 10.0
+"""How often files are looked at."""
+
+_ADVICE = (
+    "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
+    "cluster by rpc_secret_file (TAILRACE_RPC_SECRET_FILE), or set tls.rpc_*"
+)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can be behind HOST:PORT. Names are not looked up; of them, `localhost` alone is."""
+    host, _ = split_address(address)
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
+    """Refuse RPC that other machines can reach, or that goes to them, without a secret. Raises CommandFailed."""
+    if is_closed:
+        return
+    if listen is not None and not is_loopback(listen):
+        raise CommandFailed(
+            f"rpc {listen!r} can be reached from other machines: without a secret, whoever reaches it may read and "
+            f"delete everything; {_ADVICE}, or listen on 127.0.0.1"
+        )
+    far = [address for address in sequencers if not is_loopback(address)]
+    if far:
+        raise CommandFailed(
+            f"sequencer {far[0]!r} is on another machine, and there is no secret to show to it; {_ADVICE}"
+        )
+
+
+def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:
+    """The secrets and certificates that this process shows to the others of its cluster.
+
+    Args:
+        data: the folder of `tailrace serve`, whose secret is used where the settings give none.
+
+    Raises CommandFailed.
+    """
+    secret, file, tls = settings.rpc_secret.get_secret_value(), settings.rpc_secret_file, settings.tls
+    if not secret and file is None and data is not None:
+        file = data / SECRET
+    files = SecurityFiles(secret, file, tls.rpc_cert_file, tls.rpc_key_file, tls.rpc_ca_file, tls.rpc_name)
+    try:
+        return OpenedSecurity(files)
+    except (BadCredential, BadCertificate) as error:
+        raise CommandFailed(str(error)) from error
+
+
+def open_http_tls(settings: Settings) -> Tls | None:
+    """What `http` shows to its clients; None for plain HTTP. Raises CommandFailed."""
+    tls = settings.tls
+    certificate, key, authorities = tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file
+    if certificate is None and key is None and authorities is None:
+        return None
+    if certificate is None or key is None:
+        missing = "http_cert_file" if certificate is None else "http_key_file"
+        raise CommandFailed(
+            f"tls.{missing} is missing; `http` needs tls.http_cert_file and tls.http_key_file"
+        )
+    files = TlsFiles(
+        certificate.expanduser(), key.expanduser(), None if authorities is None else authorities.expanduser()
+    )
+    try:
+        return Tls(
+            "http", files, minimum=ssl.TLSVersion.TLSv1_2
+        )  # load balancers' checks don't all speak 1.3
+    except BadCertificate as error:
+        raise CommandFailed(str(error)) from error
+
+
+@asynccontextmanager
+async def kept_current(
+    clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None
+) -> AsyncIterator[None]:
+    """While this is open, replaced files are taken up, and metrics say when certificates end."""
+    _export(registry, rpc, http)
+
+    async def keep() -> None:
+        while True:
+            await clock.sleep(REFRESH_SECONDS)
+            rpc.refresh()
+            if http is not None:
+                http.refresh()
+
+    keeper = asyncio.create_task(keep(), name="security files")
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+def _export(registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None) -> None:
+    expiry = Gauge(
+        "tailrace_tls_certificate_expiry_timestamp_seconds",
+        "When the certificate in use ends, in seconds of Unix time.",
+        ["purpose"],
+        registry=registry,
+    )
+    unused = Gauge(
+        "tailrace_security_files_unused",
+        "Times in a row that replaced files could not be used; the last good ones stay.",
+        ["purpose"],
+        registry=registry,
+    )
+    unused.labels("rpc_secret").set_function(lambda: rpc.failures)
+    for tls in (rpc.tls, http):
+        if tls is not None:
+            expiry.labels(tls.purpose).set_function(partial(getattr, tls, "expires_s"))
+            unused.labels(tls.purpose).set_function(partial(getattr, tls, "failures"))
+
+
+def refuse_password_in_command(flag: str, url: str | None) -> None:
+    """Refuse a database's URL with a password that came by a flag. Raises CommandFailed, without the URL."""
+    if not url:
+        return
+    import sqlalchemy as sa
+
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        return  # no URL at all: whoever opens it says so
+    if parsed.password or "password" in parsed.query:
+        raise CommandFailed(
+            f"{flag}: every user of this machine can read a password in a command; leave it out there and give it by "
+            "--database-password-file FILE (mode 0600) or PGPASSWORD, or give the whole URL by TAILRACE_DATABASE"
+        )
+
+
+class DatabasePassword:
+    """The password in a file, read again for each connection, so that it may be changed without a restart.
+
+    Raises CommandFailed when made. Later, where the file can't be read, the last password stays.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._last = _read(file, "database_password_file")[0]
+
+    def __call__(self) -> str:
+        try:
+            self._last = read_secrets(self._file.expanduser())[0]
+        except BadCredential as error:
+            log.warning("the database's password was not read again; the last one stays", reason=str(error))
+        return self._last
+
+    def __repr__(self) -> str:
+        return f"DatabasePassword({str(self._file)!r})"
+
+
+def database_password(settings: Settings) -> DatabasePassword | None:
+    """What gives the database's password where it has a file of its own. Raises CommandFailed."""
+    file = settings.database_password_file
+    return None if file is None else DatabasePassword(file)
+
+
+def _read(file: Path, setting: str) -> tuple[str, ...]:
+    try:
+        return read_secrets(file.expanduser())
+    except BadCredential as error:
+        raise CommandFailed(f"{setting}: {error}") from error

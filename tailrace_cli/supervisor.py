@@ -1,0 +1,204 @@
+"""`tailrace agent --processes N`: one process a core, each with its own loop, ports and broker id.
+
+A child that ends by itself is started again, later each time it dies young. With `database`, a sequencer server is
+one more child, and the agents use it: only one process may commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from tailrace.clock import Clock, SystemClock
+from tailrace.rpc.link import join_address, split_address
+from tailrace.settings import PREFIX
+from tailrace_cli.failures import CommandFailed
+from tailrace_cli.security import check_rpc_is_closed, open_security
+from tailrace_cli.settings import Settings
+
+log = structlog.get_logger("tailrace.supervisor")
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+HEALTHY_AFTER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """One child: its name in logs, its command, and what its environment has beyond ours."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def plan_children(
+    settings: Settings, *, config: Path | None, sequencer_address: str | None, sequencer_http: str | None
+) -> list[ChildPlan]:
+    """The children of these settings. `sequencer_*`: where the sequencer child serves, when there is a database."""
+    base = [sys.executable, "-m", "tailrace_cli.app"]
+    file = ["--config", str(config)] if config is not None else []
+    log_flags = ["--log-level", settings.log_level, "--log-format", settings.log_format]
+    secret = settings.rpc_secret.get_secret_value()
+    # By the environment, as it must not stand in the list of processes.
+    hidden = {f"{PREFIX}RPC_SECRET": secret} if secret else {}
+    files = {"RPC_SECRET_FILE": settings.rpc_secret_file}
+    files["DATABASE_PASSWORD_FILE"] = settings.database_password_file
+    hidden |= {f"{PREFIX}{name}": str(file) for name, file in files.items() if file is not None}
+    plans: list[ChildPlan] = []
+    store = ["--store", settings.store] if settings.store else []
+    sequencers = list(settings.sequencers)
+    if settings.database is not None:
+        assert sequencer_address is not None and sequencer_http is not None, "a place for the sequencer"
+        command = [*base, "sequencer", *file, *log_flags, *store]
+        command += [
+            "--rpc",
+            sequencer_address,
+            "--rpc-advertise",
+            sequencer_address,
+            "--http",
+            sequencer_http,
+        ]
+        plans.append(
+            ChildPlan("sequencer", tuple(command), {**hidden, f"{PREFIX}DATABASE": settings.database})
+        )
+        sequencers = [sequencer_address]
+    for number in range(settings.processes):
+        command = [*base, "agent", *file, *log_flags, *store, "--processes", "1", "--zone", settings.zone]
+        # An agent with a sequencer elsewhere must not see the database that a file may name: "" clears it.
+        command += ["--database", "", "--sequencer", ",".join(sequencers)]
+        for flag, address in (
+            ("--listen", settings.listen),
+            ("--advertise", settings.advertise),
+            ("--rpc", settings.rpc),
+            ("--rpc-advertise", settings.rpc_advertise),
+            ("--http", settings.http),
+        ):
+            if address is not None:
+                command += [flag, shifted(address, number)]
+        plans.append(ChildPlan(f"agent {number}", tuple(command), hidden))
+    return plans
+
+
+def shifted(address: str, by: int) -> str:
+    """The address `by` ports on; port 0 takes a free one and stays."""
+    host, port = split_address(address)
+    return join_address(host, port + by if port else 0)
+
+
+def next_pause(before: float, lived_seconds: float) -> float:
+    """How long to wait before a child that lived so long is started again."""
+    return (
+        FIRST_PAUSE_SECONDS
+        if lived_seconds >= HEALTHY_AFTER_SECONDS
+        else min(before * 2, LONGEST_PAUSE_SECONDS)
+    )
+
+
+async def run_supervisor(settings: Settings, config: Path | None) -> None:
+    """Run the children until SIGTERM or SIGINT, which they get too; a second signal kills them."""
+    address = http = None
+    if settings.database is not None and settings.sequencers:
+        raise CommandFailed("both --database and --sequencer were given; give one of them")
+    if settings.database is None and not settings.sequencers:
+        raise CommandFailed("neither --database nor --sequencer was given; give one of them")
+    if settings.database is not None:
+        address, http = _free_addresses(2)
+    check_rpc_is_closed(
+        listen=settings.rpc, sequencers=settings.sequencers, is_closed=open_security(settings).rpc.is_closed
+    )
+    plans = plan_children(settings, config=config, sequencer_address=address, sequencer_http=http)
+    supervisor = Supervisor(SystemClock(), plans)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    await supervisor.run()
+
+
+def _free_addresses(count: int) -> Sequence[str]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
+    for each in held:
+        each.close()
+    return addresses
+
+
+class Supervisor:
+    """Keeps children running until `stop`; agents end before the sequencer that they need."""
+
+    def __init__(
+        self, clock: Clock, plans: Sequence[ChildPlan], *, on_start: Callable[[str, int], None] | None = None
+    ) -> None:
+        self._clock = clock
+        self._plans = plans
+        self._on_start = on_start
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask the children to drain; the second time, kill them."""
+        if self._stopping.is_set():
+            for child in self._running.values():
+                _send(child, signal.SIGKILL)
+            return
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until stopped, and all children have ended."""
+        keepers = {
+            plan.name: asyncio.create_task(self._keep(plan), name=f"supervisor: {plan.name}")
+            for plan in self._plans
+        }
+        await self._stopping.wait()
+        agents = [name for name in keepers if name != "sequencer"]
+        for names in (agents, [name for name in keepers if name == "sequencer"]):
+            for name in names:
+                if name in self._running:
+                    _send(self._running[name], signal.SIGTERM)
+            await asyncio.gather(*(keepers[name] for name in names))
+
+    async def _keep(self, plan: ChildPlan) -> None:
+        pause = FIRST_PAUSE_SECONDS / 2
+        while not self._stopping.is_set():
+            began = self._clock.monotonic()
+            environment = {**os.environ, **plan.environment}
+            child = await asyncio.create_subprocess_exec(
+                *plan.command, env=environment, start_new_session=True
+            )
+            self._running[plan.name] = child
+            if self._on_start is not None:
+                self._on_start(plan.name, child.pid)
+            if self._stopping.is_set():
+                _send(child, signal.SIGTERM)
+            code = await child.wait()
+            del self._running[plan.name]
+            if self._stopping.is_set():
+                return
+            pause = next_pause(pause, self._clock.monotonic() - began)
+            log.error(
+                "a child ended by itself and is started again", child=plan.name, code=code, pause_s=pause
+            )
+            await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([sleeping, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            stopping.cancel()
+            await asyncio.gather(sleeping, stopping, return_exceptions=True)
+
+
+def _send(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if child.returncode is None:
+        child.send_signal(number)

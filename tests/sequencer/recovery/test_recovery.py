@@ -1,0 +1,588 @@
+"""Recovery of a database that is gone: certain offsets stay, later records come back above what was ever assigned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from sequencer.api import (
+    AddToTransaction,
+    AgentInfo,
+    CommitOffsets,
+    CommitRequest,
+    CreateTopic,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    EndTransaction,
+    FetchOffsets,
+    FindPartition,
+    FindRequest,
+    IncarnationChanged,
+    InitProducer,
+    MetadataRequest,
+    ObjectDescription,
+    ObjectKind,
+    OffsetPosition,
+    OpenSession,
+    PartitionError,
+    ProducerFenced,
+    RunProposal,
+    Topic,
+    TransactionRef,
+    TransactionsRequest,
+    TransactionState,
+)
+from sequencer.checkpoint.checkpointer import read_cluster_file
+from sequencer.checkpoint.format import ClusterFile
+from sequencer.recovery.audit import AuditSettings, audit
+from sequencer.recovery.bucket_scan import read_checkpoints
+from sequencer.recovery.recover import RecoveryRefused, recover
+from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import AbortedRow, Changes, CounterRow, ObjectRow, RunRow, TopicRow
+from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import SeededEntropy
+from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
+from tests.support.row_samples import changes
+
+
+def run(use: Callable[[LosableCluster], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        world = LosableCluster()
+        await world.lead()
+        await use(world)
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_what_was_checkpointed_is_where_it_was_and_what_came_later_is_above_all_that_was_assigned() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t", 2)
+        await world.write("t", Batch("a", 3), Batch("b", 2))
+        await world.checkpoint()
+        await world.write("t", Batch("c", 4))
+        await world.write("t", Batch("d"), partition=1)
+        before = dict(world.told)
+        await world.lose_database()
+
+        report = await world.recover()
+
+        await world.lead()
+        assert await world.read("t") == {"a": 0, "b": 3, "c": 5 + RESERVATION}
+        assert await world.read("t", 1) == {"d": RESERVATION}
+        assert before["t", 0, "c"] == 5, "where it was acknowledged another record is never put"
+        assert (report.resequenced.objects, report.resequenced.records) == (2, 5)
+        assert [(one.certain_end, one.resumed_at, one.end_offset) for one in report.partitions] == [
+            (5, 1_005, 1_009),
+            (0, 1_000, 1_001),
+        ]
+        assert not report.is_exact and report.incarnation == 2
+        await world.write("t", Batch("e"))
+        assert world.told["t", 0, "e"] == 1_009
+
+    run(use)
+
+
+def test_a_cluster_that_was_stopped_comes_back_exactly() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a", 3))
+        await world.checkpoint()
+        await world.write("t", Batch("b", 3))
+        await world.sequencer.close()
+        await world.lose_database()
+
+        report = await world.recover()
+
+        assert report.is_exact and not report.lost
+        await world.lead()
+        assert await world.read("t") == {"a": 0, "b": 3}
+        await world.write("t", Batch("c"))
+        assert world.told["t", 0, "c"] == 6
+
+    run(use)
+
+
+def test_the_logs_epoch_rises_where_it_goes_on() -> None:
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        found = await world.sequencer.find_batches(FindRequest([FindPartition(topic.topic_id, 0, 0, 1)]))
+        assert found.partitions[0].leader_epoch == 1
+        metadata = await world.sequencer.metadata(MetadataRequest())
+        assert metadata.ring is not None and metadata.ring.generation > 1 << 16
+        assert metadata.incarnation == 2 and metadata.cluster_id == "c"
+
+    run(use)
+
+
+def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kept() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a", 2, 7, 0))
+        await world.checkpoint()
+        await world.write("t", Batch("b", 2, 7, 2))
+        await world.upload([("t", 0, [Batch("b", 2, 7, 2), Batch("c", 2, 7, 4)])])  # its commit never came
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"a": 0, "b": 1_002, "c": 1_004}
+        assert report.resequenced.duplicates == 1
+        await world.write("t", Batch("c", 2, 7, 4))
+        assert world.told["t", 0, "c"] == 1_004
+
+    run(use)
+
+
+def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        first = world.session
+        agent = await world.sequencer.register_agent(
+            AgentInfo("other", 1, "h", 0, 0, "z", "1", SeededEntropy(2).uuid())
+        )
+        world.session = await world.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+        await world.upload([("t", 0, [Batch("second", 1, 7, 1), Batch("plain")])])
+        world.clock.advance(1)
+        world.session, world.number = first, 0
+        await world.upload([("t", 0, [Batch("first", 1, 7, 0)])])
+        await world.upload([("t", 0, [Batch("never", 1, 7, 9)])])
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"plain": 1_000, "first": 1_001, "second": 1_002}
+        assert report.resequenced.out_of_sequence == 1
+
+    run(use)
+
+
+def test_a_batch_that_was_refused_at_the_checkpoint_and_stored_after_it_comes_back() -> None:
+    """What had a gap before it is asked again by reference: its object has a row, and may have no run, by then."""
+
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("here", 1, 8, 0), Batch("second", 1, 7, 1))
+        sealed, key = await world.upload([("t", 0, [Batch("third", 2, 7, 2)])])
+        described = ObjectDescription(
+            sealed.footer.object_id, ObjectKind.MIXED, key, sealed.size, sealed.crc, sealed.footer.data_length,
+            sealed.footer.created_ms,
+        )  # fmt: skip
+        [run_] = sealed.footer.runs
+        again = RunProposal(run_.topic_id, 0, run_.start, run_.length, run_.batches)
+        number = sealed.footer.number
+        await world.sequencer.commit(CommitRequest(world.session.session_id, number, 0, described, [again]))
+        assert list(world.told) == [("t", 0, "here")]
+        await world.checkpoint()
+        await world.write("t", Batch("first", 1, 7, 0), Batch("second", 1, 7, 1))
+        number, world.number = world.number, world.number + 1
+        answer = await world.sequencer.commit(
+            CommitRequest(world.session.session_id, number, 0, described, [again])
+        )
+        assert answer.runs[0].outcomes[0].base_offset == 3
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        found = await world.read("t")
+        assert found == {"here": 0, "first": 1_001, "second": 1_002, "third": 1_003}
+        assert not [note for note in report.notes if "live" in note]
+        seen = await audit(world.rows, world.bucket, world.clock, SeededEntropy(1), AuditSettings(1.0))
+        assert seen.findings == []
+
+    run(use)
+
+
+def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.upload([("t", 0, [Batch("orphan")])])
+        await world.sequencer.commit(CommitRequest(world.session.session_id, 0, 0, None, []))
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"a": 0}
+        assert report.resequenced.records == 0
+
+    run(use)
+
+
+def test_group_offsets_are_those_of_the_checkpoint() -> None:
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        await world.write("t", Batch("a", 5))
+
+        async def commit(offset: int) -> None:
+            position = OffsetPosition(topic.topic_id, 0, offset, 0, "")
+            await world.sequencer.commit_offsets(CommitOffsets("g", -1, -1, -1, "", [position]))
+
+        await commit(2)
+        await world.checkpoint()
+        await commit(4)
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        found = await world.sequencer.fetch_offsets(FetchOffsets("g", None))
+        assert [position.offset for position in found.positions] == [2]
+        assert any("group offsets" in one for one in report.lost)
+
+    run(use)
+
+
+def test_transactions_without_a_known_end_are_aborted_and_their_producers_fenced() -> None:
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        grant = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
+        asked = TransactionRef("x", grant.producer_id, grant.producer_epoch)
+        await world.sequencer.add_to_transaction(AddToTransaction(asked, [(topic.topic_id, 0)]))
+        await world.write(
+            "t", Batch("in", 2, grant.producer_id, 0, grant.producer_epoch, True), transactions=[1]
+        )
+        await world.checkpoint()
+        await world.write(
+            "t", Batch("more", 1, grant.producer_id, 2, grant.producer_epoch, True), transactions=[1]
+        )
+        await world.sequencer.end_transaction(EndTransaction(asked, True, False))
+        await world.write("t", Batch("plain"))
+        await world.lose_database()
+
+        report = await world.recover()
+
+        await world.lead()
+        assert report.aborted_transactions == ["x"] and report.resequenced.transactional == 1
+        assert await world.read("t") == {"in": 0, "plain": 1_002}
+        found = await world.sequencer.find_batches(FindRequest([FindPartition(topic.topic_id, 0, 0, 1)]))
+        [partition] = found.partitions
+        assert partition.last_stable_offset == partition.high_watermark == 1_004
+        [aborted] = partition.aborted
+        assert (aborted.first_offset, aborted.last_offset) == (0, 1_003)
+        told = await world.sequencer.transactions(TransactionsRequest(None))
+        assert [one.state for one in told.transactions] == [TransactionState.COMPLETE_ABORT]
+        with pytest.raises(ProducerFenced):
+            await world.sequencer.init_producer(
+                InitProducer(grant.producer_id, grant.producer_epoch, "x", 60_000)
+            )
+        again = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
+        assert again.producer_id > 1 << 32 and again.producer_epoch == 0
+
+    run(use)
+
+
+def test_an_end_that_is_asked_again_is_not_answered_by_the_end_of_the_transaction_before_it() -> None:
+    """Of a client that keeps its epoch from one transaction to the next."""
+
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        grant = await world.sequencer.init_producer(InitProducer(transactional_id="x", timeout_ms=60_000))
+        asked = TransactionRef("x", grant.producer_id, grant.producer_epoch)
+        await world.sequencer.add_to_transaction(AddToTransaction(asked, [(topic.topic_id, 0)]))
+        await world.sequencer.end_transaction(EndTransaction(asked, True, False, 1))
+        await world.checkpoint()
+        await world.sequencer.add_to_transaction(AddToTransaction(asked, [(topic.topic_id, 0)]))
+        await world.write(
+            "t", Batch("lost", 1, grant.producer_id, 0, grant.producer_epoch, True), transactions=[2]
+        )
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        [known] = (await world.sequencer.transactions(TransactionsRequest(["x"]))).transactions
+        for number in (-1, known.number):
+            with pytest.raises(ProducerFenced):
+                await world.sequencer.end_transaction(EndTransaction(asked, True, False, number))
+
+    run(use)
+
+
+def test_a_consumer_at_the_end_of_an_empty_log_reads_on() -> None:
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        await world.write("t", Batch("read", 5))
+        await world.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, -1)]))
+        await world.checkpoint()
+        await world.write("t", Batch("later"))
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        found = await world.sequencer.find_batches(
+            FindRequest([FindPartition(topic.topic_id, 0, 5, 1 << 20)])
+        )
+        [partition] = found.partitions
+        assert partition.error is PartitionError.NONE and partition.log_start_offset == 5
+        assert await world.read("t") == {"later": 5 + RESERVATION}
+
+    run(use)
+
+
+def test_a_topic_that_no_checkpoint_has_comes_back_by_its_objects() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        world.topics["lost"] = Topic(UUID(int=99), "lost", 3, {}, 0)
+        world.topics["t2"] = Topic(UUID(int=98), "t", 1, {}, 0)
+        await world.upload([("lost", 2, [Batch("a")])])
+        sealed = await world.upload([("t2", 0, [Batch("b")])])
+        assert sealed[0].footer.runs[0].topic_name == "t2"
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert report.made_up_topics == ["lost", "t2"]
+        assert await world.read("lost", 2) == {"a": RESERVATION}
+
+    run(use)
+
+
+def test_a_second_loss_starts_from_the_first_recovery() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        await world.write("t", Batch("b"))
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        await world.write("t", Batch("c"))
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        found = await world.read("t")
+        assert found["a"] == 0 and found["b"] == 1_001 and found["c"] >= 2_002
+        assert report.incarnation == 3
+        assert await read_cluster_file(world.bucket, "c") == ClusterFile(
+            "c", 3, 1, {"mixed": 1, "parquet": 1, "checkpoint": 1}
+        )
+
+    run(use)
+
+
+def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a", 2))
+        await world.write("t", Batch("b"))
+        await world.checkpoint()
+        await world.write("t", Batch("c"))
+        await world.write("t", Batch("d"))
+        keys = [info.key async for info in world.bucket.list("c/mixed/")]
+        await world.bucket.delete([keys[0]])
+        rotten = bytearray(await world.bucket.get(keys[2]))
+        rotten[80] ^= 1
+        await world.bucket.delete([keys[2]])
+        await world.bucket.put(keys[2], [rotten])
+        await world.lose_database()
+        report = await world.recover()
+        assert any(keys[0] in one and "offsets 0 to 1" in one for one in report.lost)
+        assert any(keys[2] in one for one in report.lost)
+        assert report.resequenced.records == 1
+
+    run(use)
+
+
+def test_a_commit_that_a_snapshots_pages_have_and_its_head_has_not_is_resequenced() -> None:
+    """The database had it, and the committer was not told yet."""
+
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        write, may_be_told = world.rows.write, asyncio.Event()
+
+        async def written_and_not_told(changes: Changes, committer_epoch: int) -> None:
+            await write(changes, committer_epoch)
+            await may_be_told.wait()
+
+        world.rows.write = written_and_not_told  # type: ignore[method-assign]
+        writing = asyncio.ensure_future(world.write("t", Batch("b", 2), Batch("c")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        world.checkpointer._begin_scan()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await world.checkpointer.export()
+        may_be_told.set()
+        await writing
+        assert world.told["t", 0, "c"] == 3
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        assert await world.read("t") == {"a": 0, "b": 1_001, "c": 1_003}
+        assert report.resequenced.batches == 2 and not [one for one in report.notes if "object" in one]
+
+    run(use)
+
+
+def test_an_aborted_range_whose_marker_was_swapped_away_while_a_snapshot_was_read_is_dropped() -> None:
+    """Its swap is in the pages, and in no head. Consumers would drop the producer's next transaction for it."""
+
+    async def use(world: LosableCluster) -> None:
+        topic = await world.make_topic("t")
+        await world.write("t", Batch("a", 9))
+        await world.checkpoint()
+        [run_] = await world.rows.run_rows_after(None, 1)
+        ranges = [AbortedRow(topic.topic_id, 0, 7, 2, 5), AbortedRow(topic.topic_id, 0, 8, 2, 9)]
+        swapped = msgspec.structs.replace(run_, kind=ObjectKind.PARQUET, batches=EMPTY_TABLE)
+        planted = changes(swapped, *ranges)
+        world.checkpointer.written(planted)
+        await world.checkpoint()
+        found = await read_checkpoints(world.bucket, "c")
+        assert found.rows.all(AbortedRow) == ranges[1:]
+
+    run(use)
+
+
+def test_what_the_checkpoint_knows_as_refused_is_not_stored_for_an_object_that_is_missing() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        [key] = [info.key async for info in world.bucket.list("c/mixed/")]
+        await world.write("t", Batch("first", 1, 7, 0), Batch("early", 1, 7, 5))
+        await world.checkpoint()
+        await world.bucket.delete([key])
+        await world.lose_database()
+        report = await world.recover()
+        assert (report.resequenced.records, report.resequenced.out_of_sequence) == (0, 1)
+
+    run(use)
+
+
+def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        await world.write("t", Batch("b", 900))
+        await world.checkpoint()
+        await world.write("t", Batch("c", 900))
+        found = await read_checkpoints(world.bucket, "c")
+        key = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".head")][-1]
+        assert len(found.heads) > 2
+        await world.bucket.delete([key])
+        await world.bucket.put(key, [b"rotten"])
+        await world.lose_database()
+        report = await world.recover()
+        await world.lead()
+        read = await world.read("t")
+        assert read["a"] == 0 and min(read["b"], read["c"]) >= 1_801
+        assert any(key in note for note in report.notes)
+
+    run(use)
+
+
+def test_a_dry_run_touches_nothing() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a"))
+        await world.checkpoint()
+        before = [(info.key, info.size) async for info in world.bucket.list("")]
+        report = await recover(world.bucket, None, world.clock, holder="r", is_watched=False)
+        assert report.is_dry_run and report.certain["offsets"] == 1
+        assert [(info.key, info.size) async for info in world.bucket.list("")] == before
+
+    run(use)
+
+
+def test_only_an_empty_database_without_a_committer_is_touched() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        with pytest.raises(RecoveryRefused, match="not empty"):
+            await world.recover()
+        await world.lose_database()
+        assert await world.rows.take_committer_lease("somebody", "there:1", 10_000)
+        with pytest.raises(RecoveryRefused, match="there:1"):
+            await world.recover()
+        world.clock.advance(11)
+        epoch = await world.rows.take_committer_lease("x", "", 1)
+        assert epoch is not None
+        await world.rows.write(changes(TopicRow(UUID(int=1), "t", 1, {}, 0)), epoch)
+        world.clock.advance(1)
+        with pytest.raises(RecoveryRefused, match="topic"):
+            await world.recover()
+
+    run(use)
+
+
+def test_a_cluster_that_lives_is_not_recovered() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        live = world.checkpointer
+        await world.write("t", Batch("a"))
+        world.rows = MemoryRowStore(world.clock, cluster_id="new")
+        recovery = asyncio.ensure_future(world.recover(is_watched=True))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await live.export()
+        world.clock.advance(3)
+        with pytest.raises(RecoveryRefused, match="alive"):
+            await recovery
+
+    run(use)
+
+
+def test_the_old_committer_is_refused_after_a_recovery_elsewhere() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        old, old_checkpointer = world.sequencer, world.checkpointer
+        await world.write("t", Batch("a"))
+        world.rows = MemoryRowStore(world.clock, cluster_id="new")
+        await world.recover()
+        with pytest.raises(IncarnationChanged):
+            await old_checkpointer.export()
+        with pytest.raises(IncarnationChanged):
+            await old.create_topic(CreateTopic("u", 1, {}))
+        assert isinstance(old.lost, IncarnationChanged)
+
+    run(use)
+
+
+def test_a_database_that_is_half_filled_serves_nobody() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        await world.lose_database()
+        world.rows.fail_next_write("before")
+        with pytest.raises(Exception, match="made to fail"):
+            await world.recover()
+        with pytest.raises(IncarnationChanged, match="recover"):
+            await world.lead()
+
+    run(use)
+
+
+def test_an_empty_bucket_and_an_unknown_cluster_are_refused() -> None:
+    async def use(world: LosableCluster) -> None:
+        nothing = MemoryStore(world.clock)
+        with pytest.raises(RecoveryRefused):
+            await recover(nothing, None, world.clock, holder="r")
+        with pytest.raises(RecoveryRefused, match="'c'"):
+            await recover(world.bucket, None, world.clock, holder="r", cluster_id="other")
+
+    run(use)
+
+
+def test_counters_go_on_above_all_that_was_given_out() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.checkpoint()
+        given = [(await world.sequencer.init_producer(InitProducer())).producer_id for _ in range(3)]
+        await world.lose_database()
+        await world.recover()
+        counters = {row.name: row.value for row in (await world.rows.load())[CounterRow]}  # type: ignore[attr-defined]
+        assert counters["producer_id"] > max(given) and counters["commit_number"] > 1 << 32
+        [hole] = await world.rows.run_rows_after(None, 2)
+        assert hole.kind is ObjectKind.MARKERS and hole.object_id == NO_OBJECT
+        assert not [
+            row for row in await world.rows.objects_after("", 9) if isinstance(row, RunRow | ObjectRow)
+        ]
+
+    run(use)

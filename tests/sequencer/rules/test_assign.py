@@ -1,0 +1,92 @@
+"""Offset assignment, by example and by property."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequencer.api import BatchError, Verdict
+from sequencer.rules.assign import assign_offsets
+from sequencer.rules.producers import ProducerState, RememberedBatch
+from tailrace.mixed_object import BatchCoordinates
+
+BATCHES = st.lists(
+    st.builds(
+        BatchCoordinates,
+        length=st.integers(61, 1000),
+        record_count=st.integers(1, 5),
+        base_timestamp=st.just(0),
+        max_timestamp=st.integers(-1, 1000),
+        producer_id=st.integers(-1, 1),
+        producer_epoch=st.integers(0, 1),
+        base_sequence=st.integers(0, 6),
+        flags=st.sampled_from([0, 0, 0, 1, 16, 32]),
+    ),
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 1 << 40), BATCHES)
+def test_stored_batches_tile_the_offsets_and_every_batch_has_an_outcome(
+    end_offset: int, batches: list[BatchCoordinates]
+) -> None:
+    assigned = assign_offsets(end_offset, batches, lambda producer_id: None)
+
+    assert len(assigned.outcomes) == len(assigned.table) == len(batches)
+    following = end_offset
+    for batch, outcome, row in zip(batches, assigned.outcomes, assigned.table, strict=True):
+        assert (row.length, row.record_count) == (batch.length, batch.record_count)
+        if row.verdict is Verdict.STORED:
+            assert outcome.error is BatchError.NONE
+            assert outcome.base_offset == row.base_offset == following
+            following += batch.record_count
+        else:
+            assert row.base_offset == -1
+            is_duplicate = row.verdict is Verdict.DUPLICATE
+            assert is_duplicate == (outcome.error is BatchError.DUPLICATE)
+            assert is_duplicate == (outcome.base_offset >= 0)
+    assert (assigned.base_offset, assigned.end_offset) == (end_offset, following)
+    assert assigned.has_stored == (following > end_offset)
+
+
+@settings(deadline=None, max_examples=100)
+@given(BATCHES)
+def test_a_run_cut_in_two_gives_the_same_offsets(batches: list[BatchCoordinates]) -> None:
+    whole = assign_offsets(10, batches, lambda producer_id: None)
+    middle = len(batches) // 2
+    first = assign_offsets(10, batches[:middle], lambda producer_id: None)
+    states: dict[int, ProducerState] = first.producers
+    second = assign_offsets(first.end_offset, batches[middle:], states.get)
+
+    assert first.outcomes + second.outcomes == whole.outcomes
+    assert states | second.producers == whole.producers
+
+
+def test_a_transactional_batch_is_refused_while_no_transaction_is_open() -> None:
+    batch = BatchCoordinates(100, 1, 0, 0, 5, 0, 0, 16)
+    assigned = assign_offsets(0, [batch], lambda producer_id: None)
+    assert assigned.outcomes[0].error is BatchError.TRANSACTION_CLOSED
+    assert not assigned.has_stored and not assigned.producers
+
+
+def test_a_transactional_batch_repeats_only_what_its_own_transaction_has_stored() -> None:
+    """A client may give the sequences of records that it purged to the next transaction's: see `assign_offsets`."""
+    batch = BatchCoordinates(100, 2, 0, 0, producer_id=7, producer_epoch=3, base_sequence=4, flags=16)
+    before = ProducerState(3, (RememberedBatch(4, 5, 20),))
+
+    def judged(first_offset: int | None) -> tuple[BatchError, int]:
+        assigned = assign_offsets(
+            30,
+            [batch],
+            lambda producer_id: before,
+            lambda index: BatchError.NONE,
+            lambda producer_id: first_offset,
+        )
+        assert not assigned.has_stored
+        return assigned.outcomes[0].error, assigned.outcomes[0].base_offset
+
+    assert judged(18) == (BatchError.DUPLICATE, 20), "sent twice in one transaction"
+    assert judged(20) == (BatchError.DUPLICATE, 20)
+    assert judged(22) == (BatchError.UNKNOWN_PRODUCER_ID, -1), "the transaction of before stored it"
+    assert judged(None) == (BatchError.UNKNOWN_PRODUCER_ID, -1), "this one has stored nothing here yet"

@@ -1,0 +1,228 @@
+"""What is left of a deleted topic is seen by nobody, and goes in bounded steps, also under a later committer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from sequencer.row_rules import check_hot_rows
+
+from sequencer.api import (
+    AddToTransaction,
+    AgentInfo,
+    CommitOffsets,
+    CommitRequest,
+    CreateTopic,
+    DeleteTopic,
+    Empty,
+    EndTransaction,
+    FetchOffsets,
+    GroupRef,
+    InitProducer,
+    LagsRequest,
+    ObjectDescription,
+    ObjectKind,
+    OffsetPosition,
+    OpenSession,
+    RunProposal,
+    TransactionRef,
+    TransactionsRequest,
+)
+from sequencer.committer import Committer
+from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
+from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import PartitionRow, Row, TopicRow
+from tailrace.clock import ManualClock, SeededEntropy
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.record_batch import TRANSACTIONAL_FLAG
+
+PARTITIONS = 6
+KINDS: tuple[type[Row], ...] = (*TOPIC_IN_KEY, PartitionRow)
+
+
+class World:
+    """A committer with a topic of which there is everything that can be kept of a topic."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryRowStore(self.clock)
+        self.sequencer = self.another(1)
+        self.topic = UUID(int=0)
+        self.open = TransactionRef("open", -1, -1)
+
+    def another(self, seed: int, removal_step: int = 4) -> Committer:
+        settings = SequencerSettings(removal_step=removal_step)
+        return Committer(self.store, self.clock, SeededEntropy(seed), settings)
+
+    async def fill(self) -> None:
+        sequencer = self.sequencer
+        self.topic = (await sequencer.create_topic(CreateTopic("t", PARTITIONS, {}))).topic_id
+        places = [(self.topic, partition) for partition in range(PARTITIONS)]
+        agent = await sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
+        session = await sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+        for number, name in enumerate(("aborted", "open")):
+            granted = await sequencer.init_producer(InitProducer(-1, -1, name, 60_000))
+            ref = TransactionRef(name, granted.producer_id, granted.producer_epoch)
+            await sequencer.add_to_transaction(AddToTransaction(ref, places))
+            batch = BatchCoordinates(100, 1, 1, 1, granted.producer_id, 0, 0, TRANSACTIONAL_FLAG)
+            runs = [RunProposal(self.topic, partition, 8, 100, [batch], [1]) for partition in range(4)]
+            key = f"{session.prefix}{number}"
+            described = ObjectDescription(UUID(int=9 + number), ObjectKind.MIXED, key, 4096, 0, 2048, 1)
+            await sequencer.commit(CommitRequest(session.session_id, number, 0, described, runs))
+            where = [OffsetPosition(*place, 1, 0, "") for place in places]
+            await sequencer.commit_offsets(CommitOffsets(f"g{number}", -1, -1, -1, "", where))
+            await sequencer.commit_offsets(
+                CommitOffsets("g0", -1, -1, -1, "", where, transaction=ref, joins=True)
+            )
+            if name == "aborted":
+                await sequencer.end_transaction(EndTransaction(ref, False, False))
+            self.open = ref
+
+    async def rows_of(self, topic: UUID) -> dict[str, int]:
+        """How many rows there are of each kind that is kept under the topic's id."""
+        loaded = await self.store.load()
+        counts = {
+            kind.__name__: sum(getattr(row, "topic_id", None) == topic for row in loaded[kind])
+            for kind in KINDS
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+@asynccontextmanager
+async def a_world() -> AsyncIterator[World]:
+    world = World()
+    await world.sequencer.start()
+    await world.fill()
+    yield world
+    await world.sequencer.close()
+
+
+def test_a_deletion_is_one_row_and_nothing_of_the_topic_is_seen_after_it() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            sequencer, topic = world.sequencer, world.topic
+            assert (await world.rows_of(topic)).keys() == {kind.__name__ for kind in KINDS}
+            kept = await world.rows_of(topic)
+            await sequencer.delete_topic(DeleteTopic(topic))
+            assert await world.rows_of(topic) == kept
+            assert not any(row.topic_id == topic for row in sequencer._state.all(TopicRow))
+            assert not (await sequencer.fetch_offsets(FetchOffsets("g0", None))).positions
+            named = (await sequencer.fetch_offsets(FetchOffsets("g0", [(topic, 0)]))).positions
+            assert named == [OffsetPosition(topic, 0, -1, -1, "", is_unknown=True)]
+            assert not (await sequencer.lags(LagsRequest())).lags
+            described = (await sequencer.transactions(TransactionsRequest(["open"]))).transactions
+            assert [each.partitions for each in described] == [[]]
+            assert check_hot_rows(sequencer._state) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_that_is_open_across_the_deletion_ends_and_leaves_no_position() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            await world.sequencer.delete_topic(DeleteTopic(world.topic))
+            await world.sequencer.end_transaction(EndTransaction(world.open, True, False))
+            left = await world.rows_of(world.topic)
+            assert "OpenRangeRow" not in left and "PendingOffsetRow" not in left
+            await world.sequencer.apply_retention(Empty())
+            assert not await world.rows_of(world.topic)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_left_goes_in_bounded_steps_and_the_partitions_last() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            await world.sequencer.delete_topic(DeleteTopic(world.topic))
+            written = world.store.writes
+            kept = sum((await world.rows_of(world.topic)).values())
+            seen: list[dict[str, int]] = []
+            removing = asyncio.create_task(world.sequencer.apply_retention(Empty()))
+            while not removing.done():
+                left = await world.rows_of(world.topic)
+                assert left.get("PartitionRow") == PARTITIONS or left.keys() <= {"PartitionRow"}
+                assert check_hot_rows(world.sequencer._state) == []
+                seen.append(left)
+                await asyncio.sleep(0)
+            await removing
+            assert not await world.rows_of(world.topic)
+            assert world.store.writes - written >= kept // 4
+            totals = [sum(left.values()) for left in seen]
+            assert max(before - after for before, after in itertools.pairwise(totals)) <= 4
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_stays_as_long_as_it_has_runs() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            await world.sequencer.delete_topic(DeleteTopic(world.topic))
+            state, gone = world.sequencer._state, {world.topic: None}
+            empty = [(PartitionRow, (world.topic, number)) for number in (4, 5)]
+            assert await emptied_partitions(state, world.store, gone) == empty
+            await world.sequencer.apply_retention(Empty())
+            assert await emptied_partitions(state, world.store, gone) == []
+            assert not (await world.store.statistics()).runs
+
+    asyncio.run(scenario())
+
+
+def test_a_later_committer_finds_what_the_one_before_left() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            await world.sequencer.delete_topic(DeleteTopic(world.topic))
+            removing = asyncio.create_task(world.sequencer.apply_retention(Empty()))
+            kept = await world.rows_of(world.topic)
+            while (left := await world.rows_of(world.topic)) == kept:
+                await asyncio.sleep(0)
+            assert left
+            removing.cancel()
+            await asyncio.gather(removing, return_exceptions=True)
+            await world.sequencer.close()
+            world.sequencer = world.another(2)
+            await world.sequencer.start()
+            await world.sequencer.apply_retention(Empty())
+            assert not await world.rows_of(world.topic)
+            held = await world.sequencer.statistics(Empty())
+            counted = await world.store.statistics()
+            assert (held.runs, held.objects) == (counted.runs, counted.objects)
+            assert held.runs == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_of_the_same_name_keeps_what_is_its_own() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            gone = world.topic
+            await world.sequencer.delete_topic(DeleteTopic(gone))
+            again = await world.sequencer.create_topic(CreateTopic("t", PARTITIONS, {}))
+            where = [OffsetPosition(again.topic_id, 0, 0, 0, "")]
+            await world.sequencer.commit_offsets(CommitOffsets("g0", -1, -1, -1, "", where))
+            page = await world.sequencer.fetch_offsets(FetchOffsets("g0", None))
+            assert [(each.topic_id, each.offset) for each in page.positions] == [(again.topic_id, 0)]
+            await world.sequencer.apply_retention(Empty())
+            assert not await world.rows_of(gone)
+            assert await world.rows_of(again.topic_id) == {"PartitionRow": PARTITIONS, "GroupOffsetRow": 1}
+            assert (await world.sequencer.fetch_offsets(FetchOffsets("g0", None))) == page
+
+    asyncio.run(scenario())
+
+
+def test_what_is_deleted_together_with_what_is_put_is_found_too() -> None:
+    async def scenario() -> None:
+        async with a_world() as world:
+            where = [OffsetPosition(world.topic, 5, 7, 0, "")]
+            await asyncio.gather(
+                world.sequencer.commit_offsets(CommitOffsets("late", -1, -1, -1, "", where)),
+                world.sequencer.delete_topic(DeleteTopic(world.topic)),
+                world.sequencer.delete_group(GroupRef("g1")),
+            )
+            await world.sequencer.apply_retention(Empty())
+            assert not await world.rows_of(world.topic)
+
+    asyncio.run(scenario())

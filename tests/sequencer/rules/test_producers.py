@@ -1,0 +1,76 @@
+"""Idempotent producers, by example and by property."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequencer.api import BatchError
+from sequencer.rules.producers import REMEMBERED_BATCHES, SEQUENCES, ProducerState, advance, judge
+
+
+def store(state: ProducerState | None, epoch: int, sequence: int, count: int, offset: int) -> ProducerState:
+    assert judge(state, epoch, sequence, count).error is BatchError.NONE
+    return advance(state, epoch, sequence, count, offset)
+
+
+def test_a_repeat_among_the_last_five_gets_its_first_offset() -> None:
+    state: ProducerState | None = None
+    for number in range(7):
+        state = store(state, 0, number, 1, 100 + number)
+    for number in range(2, 7):
+        judged = judge(state, 0, number, 1)
+        assert (judged.error, judged.base_offset) == (BatchError.DUPLICATE, 100 + number)
+    assert judge(state, 0, 1, 1).error is BatchError.OUT_OF_ORDER_SEQUENCE
+
+
+def test_a_batch_ahead_is_a_gap_and_one_that_overlaps_is_out_of_order() -> None:
+    state = store(None, 0, 0, 5, 0)
+    assert judge(state, 0, 6, 1).error is BatchError.SEQUENCE_GAP
+    assert judge(state, 0, 3, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
+    assert judge(state, 0, 0, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
+
+
+def test_without_state_only_sequence_zero_is_taken() -> None:
+    assert judge(None, 3, 0, 1).error is BatchError.NONE
+    assert judge(None, 3, 1, 1).error is BatchError.UNKNOWN_PRODUCER_ID
+
+
+def test_a_higher_epoch_starts_at_zero_and_a_lower_one_is_refused() -> None:
+    state = store(None, 1, 0, 5, 0)
+    assert judge(state, 2, 5, 1).error is BatchError.SEQUENCE_GAP
+    assert judge(state, 0, 5, 1).error is BatchError.INVALID_PRODUCER_EPOCH
+    bumped = store(state, 2, 0, 1, 5)
+    assert judge(bumped, 2, 0, 1).error is BatchError.DUPLICATE
+    assert judge(bumped, 1, 0, 5).error is BatchError.INVALID_PRODUCER_EPOCH
+
+
+def test_sequences_wrap_to_zero() -> None:
+    before = advance(None, 0, SEQUENCES - 3, 3, 0)
+    assert judge(before, 0, 0, 1).error is BatchError.NONE
+    across = advance(None, 0, SEQUENCES - 1, 3, 0)
+    assert judge(across, 0, 2, 1).error is BatchError.NONE
+    assert judge(across, 0, 3, 1).error is BatchError.SEQUENCE_GAP
+    assert judge(across, 0, SEQUENCES - 1, 3).error is BatchError.DUPLICATE
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.data())
+def test_whatever_comes_in_whatever_order_is_stored_once_and_in_order(
+    counts: list[int], data: st.DataObject
+) -> None:
+    starts = [sum(counts[:index]) for index in range(len(counts))]
+    asked = data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=40))
+    state: ProducerState | None = None
+    stored: list[int] = []
+    for index in asked:
+        judged = judge(state, 0, starts[index], counts[index])
+        if judged.error is BatchError.NONE:
+            state = advance(state, 0, starts[index], counts[index], starts[index])
+            stored.append(index)
+        elif judged.error is BatchError.DUPLICATE:
+            assert judged.base_offset == starts[index]
+            assert index in stored[-REMEMBERED_BATCHES:]
+        else:
+            assert index not in stored[-REMEMBERED_BATCHES:]
+    assert stored == list(range(len(stored)))

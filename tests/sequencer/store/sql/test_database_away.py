@@ -1,0 +1,523 @@
+"""A database that is away, full, locked or slow is said to be unavailable, and used again after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sqlite3
+import threading
+from pathlib import Path
+
+import asyncpg
+import pytest
+import sqlalchemy as sa
+import uvloop
+
+import sequencer.store.sql.postgres as postgres_module
+import sequencer.store.sql.sqlite as sqlite_module
+import sequencer.store.sql.store as store_module
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
+from sequencer.store.rows import CommitRow, CounterRow
+from sequencer.store.sql.store import SqlRowStore, open_row_store
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.row_samples import TOPIC, changes
+from tests.support.servers import PostgresServer
+from tests.support.tls_postgres import make_certificates, tls_before
+
+
+def store_at(url: str) -> SqlRowStore:
+    return open_row_store(url, clock=ManualClock(), entropy=SeededEntropy(1))
+
+
+async def become_committer(store: SqlRowStore) -> int:
+    await store.open()
+    epoch = await store.take_committer_lease("test", "", 60_000)
+    assert epoch is not None
+    return epoch
+
+
+# -- SQLite ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_another_process_has_locked_is_unavailable_until_it_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "BUSY_SECONDS", 0.01)
+
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        other = sqlite3.connect(tmp_path / "rows.db", isolation_level=None)
+        other.execute("begin immediate")
+        with pytest.raises(SequencerUnavailable, match="another process holds its lock"):
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        assert await store.runs_from(TOPIC, 0, 0, 1) == []  # readers don't wait for writers
+        other.execute("rollback")
+        other.close()
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_full_disk_refuses_the_write_whole_and_takes_the_next_that_fits(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        ((pages,),) = await store._database.fetch("pragma page_count")
+        await store._database.fetch(f"pragma max_page_count = {pages + 2}")
+        large = CommitRow(TOPIC, 1, bytes(1_000_000))
+        with pytest.raises(SequencerUnavailable, match="the disk is full"):
+            await store.write(changes(CounterRow("n", 1), large), epoch)
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        loaded = await store.load()
+        assert loaded[CounterRow] == [CounterRow("n", 2)] and loaded[CommitRow] == []
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_on_sqlite_slow_reads_keep_neither_the_lease_nor_commits_waiting(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        may_end = threading.Event()
+        reading = asyncio.create_task(store.reads()._database._read(lambda engine: may_end.wait(20)))  # type: ignore[attr-defined]
+        async with asyncio.timeout(5):
+            assert await store.renew_committer_lease(epoch, 60_000)
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        assert not reading.done()
+        may_end.set()
+        await reading
+        assert (await store.load())[CounterRow] == [CounterRow("n", 1)]
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_path_that_cannot_be_a_file_is_unavailable_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+
+    async def act() -> None:
+        for path in (tmp_path, tmp_path / "taken" / "rows.db"):
+            store = store_at(f"sqlite:///{path}")
+            with pytest.raises(SequencerUnavailable, match=str(path)):
+                await store.open()
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_store_that_is_not_open_says_so_and_one_that_was_closed_opens_again(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        with pytest.raises(SequencerUnavailable, match="not opened"):
+            await store.now_ms()
+        await store.close()
+        first = await store.open()
+        await store.close()
+        await store.close()
+        assert await store.open() == first
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_write_whose_caller_is_cancelled_is_still_whole(tmp_path: Path) -> None:
+    async def act() -> None:
+        store = store_at(f"sqlite:///{tmp_path}/rows.db")
+        epoch = await become_committer(store)
+        rows = [CounterRow(f"n{number}", 1) for number in range(500)]
+        writing = asyncio.create_task(store.write(changes(*rows), epoch))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        assert len((await store.load())[CounterRow]) in (0, 500)
+        await store.close()
+
+    asyncio.run(act())
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_refuses_connections_is_unavailable() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def act() -> None:
+        store = store_at(f"postgresql://somebody:secret@127.0.0.1:{port}/rows")
+        with pytest.raises(SequencerUnavailable, match=f"PostgreSQL at 127.0.0.1:{port}/rows") as caught:
+            await store.open()
+        assert "secret" not in str(caught.value)
+        await store.close()
+
+    asyncio.run(act())
+
+
+def test_lost_connections_are_at_most_unavailable_and_made_again(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        await other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid <> pg_backend_pid()"
+        )
+        with contextlib.suppress(SequencerUnavailable):  # unless the pool has seen it already
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        await store.write(changes(CounterRow("n", 2)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("n", 2)]
+        await other.close()
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_store_that_is_opened_at_every_try_to_lead_keeps_its_connections(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        first = await store.open()
+        count = "select count(*) from pg_stat_activity where datname = current_database()"
+        ((before,),) = await store._database.fetch(count)
+        assert [await store.open() for _ in range(5)] == [first] * 5
+        ((after,),) = await store._database.fetch(count)
+        assert after == before
+        await store.close()
+        assert await store.open() == first
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_who_takes_the_lease_waits_for_the_transaction_that_saw_the_old_epoch(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store, next_store = store_at(url), store_at(url)
+        epoch = await become_committer(store)
+        await next_store.open()
+        await store.release_committer_lease(epoch)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocking = blocker.transaction()
+        await blocking.start()
+        await blocker.execute("lock table counters in exclusive mode")
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+        await until_waiting(blocker, 1)
+        taking = asyncio.create_task(next_store.take_committer_lease("next", "", 60_000))
+        await until_waiting(blocker, 2)
+        assert not taking.done()
+        # Its own renewal waits for neither.
+        assert not await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), 5)
+        await blocking.rollback()
+        await writing
+        assert await taking == epoch + 1
+        assert (await next_store.load())[CounterRow] == [CounterRow("n", 1)]
+        with pytest.raises(LeaseLost):
+            await store.write(changes(CounterRow("n", 2)), epoch)
+        for opened in (store, next_store, blocker):
+            await opened.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_lease_is_renewed_while_a_write_takes_long(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocking = blocker.transaction()
+        await blocking.start()
+        await blocker.execute("lock table counters in exclusive mode")
+        writing = asyncio.create_task(store.write(changes(CounterRow("n", 1)), epoch))
+        await until_waiting(blocker, 1)
+        assert await asyncio.wait_for(store.renew_committer_lease(epoch, 60_000), 5)
+        assert not writing.done()
+        await blocking.rollback()
+        await writing
+        await store.close()
+        await blocker.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_load_sees_a_write_whose_commit_was_still_under_way(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        await become_committer(store)
+        watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
+        lost = await asyncpg.connect(url.replace("+asyncpg", ""))
+        writing = lost.transaction()
+        await writing.start()
+        await lost.execute("select committer_epoch from cluster for key share")
+        await lost.execute("insert into counters values ('n', 1)")
+        loading = asyncio.create_task(store.load())
+        await until_waiting(watcher, 1)
+        await writing.commit()
+        assert (await loading)[CounterRow] == [CounterRow("n", 1)]
+        for opened in (store, lost, watcher):
+            await opened.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_statement_that_takes_too_long_is_ended(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 0.2)
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        await store.open()
+        with pytest.raises(SequencerUnavailable):
+            await store._database.fetch("select pg_sleep(20)")
+        assert await store.now_ms() > 0
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_name_that_is_too_long_for_an_index_is_refused_and_nothing_is_written(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        entropy = SeededEntropy(3)
+        name = "".join(entropy.uuid().hex for _ in range(1_000))
+        with pytest.raises(RequestFailed, match="index row"):
+            await store.write(changes(CounterRow("n", 1), CounterRow(name, 1)), epoch)
+        assert (await store.load())[CounterRow] == []
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_slow_reads_keep_neither_the_lease_nor_commits_waiting(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act() -> None:
+        store = store_at(url)
+        epoch = await become_committer(store)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+        blocking = blocker.transaction()
+        await blocking.start()
+        await blocker.execute("lock table runs in access exclusive mode")
+        reads = store.reads()
+        slow = [asyncio.create_task(reads.statistics()) for _ in range(20)]
+        watcher = await asyncpg.connect(url.replace("+asyncpg", ""))
+        await until_waiting(watcher, 8)
+        async with asyncio.timeout(5):
+            assert await store.renew_committer_lease(epoch, 60_000)
+            await store.write(changes(CounterRow("n", 1)), epoch)
+            assert await store.now_ms() > 0
+        assert not any(task.done() for task in slow)
+        await blocking.rollback()
+        await asyncio.gather(*slow)
+        await watcher.close()
+        await blocker.close()
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+def test_a_load_may_take_longer_than_a_statement(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 1.0)
+    monkeypatch.setattr(postgres_module, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(store_module, "LOADED_AT_ONCE", 2)
+    url = postgres.create_database()
+
+    class SlowTurns(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(0.5)
+
+    async def act() -> None:
+        store = open_row_store(url, clock=SlowTurns(), entropy=SeededEntropy(1))
+        epoch = await become_committer(store)
+        rows = [CounterRow(f"n{number}", number) for number in range(6)]
+        await store.write(changes(*rows), epoch)
+        assert (await store.load())[CounterRow] == rows
+        await store.close()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+@pytest.mark.parametrize("is_mute_from", ["before the query", "during the query"])
+def test_a_tls_front_that_stalls_holds_nobody_and_is_used_again(
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    is_mute_from: str,
+) -> None:
+    """Also the driver's requests to cancel a statement go through it, each by a connection of its own."""
+    for bound in ("STATEMENT_SECONDS", "CONNECT_SECONDS", "LEASE_SECONDS"):
+        monkeypatch.setattr(postgres_module, bound, 0.5)
+    url = postgres.create_database()
+    certificates = make_certificates(tmp_path, "127.0.0.1")
+
+    async def act(front: int) -> None:
+        proxy = MuteableProxy("127.0.0.1", front)
+        behind = sa.engine.make_url(url).set(
+            host="127.0.0.1",
+            port=await proxy.start(),
+            query={"sslmode": "verify-full", "sslrootcert": str(certificates.ca)},
+        )
+        store = store_at(behind.render_as_string(hide_password=False))
+        epoch = await become_committer(store)
+        blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
+
+        async def work() -> list[object]:
+            """Everything that a committing task asks, more often than there are connections."""
+            asked = [store.write(changes(CounterRow("n", 1)), epoch), store.load(), store.now_ms()]
+            asked += [store.renew_committer_lease(epoch, 60_000), store.committer_address()]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        async with blocker.transaction():
+            await blocker.execute("select from cluster for update")
+            if is_mute_from == "before the query":
+                proxy.mute()
+            working = asyncio.create_task(work())
+            if is_mute_from != "before the query":
+                await until_waiting(blocker, 1)
+            proxy.mute()
+            async with asyncio.timeout(10):
+                assert any(isinstance(answer, SequencerUnavailable) for answer in await working)
+                with pytest.raises(SequencerUnavailable):
+                    await store.write(changes(CounterRow("n", 2)), epoch)
+        proxy.speak()
+        async with asyncio.timeout(10):
+            while any(isinstance(answer, Exception) for answer in await work()):
+                pass
+        proxy.mute()
+        async with asyncio.timeout(10):
+            await store.close()
+        await blocker.close()
+        await proxy.stop()
+
+    place = sa.engine.make_url(url)
+    assert place.port is not None
+    with tls_before(place.port, certificates) as front:
+        uvloop.run(act(front))
+    postgres.drop_database(url)
+
+
+class MuteableProxy:
+    """In front of a database: while it is mute, nothing passes and no connection ends, as behind a cut network."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._place = host, port
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def mute(self) -> None:
+        self._passing.clear()
+
+    def speak(self) -> None:
+        self._passing.set()
+
+    async def stop(self) -> None:
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(*self._place)
+        self._pumps.append(asyncio.create_task(self._pump(reader, there[1])))
+        self._pumps.append(asyncio.create_task(self._pump(there[0], writer)))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                await self._passing.wait()
+                writer.write(data)
+        writer.close()
+
+
+@pytest.mark.parametrize("work", ["write", "load"])
+def test_a_database_that_falls_silent_holds_nobody_and_is_used_again(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setattr(postgres_module, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr(postgres_module, "CONNECT_SECONDS", 1.0)
+
+    url = postgres.create_database()
+
+    async def act() -> None:
+        place = sa.engine.make_url(url)
+        assert place.host is not None and place.port is not None
+        proxy = MuteableProxy(place.host, place.port)
+        behind = place.set(host="127.0.0.1", port=await proxy.start())
+        store = store_at(behind.render_as_string(hide_password=False))
+        epoch = await become_committer(store)
+
+        async def do() -> None:
+            if work == "write":
+                await store.write(changes(CounterRow("n", 1)), epoch)
+            else:
+                await store.load()
+
+        await do()
+        other = await asyncpg.connect(url.replace("+asyncpg", ""))
+        async with other.transaction():
+            await other.execute("select from cluster for update")
+            doing = asyncio.create_task(do())
+            await until_waiting(other, 1)  # within its transaction
+            proxy.mute()
+            async with asyncio.timeout(20):
+                with pytest.raises(SequencerUnavailable):
+                    await doing
+        await other.close()
+        proxy.speak()
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(SequencerUnavailable):
+                    await do()
+                    break
+        await store.close()
+        await proxy.stop()
+
+    asyncio.run(act())
+    postgres.drop_database(url)
+
+
+async def until_waiting(connection: asyncpg.Connection, count: int) -> None:
+    asked = (
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    while await connection.fetchval(asked) < count:
+        await asyncio.sleep(0)

@@ -1,0 +1,380 @@
+"""The SQL store on both databases: what is written is what is read, by the committer only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+import sequencer.store.sql.store as store_module
+from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
+from sequencer.store.rows import Changes, CounterRow, ObjectRow, RunRow, key_of
+from sequencer.store.sql.schema import SCHEMA_VERSION
+from sequencer.store.sql.store import SqlRowStore, UnknownDatabase, open_row_store
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.row_samples import BIGGEST, TOPIC, changes, object_row, one_of_each_kind, run_row
+from tests.support.servers import PostgresServer
+
+Place = Callable[[], SqlRowStore]
+CLOCK = ManualClock()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Makes stores on one and the same database."""
+    entropy = SeededEntropy(1)
+    if request.param == "sqlite":
+        yield lambda: open_row_store(f"sqlite:///{tmp_path}/deep/rows.db", clock=CLOCK, entropy=entropy)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    url = server.create_database()
+    yield lambda: open_row_store(url, clock=CLOCK, entropy=entropy)
+    server.drop_database(url)
+
+
+def on(place: Place, act: Callable[[SqlRowStore, int], Awaitable[None]]) -> None:
+    """Run `act` with an open store whose committer we are."""
+
+    async def run() -> None:
+        store = place()
+        try:
+            await store.open()
+            epoch = await store.take_committer_lease("test", "here:1", 60_000)
+            assert epoch is not None
+            await act(store, epoch)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_rows_of_every_kind_come_back_as_they_were_written_also_after_a_restart(place: Place) -> None:
+    rows = one_of_each_kind()
+
+    async def write(store: SqlRowStore, epoch: int) -> None:
+        await store.write(changes(*rows), epoch)
+
+    async def read(store: SqlRowStore, epoch: int) -> None:
+        loaded = await store.load()
+        assert sorted(map(repr, (row for found in loaded.values() for row in found))) == sorted(
+            map(repr, rows)
+        )
+        assert set(loaded[CounterRow]) == {CounterRow("commit_number", BIGGEST)}
+
+    on(place, write)
+    on(place, read)
+
+
+def test_a_row_that_is_written_again_replaces_the_first_and_a_deleted_one_is_gone(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        rows = one_of_each_kind()
+        await store.write(changes(*rows, CounterRow("other", 1)), epoch)
+        await store.write(changes(*rows, CounterRow("other", 2)), epoch)
+        assert CounterRow("other", 2) in (await store.load())[CounterRow]
+        removal = Changes()
+        for row in rows:
+            removal.delete(type(row), key_of(row))
+        await store.write(removal, epoch)
+        left = [row for found in (await store.load()).values() for row in found]
+        assert left == [CounterRow("other", 2)]
+
+    on(place, act)
+
+
+def test_a_key_can_move_to_another_object_in_one_write(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        old = object_row(1)
+        await store.write(changes(old), epoch)
+        made = Changes()
+        new = ObjectRow(UUID(int=5), *[getattr(old, name) for name in old.__struct_fields__[1:]])
+        made.put(new)
+        made.delete(ObjectRow, key_of(old))
+        await store.write(made, epoch)
+        assert await store.objects_after("", 10) == [new]
+
+    on(place, act)
+
+
+def test_the_identity_stays_and_two_databases_have_two(place: Place, tmp_path: Path) -> None:
+    async def act() -> None:
+        stores = [
+            place(),
+            place(),
+            open_row_store(f"sqlite:///{tmp_path}/b.db", clock=CLOCK, entropy=SeededEntropy(7)),
+        ]
+        first, again, other = [await store.open() for store in stores]
+        assert first == again
+        assert first.incarnation == 1 and first.schema_version == SCHEMA_VERSION
+        assert first.cluster_id != other.cluster_id
+        for store in stores:
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_two_servers_that_open_an_empty_database_together_find_one_cluster(place: Place) -> None:
+    async def act() -> None:
+        stores = [place(), place(), place()]
+        found = await asyncio.gather(*(store.open() for store in stores))
+        assert len({identity.cluster_id for identity in found}) == 1
+        for store in stores:
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_the_lease_has_one_holder_and_each_that_takes_it_has_a_higher_epoch(place: Place) -> None:
+    async def act() -> None:
+        a, b = place(), place()
+        await a.open()
+        await b.open()
+        assert await a.committer_address() is None
+        epoch = await a.take_committer_lease("a", "a:1", 60_000)
+        assert epoch is not None
+        assert await b.take_committer_lease("b", "b:1", 60_000) is None
+        assert await a.renew_committer_lease(epoch, 60_000)
+        again = await a.take_committer_lease("a", "a:1", 60_000)  # its first answer was lost
+        assert again == epoch + 1
+        assert not await a.renew_committer_lease(epoch, 60_000)
+        assert await b.committer_address() == "a:1"
+        await a.release_committer_lease(again)
+        assert not await a.renew_committer_lease(again, 60_000)
+        assert await b.committer_address() is None
+        taken = await b.take_committer_lease("b", "b:1", 0)  # lapses at once
+        assert taken == again + 1
+        assert await b.renew_committer_lease(taken, 0)  # late, but nobody else took it
+        assert await a.committer_address() is None
+        assert await a.take_committer_lease("a", "a:1", 60_000) == taken + 1
+        assert not await b.renew_committer_lease(taken, 60_000)
+        await b.release_committer_lease(taken)  # not its own any more
+        assert await b.committer_address() == "a:1"
+        await a.close()
+        await b.close()
+
+    asyncio.run(act())
+
+
+def test_a_file_says_by_reading_that_nobody_took_the_lease_and_a_server_that_may_be_a_standby_does_not(
+    place: Place,
+) -> None:
+    async def act() -> None:
+        a, b = place(), place()
+        await a.open()
+        await b.open()
+        epoch = await a.take_committer_lease("a", "a:1", 0)
+        assert epoch is not None
+        assert await a.is_lease_untaken(epoch) == (a._dialect == "sqlite")
+        assert await b.take_committer_lease("b", "b:1", 0)
+        assert not await a.is_lease_untaken(epoch)
+        await a.close()
+        await b.close()
+
+    asyncio.run(act())
+
+
+def test_a_renewal_that_arrives_late_shortens_no_lease(place: Place) -> None:
+    async def act() -> None:
+        a, b = place(), place()
+        await a.open()
+        await b.open()
+        epoch = await a.take_committer_lease("a", "a:1", 0)
+        assert epoch is not None
+        assert await a.renew_committer_lease(epoch, 30_000)
+        assert await a.renew_committer_lease(epoch, 0)  # was sent before the one above
+        assert await b.take_committer_lease("b", "b:1", 60_000) is None
+        await a.close()
+        await b.close()
+
+    asyncio.run(act())
+
+
+def test_a_write_with_a_value_that_does_not_fit_is_refused_whole(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        for unfit in (CounterRow("big", 1 << 63), CounterRow("lone \ud800", 1)):
+            with pytest.raises(RequestFailed):
+                await store.write(changes(CounterRow("good", 1), unfit), epoch)
+        assert (await store.load())[CounterRow] == []
+        await store.write(changes(CounterRow("good", 1)), epoch)
+        assert (await store.load())[CounterRow] == [CounterRow("good", 1)]
+
+    on(place, act)
+
+
+def test_of_many_that_ask_for_the_lease_at_once_one_gets_it(place: Place) -> None:
+    async def act() -> None:
+        stores = [place() for _ in range(4)]
+        for store in stores:
+            await store.open()
+        epochs = await asyncio.gather(
+            *(store.take_committer_lease(f"s{n}", "", 60_000) for n, store in enumerate(stores))
+        )
+        assert [epoch for epoch in epochs if epoch is not None] == [1]
+        for store in stores:
+            await store.close()
+
+    asyncio.run(act())
+
+
+def test_a_committer_that_was_followed_by_another_writes_nothing(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.release_committer_lease(epoch)
+        assert await store.take_committer_lease("next", "", 60_000) == epoch + 1
+        with pytest.raises(LeaseLost):
+            await store.write(changes(CounterRow("n", 1)), epoch)
+        assert (await store.load())[CounterRow] == []
+
+    on(place, act)
+
+
+def test_a_write_that_fails_half_way_leaves_nothing(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.write(changes(object_row(1)), epoch)
+        twin = ObjectRow(
+            UUID(int=5), *[getattr(object_row(1), name) for name in ObjectRow.__struct_fields__[1:]]
+        )
+        with pytest.raises(
+            Exception, match=r"(?i)unique"
+        ) as caught:  # two objects of one key: a bug of the caller
+            await store.write(changes(CounterRow("n", 1), twin), epoch)
+        assert not isinstance(caught.value, SequencerUnavailable)
+        assert (await store.load())[CounterRow] == []
+
+    on(place, act)
+
+
+def test_runs_are_read_from_an_offset_until_enough_bytes(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        stored = object_row(1)
+        rows = [run_row(base, base + 10, stored) for base in range(0, 100, 10)]
+        await store.write(changes(stored, *rows), epoch)
+        bases = [[run.base_offset for run in await store.runs_from(TOPIC, 0, *query)] for query in
+                 [(0, 1), (9, 1), (10, 101), (95, 10_000), (100, 1), (0, 10_000, 3)]]  # fmt: skip
+        assert bases == [[0], [0], [10, 20], [90], [], [0, 10, 20]]
+        many = await store.runs_from_many([(TOPIC, 0, 95, 1), (TOPIC, 1, 0, 1), (TOPIC, 0, 15, 200)])
+        assert [[run.base_offset for run in runs] for runs in many] == [[90], [], [10, 20]]
+        assert await store.runs_from_many([]) == []
+
+    on(place, act)
+
+
+def test_a_time_is_found_behind_a_run_from_the_future_that_is_gone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "SCAN_RUNS", 3)
+
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        stored = object_row(1)
+        future = 4_000_000
+        rows = [run_row(n, n + 1, stored, max_timestamp=n, running_max=future) for n in range(20)]
+        await store.write(changes(stored, *rows), epoch)
+        found = (await store.first_run_reaching(TOPIC, 0, 15, 2, 100)).run
+        assert found is not None and found.base_offset == 15
+        assert (await store.first_run_reaching(TOPIC, 0, 20, 0, 100)).run is None
+        assert (await store.first_run_reaching(TOPIC, 0, future + 1, 0, 100)).run is None
+        newest = (await store.run_of_max_timestamp(TOPIC, 0, 0, 100)).run
+        assert newest is not None and newest.base_offset == 19
+
+    on(place, act)
+
+
+def test_a_scan_by_own_timestamps_looks_at_no_more_runs_than_it_may(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        stored = object_row(1)
+        future = 4_000_000
+        rows = [run_row(n, n + 1, stored, max_timestamp=n, running_max=future) for n in range(20)]
+        await store.write(changes(stored, *rows), epoch)
+        pages = [await store.first_run_reaching(TOPIC, 0, 15, 0, 7)]
+        pages.append(await store.first_run_reaching(TOPIC, 0, 15, pages[0].next_offset or -1, 7))
+        pages.append(await store.first_run_reaching(TOPIC, 0, 15, pages[1].next_offset or -1, 7))
+        assert [(page.scanned, page.next_offset) for page in pages] == [(7, 7), (7, 14), (7, None)]
+        assert pages[2].run is not None and pages[2].run.base_offset == 15
+        newest = [await store.run_of_max_timestamp(TOPIC, 0, offset, 8) for offset in (0, 8, 16)]
+        assert [(page.scanned, page.next_offset) for page in newest] == [(8, 8), (8, 16), (4, None)]
+        assert [page.run and page.run.base_offset for page in newest] == [7, 15, 19]
+
+    on(place, act)
+
+
+def test_large_sets_of_keys_and_ids_are_asked_whole(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        rows = [object_row(n) for n in range(1200)]
+        await store.write(changes(*rows), epoch)
+        assert await store.object_rows([row.object_id for row in reversed(rows)]) == rows[::-1]
+        keys = [row.key for row in rows]
+        assert await store.keys_known([*keys, "unknown", "nul\x00"]) == keys
+        assert await store.object_rows([]) == [] and await store.keys_known([]) == []
+
+    on(place, act)
+
+
+def test_the_databases_clock_is_near_ours(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        assert await store.now_ms() >= CLOCK.wall_ms()
+
+    on(place, act)
+
+
+def test_a_run_that_names_no_object_is_not_passed_on(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.write(changes(run_row(0, 1, object_row(1))), epoch)
+        with pytest.raises(AssertionError, match="names no known object"):
+            await store.runs_from(TOPIC, 0, 0, 1)
+        removal = Changes()
+        removal.delete(RunRow, (TOPIC, 0, 0))
+        await store.write(removal, epoch)
+        assert await store.runs_from(TOPIC, 0, 0, 1) == []
+
+    on(place, act)
+
+
+def test_a_url_that_names_no_known_database_is_refused() -> None:
+    for url in ("mysql://host/db", "nothing", "duckdb:///x"):
+        with pytest.raises(UnknownDatabase, match="sqlite"):
+            open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1))
+
+
+def test_a_postgresql_that_went_back_under_its_committer_is_not_written_to(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        for number in range(1, 4):
+            await store.write(changes(CounterRow("commit_number", number)), epoch)
+        await store._database.execute("update counters set value = 1 where name = 'commit_number'")
+        with pytest.raises(SequencerUnavailable, match="at commit 1"):
+            await store.write(changes(CounterRow("commit_number", 4)), epoch)
+
+    on(lambda: open_row_store(url, clock=CLOCK, entropy=SeededEntropy(1)), act)
+    postgres.drop_database(url)
+
+
+def test_run_rows_come_page_by_page_in_the_order_of_their_keys(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        stored = object_row(1)
+        rows = [
+            run_row(base, base + 5, stored, partition=partition, topic_id=topic)
+            for topic in (UUID(int=1), UUID(int=2**127 + 1))
+            for partition in (0, 3)
+            for base in (0, 5, 10)
+        ]
+        await store.write(changes(stored, *reversed(rows)), epoch)
+        assert await store.run_rows_after(None, 100) == rows
+        found: list[RunRow] = []
+        while page := await store.run_rows_after(key_of(found[-1]) if found else None, 4):  # type: ignore[arg-type]
+            found += page
+        assert found == rows
+
+    on(place, act)
+
+
+def test_a_database_takes_over_anothers_identity(place: Place) -> None:
+    async def act(store: SqlRowStore, epoch: int) -> None:
+        await store.adopt("other", 3, epoch)
+        assert (await store.identity()).incarnation == 3
+        assert (await store.open()).cluster_id == "other"
+        with pytest.raises(LeaseLost):
+            await store.adopt("third", 4, epoch + 1)
+
+    on(place, act)

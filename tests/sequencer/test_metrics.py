@@ -1,0 +1,33 @@
+"""The sequencer's metrics: each event that it tells is in the page that is scraped."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from sequencer.metrics import SequencerMetrics
+from sequencer.observer import SequencerObserver
+
+
+def test_every_event_is_counted_under_its_name() -> None:
+    registry = CollectorRegistry()
+    metrics: SequencerObserver = SequencerMetrics(registry)
+    metrics.queue_changed(7)
+    metrics.group_performed(3, 0.02)
+    metrics.database_answered("lease", 0.004)
+    metrics.request_failed_alone("commit_offsets")
+    metrics.term_began()
+    metrics.call_answered("server", "commit", 0.001)
+    metrics.call_answered("client", "commit", 0.2)
+
+    lines = generate_latest(registry).decode().splitlines()
+    for line in (
+        "tailrace_sequencer_queued_requests 7.0",
+        'tailrace_sequencer_group_requests_bucket{le="4.0"} 1.0',
+        'tailrace_sequencer_commit_seconds_bucket{le="0.025"} 1.0',
+        'tailrace_sequencer_database_seconds_bucket{le="0.005",work="lease"} 1.0',
+        'tailrace_sequencer_failed_requests_total{request="commit_offsets"} 1.0',
+        "tailrace_sequencer_terms_total 1.0",
+        'tailrace_rpc_server_seconds_count{method="commit"} 1.0',
+        'tailrace_rpc_client_seconds_count{method="commit"} 1.0',
+    ):
+        assert line in lines

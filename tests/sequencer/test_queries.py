@@ -1,0 +1,97 @@
+"""Reading while the committer writes: what is answered is of one commit number."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from sequencer.api import (
+    AgentInfo,
+    CommitRequest,
+    CreateTopic,
+    EndTransaction,
+    FindPartition,
+    FindRequest,
+    InitProducer,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    ReplacementRun,
+    RunProposal,
+    SwapRequest,
+    TakeLease,
+    TransactionRef,
+)
+from sequencer.committer import Committer
+from sequencer.settings import SequencerSettings
+from sequencer.store.batch_table import NO_OBJECT
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import Changes
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tests.support.clocks import ManualClock, SeededEntropy
+
+
+class SlowAnswer(MemoryRowStore):
+    """Its writes are there for a while before the writer hears of it, as a database's may be."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.heard: asyncio.Event | None = None
+        self.written = asyncio.Event()
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        await super().write(changes, committer_epoch)
+        if self.heard is not None:
+            self.written.set()
+            await self.heard.wait()
+
+
+def test_aborted_ranges_are_those_of_the_runs_that_are_answered() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        store = SlowAnswer(clock)
+        sequencer = Committer(store, clock, SeededEntropy(1), SequencerSettings(max_feed_runs=1))
+        await sequencer.start()
+        agent = await sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
+        session = await sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
+        topic = await sequencer.create_topic(CreateTopic("t", 1, {}))
+        granted = await sequencer.init_producer(InitProducer(-1, -1, "tx", 1_000))
+        described = ObjectDescription(
+            UUID(int=7), ObjectKind.MIXED, f"{session.prefix}0", 1_000, 0, 500, clock.wall_ms()
+        )
+        batch = BatchCoordinates(100, 2, 0, 0, granted.producer_id, 0, 0, TRANSACTIONAL_FLAG)
+        proposal = RunProposal(topic.topic_id, 0, 8, 100, [batch])
+        await sequencer.commit(CommitRequest(session.session_id, 0, 0, described, [proposal]))
+        ref = TransactionRef("tx", granted.producer_id, 0)
+        await sequencer.end_transaction(EndTransaction(ref, False, True))
+        lease = await sequencer.take_lease(TakeLease("compactor", "me", 0, 60_000))
+        parquet = await sequencer.open_session(OpenSession(-1, lease.epoch))
+        made = ObjectDescription(
+            UUID(int=9), ObjectKind.PARQUET, f"{parquet.prefix}0", 500, 0, 400, clock.wall_ms()
+        )
+        replaced = [(0, described.object_id), (2, NO_OBJECT)]
+        swap = SwapRequest(
+            UUID(int=5), lease.epoch, parquet.session_id, made,
+            [ReplacementRun(topic.topic_id, 0, 0, 3, -1, 0, replaced)],
+        )  # fmt: skip
+        asked = FindRequest([FindPartition(topic.topic_id, 0, 0, 1 << 30)])
+        before = await sequencer.find_batches(asked)
+        assert [len(before.partitions[0].runs), len(before.partitions[0].aborted)] == [2, 1]
+
+        store.heard = asyncio.Event()
+        swapping = asyncio.create_task(sequencer.swap(swap))
+        await store.written.wait()
+        reading = asyncio.create_task(sequencer.find_batches(asked))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not reading.done()  # the rows are new, the ranges would be old
+        store.heard.set()
+        answer = await swapping
+        found = await reading
+        assert found.commit_number == answer.commit_number
+        assert [run.kind for run in found.partitions[0].runs] == [ObjectKind.PARQUET]
+        assert found.partitions[0].aborted == []
+        await sequencer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))

@@ -1,0 +1,27 @@
+"""The tables of API keys, versions and error codes, held against kio's."""
+
+from __future__ import annotations
+
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from tailrace.kafka.api_keys import API_VERSIONS, ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+
+
+def test_error_codes_are_those_of_kafka() -> None:
+    assert {code.name: int(code) for code in ErrorCode} == {
+        code.name.upper(): int(code) for code in KioErrorCode
+    }
+    assert {int(code) for code in ErrorCode if code.retriable} == {
+        int(code) for code in KioErrorCode if code.retriable
+    }
+
+
+def test_every_key_has_a_spec_that_agrees_with_kio_on_flexibility() -> None:
+    assert {spec.key for spec in API_VERSIONS.values()} == set(ApiKey)
+    for spec in API_VERSIONS.values():
+        for version in range(spec.min, spec.max + 1):
+            theirs = load_request_schema(spec.key, version)
+            assert spec.is_flexible(version) == theirs.__flexible__, (spec.key, version)
+            assert theirs.__name__ == spec.request.__name__

@@ -1,0 +1,137 @@
+"""What the command line answers without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import structlog
+import typer
+
+from tailrace.clock import SystemClock
+from tailrace.mixed_object import seal
+from tailrace.object_store.open import open_store
+from tailrace.telemetry import configure_logging
+from tailrace_cli.app import app, main
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["tailrace", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["serv"], 2, "No such command 'serv'"),
+        (["topic", "create"], 2, "Missing argument 'TOPIC'"),
+        (["topic", "list", "-b", "nowhere"], 1, "--bootstrap 'nowhere': allowed is HOST:PORT"),
+        (["topic", "list", "-b", "127.0.0.1:1"], 1, "no broker answers at 127.0.0.1:1"),
+        (["topic", "create", "a", "-c", "x"], 1, "--config 'x': allowed is NAME=VALUE"),
+        (["topic", "alter", "a"], 1, "nothing to alter; give --partitions"),
+        (["object", "list", "--store", "/no/such"], 1, "there is no such folder"),
+        (["object", "list", "--store", "ftp://x"], 1, "store 'ftp://x': allowed are"),
+    ],
+)  # fmt: skip
+def test_one_line_says_what_was_given_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    assert call(monkeypatch, *arguments) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def called_with_a_command_missing() -> Iterator[list[str]]:
+    yield []
+    for name in ("topic", "group", "object", "config"):
+        yield [name]
+
+
+@pytest.mark.parametrize("arguments", called_with_a_command_missing(), ids=str)
+def test_a_command_that_only_holds_others_prints_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert call(monkeypatch, *arguments) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith("Usage: ")
+    assert "Commands:\n" in printed.out
+
+
+def helps(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from helps(inner, (*path, name))
+
+
+@pytest.mark.parametrize("path", helps(typer.main.get_command(app)), ids=" ".join)
+def test_no_help_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(monkeypatch, *path, "--help") == 0
+    commands = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line for line in commands if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_an_object_is_listed_shown_and_audited(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sealed = seal([], object_id=uuid4(), session_id=uuid4(), number=7, created_ms=1)
+    data = b"".join(bytes(part) for part in sealed.parts)
+
+    async def put() -> None:
+        store = open_store(str(tmp_path), clock=SystemClock())
+        await store.put("aa/whole", [data])
+        await store.put("aa/rotten", [data[:3] + b"?" + data[4:]])
+        await store.close()
+
+    asyncio.run(put())
+    store = ["--store", str(tmp_path), "--json"]
+    assert call(monkeypatch, "object", "list", *store) == 0
+    assert [one["key"] for one in json.loads(capsys.readouterr().out)] == ["aa/rotten", "aa/whole"]
+    assert call(monkeypatch, "object", "show", "aa/whole", *store) == 0
+    assert json.loads(capsys.readouterr().out)["number"] == 7
+    assert call(monkeypatch, "object", "audit", "aa/whole", *store) == 0
+    assert json.loads(capsys.readouterr().out)["sound"] is True
+    assert call(monkeypatch, "object", "audit", "aa/rotten", *store) == 1
+    assert "is not sound" in capsys.readouterr().err
+
+
+def test_the_command_line_starts_without_spark_or_servers() -> None:
+    code = (
+        "import sys, tailrace_cli.app; "
+        "print([name for name in ('pyspark', 'pyarrow', 'numba', 'aiohttp', 'sqlalchemy') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_logs_are_json_with_level_and_logger_and_filtered() -> None:
+    stream = io.StringIO()
+    configure_logging("warning", "json", stream=stream)
+    try:
+        structlog.get_logger("a.part").info("quiet")
+        structlog.get_logger("a.part").warning("loud", size=3)
+    finally:
+        structlog.reset_defaults()
+    (line,) = stream.getvalue().splitlines()
+    said = json.loads(line)
+    assert (said["event"], said["level"], said["logger"], said["size"]) == ("loud", "warning", "a.part", 3)

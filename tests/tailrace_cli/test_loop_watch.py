@@ -1,0 +1,42 @@
+"""What holds the event loop is measured, and named."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from tailrace.clock import SystemClock
+from tailrace_cli import loop, loop_watch
+
+
+def holds_the_loop(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def test_who_holds_the_loop_is_measured_and_logged_by_name() -> None:
+    async def scenario() -> None:
+        with loop_watch.watched_loop(SystemClock(), registry):
+            await asyncio.sleep(0)
+            holds_the_loop(0.4)
+            await asyncio.sleep(2 * loop_watch.BEAT_SECONDS)
+
+    registry = CollectorRegistry()
+    with capture_logs() as lines:
+        loop.run(scenario())
+    held = [line for line in lines if line["event"] == "the event loop was held"]
+    assert any("holds_the_loop" in line["where"] and line["seconds"] > 0.3 for line in held)
+    assert (registry.get_sample_value("tailrace_loop_blocked_seconds_sum") or 0) > 0.3
+    beats = registry.get_sample_value("tailrace_loop_blocked_seconds_count")
+    assert beats is not None and beats >= 2
+
+
+def test_a_stack_is_told_in_one_line_innermost_first() -> None:
+    told = loop_watch.where_is(sys._getframe())
+    assert told.startswith("tailrace_cli/test_loop_watch.py:") and "test_a_stack_is_told" in told
+    assert loop_watch.where_is(None) == ""

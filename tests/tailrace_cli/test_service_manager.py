@@ -1,0 +1,50 @@
+"""A service manager is told that the process serves and that its loop turns."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from tailrace_cli.service_manager import told_service_manager
+from tests.support.agents import settle
+from tests.support.clocks import ManualClock
+
+
+def test_the_watchdog_is_told_within_each_period_for_as_long_as_the_loop_turns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(str(tmp_path / "notify"))
+            manager.setblocking(False)
+
+            def said() -> list[bytes]:
+                found = []
+                while True:
+                    try:
+                        found.append(manager.recv(100))
+                    except BlockingIOError:
+                        return found
+
+            environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
+            async with told_service_manager(clock, environ) as tell_ready:
+                await settle()
+                tell_ready()
+                assert said() == [b"WATCHDOG=1", b"READY=1"]
+                for _ in range(4):
+                    clock.advance(1.0)
+                    await settle()
+                assert said() == [b"WATCHDOG=1"] * 4
+            clock.advance(10)
+            await settle()
+            assert said() == []
+
+    asyncio.run(scenario())
+
+
+def test_nobody_has_to_be_told() -> None:
+    async def scenario() -> None:
+        async with told_service_manager(ManualClock(), {}) as tell_ready:
+            tell_ready()
+
+    asyncio.run(scenario())

@@ -1,0 +1,82 @@
+"""A supervisor plans its children's ports, starts the dead again, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from tailrace.clock import SystemClock
+from tailrace.settings import load_settings
+from tailrace_cli.settings import Settings
+from tailrace_cli.supervisor import ChildPlan, Supervisor, next_pause, plan_children
+
+
+def settings_of(**flags: object) -> Settings:
+    return load_settings(Settings, flags=flags, environ={})
+
+
+class HastyClock(SystemClock):
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+def flag(command: tuple[str, ...], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_each_child_has_the_next_port() -> None:
+    settings = settings_of(
+        listen="0.0.0.0:9092", advertise="h:9092", rpc="h:9700", processes=2, sequencers=("s:1",)
+    )
+    plans = plan_children(settings, config=None, sequencer_address=None, sequencer_http=None)
+    assert [flag(plan.command, "--listen") for plan in plans] == ["0.0.0.0:9092", "0.0.0.0:9093"]
+    assert [flag(plan.command, "--advertise") for plan in plans] == ["h:9092", "h:9093"]
+    assert [flag(plan.command, "--rpc") for plan in plans] == ["h:9700", "h:9701"]
+    assert [flag(plan.command, "--http") for plan in plans] == ["127.0.0.1:9644", "127.0.0.1:9645"]
+    assert {flag(plan.command, "--sequencer") for plan in plans} == {"s:1"}
+
+
+def test_with_a_database_one_more_child_is_the_sequencer_and_no_secret_is_in_a_command() -> None:
+    settings = settings_of(database="postgresql://u:p@h/n", store="/s", processes=2, rpc_secret="hush " * 4)
+    plans = plan_children(settings, config=None, sequencer_address="h:1", sequencer_http="h:2")
+    assert [plan.name for plan in plans] == ["sequencer", "agent 0", "agent 1"]
+    assert flag(plans[1].command, "--sequencer") == "h:1"
+    assert not any("hush" in word or "u:p" in word for plan in plans for word in plan.command)
+    assert plans[0].environment["TAILRACE_DATABASE"] == "postgresql://u:p@h/n"
+
+
+def test_children_are_told_of_the_files_with_secrets() -> None:
+    settings = settings_of(
+        database="postgresql://u@h/n",
+        store="/s",
+        rpc_secret_file="/etc/rpc.secret",
+        database_password_file="/etc/password",
+    )
+    for plan in plan_children(settings, config=None, sequencer_address="h:1", sequencer_http="h:2"):
+        assert plan.environment["TAILRACE_RPC_SECRET_FILE"] == "/etc/rpc.secret"
+        assert plan.environment["TAILRACE_DATABASE_PASSWORD_FILE"] == "/etc/password"
+
+
+def test_children_that_die_young_wait_longer_each_time() -> None:
+    assert next_pause(0.5, 1) == 1
+    assert next_pause(30, 1) == 30
+    assert next_pause(30, 60) == 0.5
+
+
+def test_a_killed_child_is_started_again_and_all_end_when_told() -> None:
+    async def scenario() -> list[int]:
+        started: asyncio.Queue[int] = asyncio.Queue()
+        plan = ChildPlan("sleeper", (sys.executable, "-c", "import signal; signal.pause()"), {})
+        supervisor = Supervisor(HastyClock(), [plan], on_start=lambda _, pid: started.put_nowait(pid))
+        running = asyncio.create_task(supervisor.run())
+        first = await started.get()
+        os.kill(first, signal.SIGKILL)
+        second = await started.get()
+        supervisor.stop()
+        await asyncio.wait_for(running, 10)
+        return [first, second]
+
+    first, second = asyncio.run(scenario())
+    assert first != second
