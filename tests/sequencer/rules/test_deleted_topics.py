@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from sequencer.row_rules import check_hot_rows
-
 from sequencer.api import (
     AddToTransaction,
     AgentInfo,
@@ -32,6 +30,7 @@ from sequencer.api import (
     TransactionsRequest,
 )
 from sequencer.committer import Committer
+from sequencer.recovery.invariants import check_hot_rows
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
