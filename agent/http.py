@@ -1,126 +1,52 @@
-"""An agent's HTTP side: metrics, health, readiness, and one page that shows what is there.
-
-It starts before the agent, so that an agent that waits for its sequencer is alive (`/healthz`) and says why it
-isn't ready (`/readyz`).
-"""
+"""An agent's pages: the overview that people read, its readiness, and the gauges that it asks the sequencer for."""
 
 from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CollectorRegistry
 
 from agent.telemetry import AgentTelemetry
 from sequencer.api import Empty, MetadataRequest, Sequencer, SequencerError
 from sequencer.pages import all_groups, lag_pages
-from tailrace.clock import Clock
-from tailrace.tls import Tls
+from tailrace.http_server import Page, Readiness
 
 if TYPE_CHECKING:
     from agent.server import Agent
 
 log = structlog.get_logger("agent.http")
 
-GAUGES_EVERY_SECONDS = 5.0
 SEQUENCER_PATIENCE_SECONDS = 2.0
 MAX_LAGS = 10_000
-"""Positions whose lag is a metric of its own; `tailrace group` tells all."""
+"""Lags that are metrics; `tailrace group` lists all of them."""
+ROW_KINDS = ("runs", "objects", "open_sessions", "dead_sessions", "producers", "groups")
 
 
-class AgentHttp:
-    """Serves `telemetry`, and `agent` once it is set. `start`, then `close`."""
+class AgentPages:
+    """The `tailrace.http_server.Pages` of an agent: of `telemetry`, and of `agent` once it is set."""
 
-    def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer, clock: Clock) -> None:
+    def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer) -> None:
         self.agent: Agent | None = None
-        self.port = 0
         self._telemetry = telemetry
         self._sequencer = sequencer
-        self._clock = clock
-        self._gauges: asyncio.Task[None] | None = None
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/", self._overview),
-                web.get("/metrics", self._metrics),
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-            ]
-        )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
-    async def start(self, host: str, port: int, tls: Tls | None = None) -> None:
-        """Listen, with `tls` for HTTPS; port 0 takes a free one. Raises OSError."""
-        await self._runner.setup()
-        context = None if tls is None else tls.server_context
-        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
-        self.port = self._runner.addresses[0][1]
-        self._gauges = asyncio.create_task(self._keep_gauges(), name="http: gauges")
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The agent's metrics."""
+        return self._telemetry.registry
 
-    async def close(self) -> None:
-        """Stop listening and counting."""
-        if self._gauges is not None:
-            self._gauges.cancel()
-            await asyncio.gather(self._gauges, return_exceptions=True)
-        await self._runner.cleanup()
+    @property
+    def routes(self) -> Mapping[str, Page]:
+        """The overview."""
+        return {"/": self._overview}
 
-    # --- gauges that the sequencer knows
-
-    async def _keep_gauges(self) -> None:
-        while True:
-            try:
-                await self.update_gauges()
-            except SequencerError as error:
-                log.debug("the sequencer's gauges were not updated", error=str(error))
-            await self._clock.sleep(GAUGES_EVERY_SECONDS)
-
-    async def update_gauges(self) -> None:
-        """Ask the sequencer for its counts and for consumers' lags. Raises SequencerError."""
-        statistics = await self._sequencer.statistics(Empty())
-        for kind in ("runs", "objects", "open_sessions", "dead_sessions", "producers", "groups"):
-            self._telemetry.rows.labels(kind).set(getattr(statistics, kind))
-        self._telemetry.garbage_objects.set(statistics.retired_objects)
-        self._telemetry.garbage_bytes.set(statistics.retired_bytes)
-        await self._update_lags()
-
-    async def _update_lags(self) -> None:
-        """Of the groups that this agent coordinates; of those that nobody does, at the first agent of the ring."""
-        broker_id = None if self.agent is None else self.agent.broker_id
-        if self.agent is None or broker_id is None:
-            return
-        told = 0
-        gauge = self._telemetry.consumer_lag_records
-        first = min((each.broker_id for each in self.agent.catalog.snapshot.ring.members), default=broker_id)
-        async for lags in lag_pages(self._sequencer, broker_id, with_orphans=broker_id == first):
-            if not told:
-                gauge.clear()
-            for lag in lags[: MAX_LAGS - told]:
-                gauge.labels(lag.group_id, lag.topic, lag.partition).set(
-                    max(0, lag.high_watermark - lag.committed)
-                )
-            told += len(lags)
-            if told >= MAX_LAGS:
-                break
-
-    # --- answers
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(self._telemetry.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
-
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"alive": True})
-
-    async def _readyz(self, request: web.Request) -> web.Response:
-        reasons = await self._reasons_not_to_serve()
-        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
-
-    async def _reasons_not_to_serve(self) -> list[str]:
+    async def readiness(self) -> Readiness:
+        """Whether the agent serves clients and the sequencer answers it."""
         reasons: list[str] = []
         if self.agent is None:
             reasons.append("the agent is starting")
@@ -128,19 +54,51 @@ class AgentHttp:
             reasons.append("the agent's lease is not valid, or it is draining")
         try:
             async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
-                await self._sequencer.metadata(self._nothing_new())
+                await self._sequencer.metadata(self._metadata_request())
         except TimeoutError:
             reasons.append(f"the sequencer did not answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
         except SequencerError as error:
             reasons.append(f"the sequencer can't be used: {error}")
-        return reasons
+        return Readiness(reasons)
 
-    def _nothing_new(self) -> MetadataRequest:
-        """A question that costs the sequencer next to nothing: what is different from what the agent knows."""
+    def _metadata_request(self) -> MetadataRequest:
+        """A cheap request: only what changed since the agent's snapshot."""
         if self.agent is None:
             return MetadataRequest()
-        known = self.agent.catalog.snapshot
-        return MetadataRequest(known.version, known.ring.generation, takes_changes=True)
+        snapshot = self.agent.catalog.snapshot
+        return MetadataRequest(snapshot.version, snapshot.ring.generation, takes_changes=True)
+
+    async def update_gauges(self) -> None:
+        """Ask the sequencer for its statistics and for the lag of consumer groups."""
+        try:
+            statistics = await self._sequencer.statistics(Empty())
+            for kind in ROW_KINDS:
+                self._telemetry.rows.labels(kind).set(getattr(statistics, kind))
+            self._telemetry.garbage_objects.set(statistics.retired_objects)
+            self._telemetry.garbage_bytes.set(statistics.retired_bytes)
+            await self._update_lags()
+        except SequencerError as error:
+            log.debug("the sequencer's gauges were not updated", error=str(error))
+
+    async def _update_lags(self) -> None:
+        """Of the groups that this agent coordinates; the first agent of the ring adds those without a coordinator."""
+        broker_id = None if self.agent is None else self.agent.broker_id
+        if self.agent is None or broker_id is None:
+            return
+        shown = 0
+        gauge = self._telemetry.consumer_lag_records
+        members = self.agent.catalog.snapshot.ring.members
+        first = min((member.broker_id for member in members), default=broker_id)
+        async for lags in lag_pages(self._sequencer, broker_id, with_orphans=broker_id == first):
+            if not shown:
+                gauge.clear()
+            for lag in lags[: MAX_LAGS - shown]:
+                gauge.labels(lag.group_id, lag.topic, lag.partition).set(
+                    max(0, lag.high_watermark - lag.committed)
+                )
+            shown += len(lags)
+            if shown >= MAX_LAGS:
+                break
 
     async def _overview(self, request: web.Request) -> web.Response:
         if self.agent is None:
@@ -148,12 +106,12 @@ class AgentHttp:
         snapshot = self.agent.catalog.snapshot
         topics = [
             (
-                known.topic.name,
-                known.topic.partitions,
-                ", ".join(f"{name}={value}" for name, value in sorted(known.topic.configs.items()))
+                entry.topic.name,
+                entry.topic.partitions,
+                ", ".join(f"{name}={value}" for name, value in sorted(entry.topic.configs.items()))
                 or _NOTHING,
             )
-            for _, known in sorted(snapshot.by_name.items())
+            for _, entry in sorted(snapshot.by_name.items())
         ]
         agents = [
             (
@@ -171,47 +129,47 @@ class AgentHttp:
         ]
         try:
             async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
-                tables.extend(await self._tables_of_sequencer())
+                tables.extend(await self._sequencer_tables())
         except (SequencerError, TimeoutError) as error:
             reason = html.escape(str(error) or f"no answer within {SEQUENCER_PATIENCE_SECONDS:g} s")
             tables.append(f"<h2>Groups</h2><p class=bad>The sequencer can't be asked: {reason}</p>")
         return web.Response(text=_page(snapshot.cluster_id, tables), content_type="text/html")
 
-    async def _tables_of_sequencer(self) -> list[str]:
+    async def _sequencer_tables(self) -> list[str]:
         lags: dict[str, int] = {}
         async for page in lag_pages(self._sequencer):
             for lag in page:
                 lags[lag.group_id] = lags.get(lag.group_id, 0) + max(0, lag.high_watermark - lag.committed)
         groups = [
             (
-                one.group_id,
-                one.state,
-                str(one.owner) if one.owner >= 0 else _NOTHING,
-                lags.get(one.group_id, _NOTHING),
+                group.group_id,
+                group.state,
+                str(group.owner) if group.owner >= 0 else _NOTHING,
+                lags.get(group.group_id, _NOTHING),
             )
-            for one in await all_groups(self._sequencer)
+            for group in await all_groups(self._sequencer)
         ]
-        found = await self._sequencer.statistics(Empty())
-        kept = [
-            ("runs", found.runs),
-            ("objects", found.objects),
-            ("bytes", found.live_bytes),
-            ("bytes not compacted yet", found.uncompacted_bytes),
-            ("objects waiting to be deleted", found.retired_objects),
-            ("bytes waiting to be deleted", found.retired_bytes),
-            ("idempotent producers", found.producers),
-            ("open transactions", found.open_transactions),
-            ("open upload sessions", found.open_sessions),
+        statistics = await self._sequencer.statistics(Empty())
+        statistics_rows = [
+            ("runs", statistics.runs),
+            ("objects", statistics.objects),
+            ("bytes", statistics.live_bytes),
+            ("bytes not compacted yet", statistics.uncompacted_bytes),
+            ("objects waiting to be deleted", statistics.retired_objects),
+            ("bytes waiting to be deleted", statistics.retired_bytes),
+            ("idempotent producers", statistics.producers),
+            ("open transactions", statistics.open_transactions),
+            ("open upload sessions", statistics.open_sessions),
         ]
         return [
             _table("Groups", ("group", "state", "coordinator", "lag in records"), groups),
-            _table("Kept", ("what", "number"), kept),
+            _table("Kept", ("what", "number"), statistics_rows),
         ]
 
 
 _NOTHING = "-"
 MAX_SHOWN = 500
-"""Rows of a table; who has more wants the command line."""
+"""Rows of one table; the command line lists all."""
 
 _STYLE = (
     ":root{color-scheme:light dark}"
@@ -237,7 +195,7 @@ def _page(cluster_id: str, tables: Sequence[str]) -> str:
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
     if not rows:
         return f"<h2>{title}</h2><p>none</p>"
-    numbers = [all(isinstance(row[place], int) for row in rows) for place in range(len(columns))]
+    numbers = [all(isinstance(row[column], int) for row in rows) for column in range(len(columns))]
     head = _row("th", columns, numbers)
     body = "".join(_row("td", row, numbers) for row in rows[:MAX_SHOWN])
     more = f"<p>and {len(rows) - MAX_SHOWN:,} more</p>" if len(rows) > MAX_SHOWN else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.http import AgentHttp
+from agent.http import AgentPages
 from agent.server import Agent, AgentOptions, package_version
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
@@ -28,6 +28,7 @@ from sequencer.server import NodeSettings, SequencerServer
 from sequencer.store.sql.store import open_row_store
 from tailrace.broker_config import check_broker_configs
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.hedged import HedgedStore
 from tailrace.object_store.metered import MeteredStore, StoreObserver
@@ -271,7 +272,8 @@ async def _run_agent(
             )
             stack.push_async_callback(remote.close)
             sequencer = remote
-        http = AgentHttp(telemetry, sequencer, machine.clock)
+        pages = AgentPages(telemetry, sequencer)
+        http = HttpServer(pages, machine.clock)
         stack.push_async_callback(http.close)
         await http.start(*split_address(settings.http), http_tls)
         agent = Agent(
@@ -289,7 +291,7 @@ async def _run_agent(
         name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
         await agent.start()
         stack.push_async_callback(agent.drain)
-        http.agent = agent
+        pages.agent = agent
         if data is not None:
             assert node is not None, "the sequencer of serve is inside it"
             serving = Serving(os.getpid(), agent.kafka_port, http.port, node.address, store_url)
@@ -356,7 +358,7 @@ def _at(address: str) -> str:
 
 async def run_sequencer(settings: Settings) -> None:
     """A sequencer server, with its own metrics and health."""
-    from sequencer.http import SequencerHttp
+    from sequencer.http import SequencerPages
 
     if settings.database is None:
         raise CommandFailed(
@@ -375,17 +377,18 @@ async def run_sequencer(settings: Settings) -> None:
     check_rpc_is_closed(listen=rpc, sequencers=(), is_closed=security.rpc.is_closed)
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
-        http = SequencerHttp(machine.clock)
-        add_process_metrics(http.registry, version=package_version(), kind="sequencer")
-        stack.enter_context(watched_loop(machine.clock, http.registry))
+        pages = SequencerPages()
+        http = HttpServer(pages, machine.clock)
+        add_process_metrics(pages.registry, version=package_version(), kind="sequencer")
+        stack.enter_context(watched_loop(machine.clock, pages.registry))
         tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
         stack.push_async_callback(http.close)
-        await stack.enter_async_context(kept_current(machine.clock, http.registry, security, http_tls))
+        await stack.enter_async_context(kept_current(machine.clock, pages.registry, security, http_tls))
         await http.start(*split_address(settings.http), http_tls)
         store = None
         if settings.store is not None:
             store = await stack.enter_async_context(
-                opened_store(settings.store, machine, StoreMetrics(http.registry))
+                opened_store(settings.store, machine, StoreMetrics(pages.registry))
             )
         node = await stack.enter_async_context(
             sequencer_node(
@@ -396,10 +399,10 @@ async def run_sequencer(settings: Settings) -> None:
                 security.rpc,
                 listen=rpc,
                 on_lost=ending.fail,
-                observer=SequencerMetrics(http.registry),
+                observer=SequencerMetrics(pages.registry),
             )
         )
-        http.node = node
+        pages.server = node
         tell_ready()
         log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
         await ending.wait()

@@ -1,4 +1,4 @@
-"""What an agent tells over HTTP: to Prometheus, to a load balancer, and to people."""
+"""What an agent serves over HTTP: to Prometheus, to a load balancer, and to people."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 import aiohttp
 
-from agent.http import MAX_SHOWN, AgentHttp
+from agent.http import MAX_SHOWN, AgentPages
 from sequencer.api import CommitOffsets, CreateTopic, OffsetPosition
+from tailrace.http_server import HttpServer
 from tests.support.agents import batch
 from tests.support.wire import WiredAgent, run_wired
 
 Get = Callable[[str], Awaitable[tuple[int, str]]]
 
 
-def run(scenario: Callable[[WiredAgent, AgentHttp, Get], Awaitable[None]], folder: Path) -> None:
+def run(scenario: Callable[[WiredAgent, AgentPages, Get], Awaitable[None]], folder: Path) -> None:
     async def served(wired: WiredAgent) -> None:
-        http = AgentHttp(wired.agent.telemetry, wired.sequencer, wired.clock)
+        pages = AgentPages(wired.agent.telemetry, wired.sequencer)
+        http = HttpServer(pages, wired.clock)
         await http.start("127.0.0.1", 0)
 
         async def get(path: str) -> tuple[int, str]:
@@ -26,7 +28,7 @@ def run(scenario: Callable[[WiredAgent, AgentHttp, Get], Awaitable[None]], folde
 
         try:
             async with aiohttp.ClientSession() as client:
-                await scenario(wired, http, get)
+                await scenario(wired, pages, get)
         finally:
             await http.close()
 
@@ -34,20 +36,20 @@ def run(scenario: Callable[[WiredAgent, AgentHttp, Get], Awaitable[None]], folde
 
 
 def test_an_agent_is_alive_before_it_is_ready(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
         assert (await get("/healthz"))[0] == 200
         status, said = await get("/readyz")
         assert status == 503 and "the agent is starting" in said
         assert (await get("/"))[0] == 503
-        http.agent = wired.agent
+        pages.agent = wired.agent
         assert (await get("/readyz"))[0] == 200
 
     run(scenario, tmp_path)
 
 
 def test_who_is_not_ready_says_why(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
-        http.agent = wired.agent
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        pages.agent = wired.agent
         await wired.agent.drain()
         status, said = await get("/readyz")
         assert status == 503 and "draining" in said
@@ -56,8 +58,8 @@ def test_who_is_not_ready_says_why(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
-        http.agent = wired.agent
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        pages.agent = wired.agent
         topic = await wired.topic("flights", partitions=2)
         client = await wired.client()
         for _ in range(3):
@@ -78,8 +80,8 @@ def test_the_page_shows_what_there_is(tmp_path: Path) -> None:
 
 
 def test_the_page_stays_short(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
-        http.agent = wired.agent
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        pages.agent = wired.agent
         for number in range(MAX_SHOWN + 7):
             await wired.sequencer.create_topic(CreateTopic(f"topic-{number}", 1, {}))
         await wired.agent.catalog.refresh()
@@ -90,10 +92,10 @@ def test_the_page_stays_short(tmp_path: Path) -> None:
 
 
 def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
         await wired.topic()
         await (await wired.client()).produce(batch(b"x"))
-        await http.update_gauges()
+        await pages.update_gauges()
         _, text = await get("/metrics")
         assert 'tailrace_request_seconds_count{api="PRODUCE"} 1.0' in text
         assert 'tailrace_sequencer_rows{kind="runs"} 1.0' in text
@@ -102,13 +104,13 @@ def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
 
 
 def test_the_lag_of_a_group_that_nobody_coordinates_is_told_by_the_first_agent(tmp_path: Path) -> None:
-    async def scenario(wired: WiredAgent, http: AgentHttp, get: Get) -> None:
-        http.agent = wired.agent
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        pages.agent = wired.agent
         topic = await wired.topic()
         await (await wired.client()).produce(batch(b"x", b"y"))
         offset = OffsetPosition(topic.topic_id, 0, 1, -1, "")
         await wired.sequencer.commit_offsets(CommitOffsets("readers", -1, -1, -1, "", [offset]))
-        await http.update_gauges()
+        await pages.update_gauges()
         _, text = await get("/metrics")
         assert 'tailrace_consumer_lag_records{group="readers",partition="0",topic="t"} 1.0' in text
 

@@ -1,0 +1,102 @@
+"""The HTTP side of a process: metrics, liveness, readiness, and pages of its own.
+
+| path | answer |
+|---|---|
+| /metrics | the process's metrics, as Prometheus reads them |
+| /healthz | 200 while the process runs |
+| /readyz | 200 when it can serve; else 503 with the reasons |
+| others | what the process's `Pages` add |
+
+It starts before the rest of the process, so that a process that waits for another one is alive, and says why it isn't
+ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from tailrace.clock import Clock
+from tailrace.tls import Tls
+
+GAUGES_EVERY_SECONDS = 5.0
+_SHUTDOWN_SECONDS = 1.0
+
+Page = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Why the process can't serve: no reason means that it can. `details` are further keys of the answer."""
+
+    reasons: list[str]
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class Pages(Protocol):
+    """What one kind of process shows."""
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The process's metrics."""
+
+    @property
+    def routes(self) -> Mapping[str, Page]:
+        """Its own pages, by path."""
+
+    async def readiness(self) -> Readiness:
+        """Whether it can serve now."""
+
+    async def update_gauges(self) -> None:
+        """Set the gauges that must be asked for. Called every `GAUGES_EVERY_SECONDS`; an error ends the updates."""
+
+
+class HttpServer:
+    """Serves `pages`. `start`, then `close`."""
+
+    def __init__(self, pages: Pages, clock: Clock) -> None:
+        self.port = 0
+        self._pages = pages
+        self._clock = clock
+        self._gauges: asyncio.Task[None] | None = None
+        app = web.Application()
+        fixed = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
+        app.add_routes(web.get(path, page) for path, page in {**pages.routes, **fixed}.items())
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> None:
+        """Listen, with `tls` for HTTPS; port 0 takes a free one. Raises OSError."""
+        await self._runner.setup()
+        context = None if tls is None else tls.server_context
+        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
+        self.port = self._runner.addresses[0][1]
+        self._gauges = asyncio.create_task(self._keep_gauges(), name="http: gauges")
+
+    async def close(self) -> None:
+        """Stop listening and updating gauges."""
+        if self._gauges is not None:
+            self._gauges.cancel()
+            await asyncio.gather(self._gauges, return_exceptions=True)
+        await self._runner.cleanup()
+
+    async def _keep_gauges(self) -> None:
+        while True:
+            await self._pages.update_gauges()
+            await self._clock.sleep(GAUGES_EVERY_SECONDS)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = generate_latest(self._pages.registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"alive": True})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        readiness = await self._pages.readiness()
+        answer = {"ready": not readiness.reasons, "reasons": readiness.reasons, **readiness.details}
+        return web.json_response(answer, status=503 if readiness.reasons else 200)
