@@ -35,9 +35,9 @@ from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import PartitionRow, Row, TopicRow
-from tailrace.clock import ManualClock, SeededEntropy
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tests.support.clocks import ManualClock, SeededEntropy
 
 PARTITIONS = 6
 KINDS: tuple[type[Row], ...] = (*TOPIC_IN_KEY, PartitionRow)
