@@ -213,7 +213,7 @@ async def run_compaction(
         if sequencer is None:
             remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
             stack.push_async_callback(remote.close)
-            sequencer = remote
+            sequencer = remote.sequencer
         executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-session"))
         spark = await loop.run_in_executor(executor, lambda: spark_session(master, settings=spark_settings))
         try:

@@ -11,7 +11,7 @@ answer is never used: it expires.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from sequencer.api import (
     SequencerUnavailable,
     Value,
 )
-from sequencer.methods import FORWARD, AskedSequencer, NotCommitter
+from sequencer.methods import FORWARD, Method, NotCommitter, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import (
@@ -45,7 +45,6 @@ from tailrace.rpc import (
     TcpLink,
 )
 
-A = TypeVar("A", bound=Value)
 V = TypeVar("V", bound=Value)
 
 _SLOW_METHODS = frozenset(
@@ -69,7 +68,7 @@ _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5
 
 
-class SequencerClient(AskedSequencer):
+class SequencerClient(SequencerMethods):
     """A `sequencer.api.Sequencer` behind one or more addresses ('host:port').
 
     A call that finds no committer is repeated, at other addresses and with pauses, until `patience_s` have passed;
@@ -127,8 +126,9 @@ class SequencerClient(AskedSequencer):
         for client in clients:
             await client.close()
 
-    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
-        request = self._named(request)
+    async def call(self, method: Method, request: Value) -> Value:
+        """Call until a committer answers, or the patience ends. All attempts are one request."""
+        request = self._with_id(request)
         give_up = self._clock.monotonic() + self._patience_s
         may_have_happened = False
         attempts = 0
@@ -137,17 +137,17 @@ class SequencerClient(AskedSequencer):
             failure: SequencerError
             attempts += 1
             try:
-                return await self._ask_once(address, method, request, answer)
+                return await self._attempt(address, method, request)
             except NotCommitter as error:
                 named = f"names {error}" if str(error) else "knows of none"
-                failure = SequencerUnavailable(f"{method}: {address} is not the committer, and {named}")
+                failure = SequencerUnavailable(f"{method.name}: {address} is not the committer, and {named}")
                 if self._take_hint(address, str(error)) and attempts % 4:
                     continue
             except NotConnected as error:
-                failure = SequencerUnavailable(f"{method}: {error}")
+                failure = SequencerUnavailable(f"{method.name}: {error}")
                 self._leave(address)
             except (LinkDown, CallTimedOut) as error:
-                failure = SequencerUnavailable(f"{method}: {error}; it may have been carried out")
+                failure = SequencerUnavailable(f"{method.name}: {error}; it may have been carried out")
                 may_have_happened = True
                 self._leave(address)
             except SequencerUnavailable as error:
@@ -155,11 +155,11 @@ class SequencerClient(AskedSequencer):
                 may_have_happened = True
                 self._leave(address)
             except SequencerOverloaded as error:
-                # No other could answer: it is to be waited for.
+                # No other server could answer: wait for this one.
                 failure, least_pause = error, _OVERLOAD_PAUSE_S
             except SequencerError as error:
                 if may_have_happened:
-                    return cast(A, await self._settle(request, method, error))
+                    return self._settle(method, error)
                 raise
             if self._is_closed:
                 raise SequencerUnavailable("this client is closed")
@@ -168,19 +168,20 @@ class SequencerClient(AskedSequencer):
                 raise failure
             await self._clock.sleep(pause)
 
-    def _named(self, request: V) -> V:
+    def _with_id(self, request: V) -> V:
         """The request with an id, where it takes one: all attempts are one request."""
         if getattr(request, "request_id", request) is not None:
             return request
-        named: V = msgspec.structs.replace(request, request_id=self._entropy.uuid())
-        return named
+        with_id: V = msgspec.structs.replace(request, request_id=self._entropy.uuid())
+        return with_id
 
-    async def _ask_once(self, address: str, method: str, request: Value, answer: type[A]) -> A:
+    async def _attempt(self, address: str, method: Method, request: Value) -> Value:
         is_forwarded = self._follow_hints and self._clock.monotonic() < self._forward_until
-        name = FORWARD + method if is_forwarded else method
+        name = FORWARD + method.name if is_forwarded else method.name
         began = self._clock.monotonic()
         try:
-            value, _ = await self._client(address).call(name, request, answer, self._timeout(method, request))
+            client, timeout_s = self._client(address), self._timeout(method, request)
+            answer, _ = await client.call(name, request, method.answer, timeout_s)
         except HelloRefused as error:
             if error.code == "incarnation":
                 raise IncarnationChanged(f"{address}: {error}") from error
@@ -188,13 +189,13 @@ class SequencerClient(AskedSequencer):
         except FrameTooLarge as error:
             raise InvalidRequest(str(error)) from error
         except CallFailed as error:
-            raise _rebuild(method, error) from error
+            raise _rebuild(method.name, error) from error
         finally:
-            self._observer.call_answered("client", method, self._clock.monotonic() - began)
-        return value
+            self._observer.call_answered("client", method.name, self._clock.monotonic() - began)
+        return answer
 
-    def _timeout(self, method: str, request: Value) -> float:
-        if method in _SLOW_METHODS:
+    def _timeout(self, method: Method, request: Value) -> float:
+        if method.name in _SLOW_METHODS:
             return self._slow_timeout_s
         if isinstance(request, FeedRequest):
             return self._timeout_s + max(0, request.max_wait_ms) / 1000
@@ -248,16 +249,16 @@ class SequencerClient(AskedSequencer):
 
     # --- requests that met their own first success
 
-    async def _settle(self, request: Value, method: str, error: SequencerError) -> Value:
+    def _settle(self, method: Method, error: SequencerError) -> Value:
         """The answer to a repeated request whose first attempt seems to have succeeded.
 
         Raises the error, or SequencerUnavailable where the first attempt may have succeeded none the less.
         """
-        if method == "release_agent" and isinstance(error, LeaseLost):
+        if method.name == "release_agent" and isinstance(error, LeaseLost):
             return Empty()
-        if method in _REFUSED_WHEN_STALE and not isinstance(error, InvalidRequest | LimitReached):
+        if method.name in _REFUSED_WHEN_STALE and not isinstance(error, InvalidRequest | LimitReached):
             raise SequencerUnavailable(
-                f"{method}: it may have been carried out; its repeat: {error}"
+                f"{method.name}: it may have been carried out; its repeat: {error}"
             ) from error
         raise error
 

@@ -123,6 +123,7 @@ from sequencer.api import (
 from sequencer.bounds import MAX_PAGE
 from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.feed import CommitFeed
+from sequencer.methods import Method
 from sequencer.observer import DatabaseWork, SequencerObserver, Unobserved, timed, timed_reads
 from sequencer.queries import Reader
 from sequencer.recent_runs import RecentRuns
@@ -295,6 +296,11 @@ class Committer:
             max_runs=self._settings.max_feed_runs,
             max_waiters=self._settings.max_feed_waiters,
         )
+
+    async def call(self, method: Method, request: Value) -> Value:
+        """Carry out any method."""
+        answer: Value = await getattr(self, method.name)(request)
+        return answer
 
     # --- life
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import cast
 
 import structlog
 
@@ -31,7 +31,7 @@ from sequencer.checkpoint.checkpointer import Checkpointer, forget_checkpoints
 from sequencer.client import SequencerClient
 from sequencer.collector import collect
 from sequencer.committer import Committer
-from sequencer.methods import FORWARD, METHODS, AskedSequencer, NotCommitter
+from sequencer.methods import FORWARD, METHODS, CalledSequencer, Method, NotCommitter
 from sequencer.observer import SequencerObserver, Unobserved
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
@@ -51,7 +51,6 @@ from tailrace.rpc import (
     TcpLink,
 )
 
-A = TypeVar("A", bound=Value)
 _log = structlog.get_logger(__name__)
 _OVER = "the committer's lease is over; ask again with the same ids"
 
@@ -140,9 +139,8 @@ class SequencerServer:
         self._waiting: dict[object, asyncio.Task[object]] = {}
         self._committer = ""
         self._forwarder: tuple[str, SequencerClient] | None = None
-        self._local_sequencer = _Here(self)
-        self._routed = _Routed(self)
-        self._service = RpcHandler(cast(Sequencer, self._local_sequencer), cast(Sequencer, self._routed))
+        self._routed = CalledSequencer(self._call_or_forward).sequencer
+        self._handler = RpcHandler(self._call_here, forward=self._call_or_forward)
         self.server = RpcServer(
             self._serve,
             clock=clock,
@@ -180,7 +178,7 @@ class SequencerServer:
     @property
     def sequencer(self) -> Sequencer:
         """The sequencer for callers in this process: here when this node is the committer, else passed on."""
-        return cast(Sequencer, self._routed)
+        return self._routed
 
     @property
     def address(self) -> str:
@@ -371,7 +369,7 @@ class SequencerServer:
         await self._end(local)
 
     def _refuse_what_waits(self) -> None:
-        """Have callers ask the next committer: see `_ask_here`."""
+        """Have callers ask the next committer: see `_call_here`."""
         waiting, self._waiting = self._waiting, {}
         for task in waiting.values():
             task.cancel()
@@ -386,13 +384,13 @@ class SequencerServer:
         """One call that came by RPC, its time told."""
         began = self._clock.monotonic()
         try:
-            return await self._service.handle(method, body)
+            return await self._handler.handle(method, body)
         finally:
             name = method.removeprefix(FORWARD)
             if name in METHODS:
                 self._observer.call_answered("server", name, self._clock.monotonic() - began)
 
-    async def _ask_here(self, method: str, request: Value, answer: type[A]) -> A:
+    async def _call_here(self, method: Method, request: Value) -> Value:
         """Answered by this node's own state, as long as the lease holds: before, during and after."""
         if self._lost is not None:
             raise self._lost
@@ -406,7 +404,7 @@ class SequencerServer:
         try:
             if not self.is_committer:
                 await self._confirm_or_refuse(local, NotCommitter(""))
-            value: A = await getattr(local, method)(request)
+            answer = await local.call(method, request)
             if local is not self._local or not self.is_committer:
                 # True when it was read if the lease is confirmed now: nobody else has committed since.
                 await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
@@ -423,7 +421,7 @@ class SequencerServer:
             self._waiting.pop(ticket, None)
             if not self.is_committer:
                 self._raise_doubt()
-        return value
+        return answer
 
     async def _confirm_or_refuse(self, local: Committer, refusal: SequencerUnavailable) -> None:
         try:
@@ -431,15 +429,15 @@ class SequencerServer:
         except SequencerUnavailable:
             raise refusal from None
 
-    async def _ask_anyone(self, method: str, request: Value, answer: type[A]) -> A:
+    async def _call_or_forward(self, method: Method, request: Value) -> Value:
         try:
-            return await self._ask_here(method, request, answer)
+            return await self._call_here(method, request)
         except NotCommitter as error:
             address = str(error)
             if not address:
                 raise SequencerUnavailable("there is no committer now; ask again with the same ids") from None
         try:
-            return await (await self._forward_to(address))._ask(method, request, answer)
+            return await (await self._forward_to(address)).call(method, request)
         except NotCommitter:
             raise SequencerUnavailable(f"{address} is not the committer any more; ask again") from None
 
@@ -491,29 +489,3 @@ async def _open(checkpointer: Checkpointer) -> None:
         await checkpointer.open()
     except StoreError as error:
         _log.warning("no checkpoint can be written; commits wait for one", reason=str(error))
-
-
-class _Here(AskedSequencer):
-    """This node's own answers; NotCommitter when it is not the one."""
-
-    def __init__(self, node: SequencerServer) -> None:
-        self._node = node
-
-    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
-        return await self._node._ask_here(method, request, answer)
-
-    async def close(self) -> None:
-        """Nothing: the node closes."""
-
-
-class _Routed(AskedSequencer):
-    """This node's own answers, or the committer's."""
-
-    def __init__(self, node: SequencerServer) -> None:
-        self._node = node
-
-    async def _ask(self, method: str, request: Value, answer: type[A]) -> A:
-        return await self._node._ask_anyone(method, request, answer)
-
-    async def close(self) -> None:
-        """Nothing: the node closes."""

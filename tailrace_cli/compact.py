@@ -93,7 +93,7 @@ async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) 
                 security=security,
             )
             stack.push_async_callback(remote.close)
-            sequencer = remote
+            sequencer = remote.sequencer
         try:
             summary = await run_compaction(settings.store, sequencer, master=master, settings=chosen)
         except ImportError as error:

@@ -271,7 +271,7 @@ async def _run_agent(
                 observer=observer,
             )
             stack.push_async_callback(remote.close)
-            sequencer = remote
+            sequencer = remote.sequencer
         pages = AgentPages(telemetry, sequencer)
         http = HttpServer(pages, machine.clock)
         stack.push_async_callback(http.close)

@@ -146,7 +146,8 @@ def open_index(
 ) -> LogIndex:
     """The index of running sequencers ('host:port') or, where none are given, of their database."""
     if sequencers:
-        return AskedIndex(SequencerClient(sequencers, clock=clock, entropy=entropy, security=security))
+        remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
+        return AskedIndex(remote.sequencer)
     return DatabaseIndex(database, clock, entropy)
 
 

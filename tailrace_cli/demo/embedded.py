@@ -72,11 +72,12 @@ async def compact_all(store_url: str, sequencers: list[str], security: RpcSecuri
     from compactor.job import run_compaction
     from sequencer.client import SequencerClient
 
-    sequencer = SequencerClient(sequencers, clock=SystemClock(), entropy=SystemEntropy(), security=security)
+    remote = SequencerClient(sequencers, clock=SystemClock(), entropy=SystemEntropy(), security=security)
     try:
-        await run_compaction(store_url, sequencer, settings=CompactionSettings(min_bytes=1, min_age_ms=0))
+        settings = CompactionSettings(min_bytes=1, min_age_ms=0)
+        await run_compaction(store_url, remote.sequencer, settings=settings)
     finally:
-        await sequencer.close()
+        await remote.close()
 
 
 def main(data: Path | None = None) -> int:

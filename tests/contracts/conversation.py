@@ -342,7 +342,7 @@ class PipeEnd(Wire):
 
 async def served(sequencer: Sequencer) -> RpcServer:
     """The server's side, its nonces as in every recording."""
-    service = RpcHandler(sequencer)
+    service = RpcHandler(sequencer.call)
     return RpcServer(
         service.handle, clock=ManualClock(), entropy=SeededEntropy(11), security=RpcSecurity((SECRET,))
     )

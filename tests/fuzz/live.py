@@ -251,7 +251,7 @@ class LiveSequencer:
         self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1))
         await self.sequencer.start()
         await script(self.sequencer)
-        self.service = RpcHandler(self.sequencer)
+        self.service = RpcHandler(self.sequencer.call)
         self.asked = 0
 
     async def _close(self) -> None:

@@ -37,7 +37,7 @@ from sequencer.api import (
 )
 from sequencer.client import SequencerClient
 from sequencer.committer import Committer
-from sequencer.methods import METHODS, AskedSequencer
+from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
 from tailrace.buffers import Buffer
@@ -54,7 +54,7 @@ class World:
         self.clock = SystemClock()
         self.entropy = SeededEntropy(3)
         self.local = Committer(MemoryRowStore(ManualClock()), ManualClock(), SeededEntropy(1))
-        self.service = RpcHandler(self.local)
+        self.service = RpcHandler(self.local.call)
         self.lose_answers = 0
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
         """What happens between a request whose answer is lost and its repeat."""
@@ -108,7 +108,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
 def test_every_method_of_the_interface_is_served_and_asked() -> None:
     named = {name for name in vars(api.Sequencer) if not name.startswith("_")} - {"close"}
     assert set(METHODS) == named
-    assert named <= set(vars(AskedSequencer))
+    assert named <= set(vars(SequencerMethods))
     assert METHODS["commit"].request is api.CommitRequest
     assert METHODS["commit"].answer is api.CommitAnswer
 
@@ -132,9 +132,9 @@ def test_an_unknown_method_and_a_malformed_request_are_named() -> None:
     async def use(world: World) -> None:
         remote = world.remote()
         with pytest.raises(InvalidRequest, match="no method 'fly'"):
-            await remote._ask("fly", Empty(), Empty)
+            await remote.call(Method("fly", Empty, Empty), Empty())
         with pytest.raises(InvalidRequest, match="not a CreateTopic"):
-            await remote._ask("create_topic", Empty(), Empty)
+            await remote.call(METHODS["create_topic"], Empty())
         for method in METHODS:
             with pytest.raises(Exception, match="bad_request"):
                 await world.service.handle(method, memoryview(encode_body("x")))

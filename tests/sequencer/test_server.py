@@ -22,6 +22,7 @@ from sequencer.api import (
 )
 from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.client import SequencerClient
+from sequencer.methods import METHODS
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import NodeSettings, SequencerServer
 from sequencer.store.memory import MemoryRowStore
@@ -255,7 +256,7 @@ def test_while_its_own_disk_alone_is_full_a_committer_answers_nothing_once_anoth
         await world.pass_time(4.0)
         assert second.is_committer and first._local is None
         with pytest.raises(SequencerUnavailable):
-            await world.during(first._local_sequencer.metadata(MetadataRequest()))
+            await world.during(first._call_here(METHODS["metadata"], MetadataRequest()))
 
     run(use)
 
