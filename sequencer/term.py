@@ -36,6 +36,9 @@ ROUND_TRIPS_A_LEASE = 4
 """A renewal is asked a third of the lease after the answer to the one before it: a lease of three round trips would be
 renewed just in time."""
 REMEMBERED_ROUND_TRIPS = 4
+RENEWALS_TO_CONFIRM = 3
+"""The renewal under way may be of before the database became slow; the next asks for a short lease still, as one late
+answer is no reason for a longer one; the third is long enough."""
 MAX_LEASE_MS = LONGEST_LEASE_MS // 2
 _MAX_PAUSE_S = 1.0
 _STEP_S = 0.25
@@ -124,7 +127,7 @@ class Term:
 
         Raises SequencerUnavailable: the term is over, or the database does not answer.
         """
-        for _ in range(2):  # one that is under way may be of before the database became slow
+        for _ in range(RENEWALS_TO_CONFIRM):
             if self.left_s > margin_s:
                 return
             try:

@@ -46,9 +46,9 @@ class SlowRows:
 
 
 class World:
-    """Two nodes before one database. `seconds` is how long it takes to answer, now."""
+    """Nodes before one database. `seconds` is how long it takes to answer, now."""
 
-    def __init__(self, seed: int = 9) -> None:
+    def __init__(self, seed: int = 9, names: tuple[str, ...] = ("a:1", "b:1")) -> None:
         self.clock, self.entropy = ManualClock(), SeededEntropy(seed)
         self.store = MemoryRowStore(self.clock)
         self.seconds: Callable[[], float] = lambda: 0.001
@@ -60,7 +60,7 @@ class World:
                 settings=NodeSettings(advertise=name),
                 link=self.link,
             )
-            for name in ("a:1", "b:1")
+            for name in names
         }
 
     def link(self, address: str) -> SimulatedLink:
@@ -137,6 +137,20 @@ def test_a_database_that_becomes_slow_changes_the_committer_once_at_most(seconds
         assert world.store._epoch == epoch
 
     run(use)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 3.5, 5.0])
+def test_a_committer_whose_lease_nobody_takes_outlives_the_moment_in_which_the_database_becomes_slow(
+    seconds: float,
+) -> None:
+    async def use(world: World) -> None:
+        await world.serve(3)
+        epoch = world.store._epoch
+        world.seconds = lambda: seconds
+        await world.pass_time(80)
+        assert world.store._epoch == epoch
+
+    run(use, World(names=("a:1",)))
 
 
 def test_a_database_that_is_fast_again_has_short_leases_again() -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from agent.connection import KafkaConnection
@@ -49,7 +50,14 @@ class SimulatedRows:
     A transaction that was sent to the database is carried out whatever becomes of the process that sent it.
     """
 
-    def __init__(self, inner: RowStore, database: SimulatedProcess, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        inner: RowStore,
+        database: SimulatedProcess,
+        clock: Clock,
+        entropy: Entropy,
+        slow_luck: Entropy,
+    ) -> None:
         self.inner = inner
         self._database = database
         self._clock = clock
@@ -62,7 +70,13 @@ class SimulatedRows:
         self.slow_writes = 0.0
         self.max_write_s = 0.02
         self.max_load_s = 0.01
+        self.answers_s = 0.0
+        """Every answer takes up to so long, and 2/5 of it at least; half of that before a call takes effect."""
+        self.slow_luck = slow_luck
         self.loads = 0
+        self.writes = 0
+        self.terms = 0
+        """How often a committer began."""
         self.watch: Callable[[Changes], None] = lambda changes: None
 
     async def open(self) -> Identity:
@@ -87,10 +101,13 @@ class SimulatedRows:
         if luck < self.failing / 2:
             raise SequencerUnavailable("the write failed before it took effect (simulated)")
         self._be_surprising()
+        await self._be_slow()
         if inner is not self.inner:
             raise SequencerUnavailable("the database is gone (simulated)")
         await inner.write(changes, committer_epoch)
+        self.writes += 1
         self.watch(changes)
+        await self._be_slow()
         self._be_surprising()
         if luck < self.failing:
             raise SequencerUnavailable("the write failed after it took effect (simulated)")
@@ -103,11 +120,13 @@ class SimulatedRows:
         self.loads += 1
         await self._clock.sleep(self.max_load_s * (0.7 + 0.3 * self._luck.fraction()))
         self._be_surprising()
+        await self._be_slow()
         return await self.inner.load()
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
         await self._ask_for_lease()
         epoch = await self.inner.take_committer_lease(holder, address, lease_ms)
+        self.terms += epoch is not None
         await self._ask_for_lease()
         return epoch
 
@@ -119,13 +138,17 @@ class SimulatedRows:
 
     async def _ask_for_lease(self) -> None:
         await self._clock.sleep(0.005 * self._luck.fraction())
+        await self._be_slow()
         self._be_surprising()
         if self.failing and self._luck.fraction() < self.failing / 2:
             raise SequencerUnavailable("the database did not answer (simulated)")
 
     async def now_ms(self) -> int:
         self._be_surprising()
-        return await self.inner.now_ms()
+        await self._be_slow()
+        now_ms = await self.inner.now_ms()
+        await self._be_slow()
+        return now_ms
 
     async def runs_from(self, *query: Any) -> list[Run]:
         await self._read()
@@ -143,10 +166,22 @@ class SimulatedRows:
         """The rows stay."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        asked = getattr(self.inner, name)
+        return asked if not self.answers_s else partial(self._ask_slowly, asked)
+
+    async def _ask_slowly(self, asked: Callable[..., Awaitable[T]], *query: Any) -> T:
+        await self._be_slow()
+        answer = await asked(*query)
+        await self._be_slow()
+        return answer
+
+    async def _be_slow(self) -> None:
+        if self.answers_s:
+            await self._clock.sleep(self.answers_s / 2 * (0.4 + 0.6 * self.slow_luck.fraction()))
 
     async def _read(self) -> None:
         self._be_surprising()
+        await self._be_slow()
         if self.slow_reads and self._luck.fraction() < self.slow_reads:
             await self._clock.sleep(0.02 * self._luck.fraction())
 
@@ -271,6 +306,8 @@ class Cluster:
         cache_settings: CacheSettings,
         plan: FaultPlan,
         sequencers: int,
+        call_timeout_s: float = 1.0,
+        patience_s: float = 3.0,
     ) -> None:
         self.loop = loop
         self.entropy = entropy
@@ -278,7 +315,9 @@ class Cluster:
         self.outside = SimulatedProcess("outside", loop)
         self.network = Network(loop, entropy("network"))
         self.objects = objects
-        self.rows = SimulatedRows(rows, self.outside, self.clock, entropy("rows"))
+        self.rows = SimulatedRows(
+            rows, self.outside, self.clock, entropy("rows"), entropy("the database is slow")
+        )
         self.agents: dict[str, SimulatedAgent] = {}
         self.nodes: dict[str, tuple[SimulatedProcess, SequencerServer]] = {}
         self.stores: list[SimulatedStore] = []
@@ -289,6 +328,8 @@ class Cluster:
         self._node_settings = node_settings
         self._cache_settings = cache_settings
         self.addresses = [f"sequencer-{number}:{SEQUENCER_PORT}" for number in range(1, sequencers + 1)]
+        self._call_timeout_s = call_timeout_s
+        self._patience_s = patience_s
         self._births = 0
         self.max_compacted_runs = 20_000
         self.stutter = 0.0
@@ -319,9 +360,7 @@ class Cluster:
         self.stores.append(store)
         return store
 
-    def sequencer_of(
-        self, process: SimulatedProcess, *, patience_s: float = 3.0, timeout_s: float = 1.0
-    ) -> SequencerClient:
+    def sequencer_of(self, process: SimulatedProcess) -> SequencerClient:
         """The sequencer as a process reaches it."""
         at = len(self.nodes) and self._births % len(self.addresses)
         weather = self.weathers[process.name] = replace(self.network.weather)
@@ -330,9 +369,9 @@ class Cluster:
             clock=SimulatedClock(self.loop, process),
             entropy=self.entropy(process.name + " rpc"),
             known=KnownCluster(),
-            patience_s=patience_s,
-            timeout_s=timeout_s,
-            slow_timeout_s=5.0,
+            patience_s=self._patience_s,
+            timeout_s=self._call_timeout_s,
+            slow_timeout_s=5.0 * self._call_timeout_s,
             link=lambda address: self.network.link(address, weather, process.name),
         )
 
@@ -494,7 +533,7 @@ class Cluster:
         """No more faults."""
         self.plan = plan
         self.begin_stutter(0.0)
-        self.rows.failing = self.rows.unforeseen = self.rows.slow_writes = 0.0
+        self.rows.failing = self.rows.unforeseen = self.rows.slow_writes = self.rows.answers_s = 0.0
         for store in self.stores:
             store.plan = plan
             store.outage.end()

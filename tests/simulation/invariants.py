@@ -13,8 +13,10 @@ from sequencer.rules.deleted_topics import TOPIC_IN_KEY
 from sequencer.store.rows import (
     Changes,
     CounterRow,
+    GroupOffsetRow,
     ObjectRow,
     PartitionRow,
+    Row,
     RowStore,
     RunRow,
     SessionRow,
@@ -40,6 +42,7 @@ class RowWatch:
         self._counters: dict[str, int] = {}
         self._ends: dict[tuple[UUID, int], int] = {}
         self._closed: set[UUID] = set()
+        self._positions: dict[tuple[object, ...], int] = {}
 
     async def after_recovery(self, rows: RowStore) -> RowWatch:
         """Goes on with another database: no offset that was assigned before may be assigned again."""
@@ -71,6 +74,8 @@ class RowWatch:
         for row in changes.by_kind.get(SessionRow, {}).values():
             if isinstance(row, SessionRow):
                 self._see_session(row)
+        for key, position in changes.by_kind.get(GroupOffsetRow, {}).items():
+            self._see_position(key, position)
 
     def _see_counter(self, row: CounterRow) -> None:
         before = self._counters.get(row.name, 0)
@@ -107,6 +112,16 @@ class RowWatch:
             self._closed.add(row.session_id)
         elif row.session_id in self._closed:
             self._violated(f"session {row.session_id} was closed and is open again")
+
+    def _see_position(self, key: tuple[object, ...], row: Row | None) -> None:
+        """Simulated members only read on, from where the group was: its positions never fall."""
+        if not isinstance(row, GroupOffsetRow):
+            self._positions.pop(key, None)
+            return
+        before = self._positions.get(key, 0)
+        if row.offset < before:
+            self._violated(f"{key}: the group's position fell from {before} to {row.offset}")
+        self._positions[key] = row.offset
 
 
 async def all_objects(rows: RowStore) -> list[ObjectRow]:

@@ -42,6 +42,7 @@ import sequencer.rules.sessions as sessions
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
 import sequencer.server as node_module
+import sequencer.term as term_module
 import tailrace.keepers as keepers
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
@@ -83,7 +84,7 @@ from sequencer.topic_changes import TopicChanges
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
-from tests.simulation.scenario import ONLY_POISON, TROUBLED, Scenario, draw
+from tests.simulation.scenario import ONLY_POISON, SLOW_DATABASE, TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
 MAX_SEEDS = 100
@@ -590,6 +591,11 @@ def _loads_without_renewing(original: Any) -> Any:
     return load
 
 
+def _keys_by_place(original: Any) -> Any:
+    """By offset, whichever topic's."""
+    return lambda run: ("", run.partition, run.base_offset)
+
+
 def _forgets_reservations(original: Any) -> Any:
     def reserved_ends(found: Any) -> Any:
         for number, head in found.heads.items():
@@ -734,6 +740,34 @@ LATE_COMMITS = {
         )
     ),
 }
+SLOW_ANSWERS = {
+    "slow_answers_s": 4.0,
+    "slow_for_s": 26.0,
+    "trouble_s": 28.0,
+    "loss": 0.0,
+    "repetition": 0.0,
+    "failing_writes": 0.0,
+    "slow_loads_s": 0.0,
+    "slow_writes": 0.0,
+    "unforeseen": 0.0,
+    "stutter": 0.0,
+    "misfortunes": at(SLOW_DATABASE),
+}
+REMAKES = {
+    "makes_again": True,
+    "plain_producers": 0,
+    "idempotent_producers": 0,
+    "transactional_producers": 0,
+    "processors": 0,
+    "group_processors": 0,
+    "group_members": 0,
+    "expires": False,
+    "readers": 2,
+    "batches": 10,
+    "compactors": 0,
+    "misfortunes": at("a topic is made again", "a topic is made again"),
+}
+"""A topic that is made again is the only one in use."""
 SLOW_LOADS = {
     "slow_loads_s": 3.0,
     "failing_writes": 0.05,
@@ -862,6 +896,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         SLOW_LOADS,
     ),
     Mutation(
+        "the lease stays short before a slow database",
+        [(term_module, "lease_for", lambda original: lambda shortest_ms, round_trip_s: shortest_ms)],
+        SLOW_ANSWERS,
+    ),
+    Mutation(
         "a request that the database refuses fails its whole group",
         [(committer_module.Committer, "_parts_of", _fails_the_whole_group)],
         ONLY_POISON,
@@ -932,6 +971,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"idempotent_producers": 3, "partitions": 1, "window": 5, "cut": 0.08},
     ),
     Mutation("runs kept as sent are told apart by their object alone", [(framed, "_key_of", _keys_by_object)]),
+    Mutation(
+        "runs kept as sent are told apart without their topic", [(framed, "_key_of", _keys_by_place)], REMAKES
+    ),
     Mutation(
         "an answer that is full leaves out its first run", [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
         {"has_low_bounds": True},

@@ -47,6 +47,11 @@ NODE_SETTINGS = NodeSettings(
     retention_interval_s=1.0,
     collection_interval_s=1.0,
 )
+SLOW_SEQUENCER_SETTINGS = SequencerSettings(
+    deletion_grace_ms=20_000, sweep_interval_ms=10_000, checkpoint_reservation=2_000
+)
+"""Leases as they are in earnest: beside answers that take seconds, shorter ones would be over before they are told."""
+SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=NodeSettings().forward_timeout_s)
 CACHE_SETTINGS = CacheSettings(
     chunk_bytes=4_096,
     memory_bytes=64 * 1024,
@@ -87,6 +92,12 @@ MISFORTUNES = (
     "records are deleted",
     "a topic is made again",
 )
+
+SLOW_DATABASE = "the database is slow"
+"""A misfortune of its own kind of seeds: see `slowing_its_database`."""
+SLOW_SEEDS = 0.05
+OF_SEQUENCERS = ("committer", "follower", "the database fails")
+"""What strikes those who hold the lease."""
 
 NOT_WITH_A_LOSS = ("records are deleted", "a topic is made again")
 """What a recovery may undo: it was asked for after the last checkpoint."""
@@ -158,10 +169,20 @@ class Scenario:
     wall_errors_ms: int = 0
     loses_database: bool = False
     """The database is lost once, and recovered from the bucket."""
+    slow_answers_s: float = 0.0
+    """For `slow_for_s`, every answer of the database takes up to so long, and 2/5 of it at least."""
+    slow_for_s: float = 0.0
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
     trouble_s: float = 6.0
     misfortunes: tuple[tuple[float, str], ...] = field(default=((1.0, "an agent crashes"),))
+
+    @property
+    def keeps_its_committer(self) -> bool:
+        """Whether only a slow database is in the way of who holds the lease."""
+        return not self.failing_writes and not any(
+            what in kind for _, kind in self.misfortunes for what in OF_SEQUENCERS
+        )
 
 
 def draw(luck: Entropy) -> Scenario:
@@ -247,4 +268,28 @@ def losing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
         expires=False,
         makes_again=False,
         misfortunes=tuple(sorted([*kept, lost])),
+    )
+
+
+def slowing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
+    """The same, and for a while each answer of the database takes seconds; in half of them nothing else strikes the
+    sequencers. No frames are lost or repeated: calls wait as long as in earnest, where connections lose none."""
+    kept, failing = scenario.misfortunes, scenario.failing_writes
+    if luck.below(2):
+        kept = tuple(each for each in kept if not any(what in each[1] for what in OF_SEQUENCERS))
+        failing = 0.0
+    began, slow_for_s = 0.3 + 1.5 * luck.fraction(), 24.0 + 8.0 * luck.fraction()
+    return replace(
+        scenario,
+        slow_answers_s=2.5 + 2.5 * luck.fraction(),
+        slow_for_s=slow_for_s,
+        loss=0.0,
+        repetition=0.0,
+        failing_writes=failing,
+        slow_loads_s=0.0,
+        slow_writes=0.0,
+        unforeseen=0.0,
+        stutter=0.0,
+        trouble_s=began + slow_for_s + 1.0,
+        misfortunes=tuple(sorted([*kept, (began, SLOW_DATABASE)])),
     )

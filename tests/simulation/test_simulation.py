@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from tailrace.clock import SeededEntropy
 from tests.simulation.loop import (
     Deadlock,
     Overtime,
@@ -21,7 +22,7 @@ from tests.simulation.loop import (
     run_simulated,
 )
 from tests.simulation.mutations import MUTATIONS, find
-from tests.simulation.scenario import MISFORTUNES, Scenario
+from tests.simulation.scenario import MISFORTUNES, Scenario, slowing_its_database
 from tests.simulation.world import simulate
 
 SMALL = Scenario(
@@ -76,6 +77,15 @@ def test_nothing_is_violated_with_everything_at_once() -> None:
 
 def test_nothing_is_violated_on_sqlite() -> None:
     assert simulate(3, Scenario(is_on_sqlite=True, batches=3, trouble_s=1.5)).violations == []
+
+
+def test_nothing_is_violated_before_a_slow_database() -> None:
+    scenario = slowing_its_database(Scenario(batches=6, group_members=1, misfortunes=()), SeededEntropy(1))
+
+    result = simulate(6, scenario)
+
+    assert result.violations == []
+    assert result.acknowledged > 10
 
 
 def test_every_misfortune_can_be_had() -> None:

@@ -44,8 +44,12 @@ from tests.simulation.scenario import (
     LITTLE_MEMORY,
     NODE_SETTINGS,
     SEQUENCER_SETTINGS,
+    SLOW_NODE_SETTINGS,
+    SLOW_SEEDS,
+    SLOW_SEQUENCER_SETTINGS,
     Scenario,
     draw,
+    slowing_its_database,
 )
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.support.clocks import SeededEntropy
@@ -59,6 +63,13 @@ PATIENCE_SECONDS = 40.0
 """How long clients may take to finish once the faults are over."""
 GRACE_SECONDS = 40.0
 """How long the collector may take to clean up once everything is closed."""
+MORE_AFTER_A_SLOW_DATABASE = 60.0
+"""Seconds more for each of the two: the lease grew to 20 s, upload sessions live for 30 s, and objects for 20 s."""
+TERMS_BEFORE_A_SLOW_DATABASE = 1
+"""How many committers may begin while the database is slow: the lease runs out once, when it becomes so."""
+CALL_TIMEOUT_S, CALL_PATIENCE_S = 1.0, 3.0
+SLOW_CALL_TIMEOUT_S, SLOW_PATIENCE_S = 20.0, 10.0
+"""SequencerClient's own."""
 SECONDS_TO_NOTICE = 5.0
 """Within this time every agent knows that its database is another one, and was started anew."""
 LAST_READER = "last reader"
@@ -94,9 +105,16 @@ def entropy_of(seed: int, name: str) -> SeededEntropy:
     return SeededEntropy(int.from_bytes(digest[:8], "big"))
 
 
+def scenario_of(seed: int) -> Scenario:
+    """What the seed draws."""
+    drawn, luck = draw(entropy_of(seed, "scenario")), entropy_of(seed, "slow database")
+    may_be_slow = not drawn.loses_database and not drawn.is_only_poisoned
+    return slowing_its_database(drawn, luck) if luck.fraction() < SLOW_SEEDS and may_be_slow else drawn
+
+
 def simulate(seed: int, scenario: Scenario | None = None) -> Result:
     """Run one seed to its end. What breaks (deadlock, overtime, an unforeseen error) is a violation too."""
-    result = Result(seed, scenario or draw(entropy_of(seed, "scenario")))
+    result = Result(seed, scenario or scenario_of(seed))
 
     async def main(loop: SimulatedLoop) -> None:
         world = World(loop, result)
@@ -108,7 +126,7 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
 
     with capture_logs(processors=[_with_its_error]) as logs, low_bounds(result.scenario.has_low_bounds):
         try:
-            run_simulated(seed, main, END_SECONDS)
+            run_simulated(seed, main, END_SECONDS + 3 * more_seconds(result.scenario))
         except Exception as error:
             result.violations.append("".join(traceback.format_exception(error)[-6:]).strip())
     for entry in logs:
@@ -125,6 +143,11 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Result:
         result.violations.extend(missing_at_the_end(result.history))
     result.violations.extend(str(violation) for violation in report.violations)
     return result
+
+
+def more_seconds(scenario: Scenario) -> float:
+    """What the end may take longer where the database was slow."""
+    return MORE_AFTER_A_SLOW_DATABASE if scenario.slow_for_s else 0.0
 
 
 def missing_at_the_end(history: Sequence[AnyEvent]) -> list[str]:
@@ -183,11 +206,13 @@ class World:
             rows=self.rows,
             objects=self.objects,
             agent_settings=LITTLE_MEMORY if scenario.has_low_bounds else AGENT_SETTINGS,
-            sequencer_settings=SEQUENCER_SETTINGS,
-            node_settings=NODE_SETTINGS,
+            sequencer_settings=SLOW_SEQUENCER_SETTINGS if scenario.slow_for_s else SEQUENCER_SETTINGS,
+            node_settings=SLOW_NODE_SETTINGS if scenario.slow_for_s else NODE_SETTINGS,
             cache_settings=CACHE_SETTINGS,
             plan=CALM,
             sequencers=scenario.sequencers,
+            call_timeout_s=SLOW_CALL_TIMEOUT_S if scenario.slow_for_s else CALL_TIMEOUT_S,
+            patience_s=SLOW_PATIENCE_S if scenario.slow_for_s else CALL_PATIENCE_S,
         )
         self._watch = self.cluster.rows.watch = RowWatch(self.violated)
         if scenario.has_low_bounds:
@@ -401,12 +426,13 @@ class World:
         await self._wait_for(self._followers)
 
     async def _wait_for(self, tasks: list[asyncio.Task[None]]) -> None:
-        give_up = self._loop.time() + PATIENCE_SECONDS
+        patience_s = PATIENCE_SECONDS + more_seconds(self._scenario)
+        give_up = self._loop.time() + patience_s
         while waiting := [task for task in tasks if not task.done()]:
             await asyncio.wait(waiting, timeout=max(0.0, give_up - self._loop.time()))
             if self._loop.time() >= give_up:
                 names = ", ".join(task.get_name() for task in tasks if not task.done())
-                self.violated(f"not done {PATIENCE_SECONDS} s after the last fault: {names}")
+                self.violated(f"not done {patience_s} s after the last fault: {names}")
                 raise AssertionError(f"stuck: {names}\n{self._loop.stacks()[-6000:]}")
         for task in tasks:
             task.result()
@@ -496,6 +522,8 @@ class World:
                     self.cluster.network.block(agent.process.name, address)
                     await self.clock.sleep(0.5 + 5.0 * luck.fraction())
                     self.cluster.network.unblock(agent.process.name, address)
+            case "the database is slow":
+                await self._slow_database_down()
             case "the database is lost":
                 await self._lose_database()
             case "bytes rot in the store":
@@ -542,6 +570,20 @@ class World:
         end = await reader.offset_of(log, partition, -1)
         if end > 1:
             await self._admin.delete_records(log, partition, 1 + self.luck.below(end))
+
+    async def _slow_database_down(self) -> None:
+        """Before a slow database the cluster serves slowly, under leases that grow."""
+        scenario, rows = self._scenario, self.cluster.rows
+        terms, rows.answers_s = rows.terms, scenario.slow_answers_s
+        await self.clock.sleep(scenario.slow_for_s / 2)  # three renewals, and a write
+        writes = rows.writes
+        await self.clock.sleep(scenario.slow_for_s / 2)
+        rows.answers_s = 0.0
+        begun = rows.terms - terms
+        if scenario.keeps_its_committer and begun > TERMS_BEFORE_A_SLOW_DATABASE:
+            self.violated(f"{begun} committers began while the database was slow")
+        if scenario.keeps_its_committer and not begun and rows.writes == writes:
+            self.violated(f"the committer wrote nothing for {scenario.slow_for_s / 2:.1f} s")
 
     async def _lose_database(self) -> None:
         """All sequencers go with it; an operator recovers another from the bucket and starts them anew."""
@@ -611,13 +653,14 @@ class World:
         self.note("agents are drained")
 
     async def _wait_for_collector(self) -> None:
-        give_up = self._loop.time() + GRACE_SECONDS
+        grace_s = GRACE_SECONDS + more_seconds(self._scenario)
+        give_up = self._loop.time() + grace_s
         left = await garbage_left(self.rows, self.objects)
         while left and self._loop.time() < give_up:
             await self.clock.sleep(1.0)
             left = await garbage_left(self.rows, self.objects)
         for what in left[:5]:
-            self.violated(f"{GRACE_SECONDS} s after the end: {what}")
+            self.violated(f"{grace_s} s after the end: {what}")
         for fault in (await faults_in_rows(self.rows, self.objects, crc32c))[:5]:
             self.violated(fault)
         self.note("everything is clean" if not left else "garbage is left")
