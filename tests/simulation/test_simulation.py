@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-from tailrace.clock import SeededEntropy
 from tests.simulation.loop import (
     Deadlock,
     Overtime,
@@ -24,6 +23,7 @@ from tests.simulation.loop import (
 from tests.simulation.mutations import MUTATIONS, find
 from tests.simulation.scenario import MISFORTUNES, Scenario, slowing_its_database
 from tests.simulation.world import simulate
+from tests.support.clocks import SeededEntropy
 
 SMALL = Scenario(
     idempotent_producers=1,
