@@ -7,7 +7,16 @@ from uuid import UUID
 
 from sequencer.api import ObjectKind, RunBatch, Verdict
 from sequencer.store.batch_table import encode_table
-from sequencer.store.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
+from sequencer.store.rows import (
+    Changes,
+    CounterRow,
+    LogEpoch,
+    ObjectRow,
+    PartitionRow,
+    RowStore,
+    RunRow,
+    TopicRow,
+)
 from sequencer.store.sql.store import open_row_store
 from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 from tailrace.clock import SystemClock, SystemEntropy
@@ -61,7 +70,7 @@ async def _write_topic(store: RowStore, epoch: int, partitions: int, runs: int) 
         changes.put(
             PartitionRow(
                 topic_id=_TOPIC_ID, partition=partition, log_start_offset=0, end_offset=runs,
-                running_max_timestamp=now, epochs=[(0, 0)],
+                running_max_timestamp=now, epochs=[LogEpoch(0, 0)],
             )
         )  # fmt: skip
     await store.write(changes, epoch)

@@ -140,7 +140,7 @@ class CommitFeed:
             row.log_start_offset,
             row.end_offset,
             self._state.last_stable_offset(row),
-            row.epochs[-1][0],
+            row.epochs[-1].epoch,
             runs,
         )
 

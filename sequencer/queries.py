@@ -277,7 +277,7 @@ class Reader:
                 ActiveProducer(
                     row.producer_id,
                     row.producer_epoch,
-                    row.recent[-1][1],
+                    row.recent[-1].last_sequence,
                     row.last_timestamp,
                     -1 if (began := state.get(OpenRangeRow, *key_of(row))) is None else began.first_offset,
                 )
@@ -377,7 +377,7 @@ class _Place:
             row.log_start_offset,
             row.end_offset,
             self.stable,
-            row.epochs[-1][0],
+            row.epochs[-1].epoch,
             visible,
             sorted(ranges, key=lambda one: one.first_offset) if visible else [],
         )
@@ -385,13 +385,20 @@ class _Place:
 
 def _offset_result(row: PartitionRow, stable: int, offset: int, run: Run | None = None) -> OffsetResult:
     return OffsetResult(
-        PartitionError.NONE, offset, -1, row.epochs[-1][0], row.log_start_offset, row.end_offset, run, stable
+        PartitionError.NONE,
+        offset,
+        -1,
+        row.epochs[-1].epoch,
+        row.log_start_offset,
+        row.end_offset,
+        run,
+        stable,
     )
 
 
 def _end_of_epoch(row: PartitionRow, epoch: int) -> tuple[int, int]:
-    current = row.epochs[-1][0]
-    if epoch > current or epoch < row.epochs[0][0]:
+    current = row.epochs[-1].epoch
+    if epoch > current or epoch < row.epochs[0].epoch:
         return -1, -1
     ends = [start for _, start in row.epochs[1:]] + [row.end_offset]
     known = [(number, end) for (number, _), end in zip(row.epochs, ends, strict=True) if number <= epoch]

@@ -11,8 +11,8 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -21,9 +21,7 @@ from sequencer.api import (
     AbortProducer,
     BatchError,
     ObjectKind,
-    RunBatch,
     TransactionState,
-    Verdict,
 )
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import CheckpointedRows
@@ -35,7 +33,9 @@ from sequencer.recovery.bucket_scan import (
     reserved_ends,
 )
 from sequencer.rules import transactions
-from sequencer.rules.producers import Judgement, ProducerState, RememberedBatch, advance, judge
+from sequencer.rules.assign import Assignment, assign_offsets
+from sequencer.rules.producers import ProducerState, producer_row, resume_at, state_of
+from sequencer.rules.topics import empty_partition
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.rows import (
     AgentRow,
@@ -44,6 +44,7 @@ from sequencer.store.rows import (
     GroupRow,
     Identity,
     LeaseRow,
+    LogEpoch,
     ObjectRow,
     OpenRangeRow,
     PartitionRow,
@@ -150,8 +151,6 @@ class _Log:
     topic: TopicRow
     row: PartitionRow
     report: PartitionReport
-    producers: dict[int, ProducerState] = field(default_factory=dict)
-    timestamps: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +164,6 @@ class _Waiting:
     object_id: UUID
     start: int
     batch: BatchCoordinates
-    created_ms: int
     was_refused: bool = False
 
 
@@ -271,16 +269,7 @@ class _Planner:
         self._topics[topic.topic_id] = topic
         self._put(topic)
         for number in range(topic.partitions):
-            self._put(
-                PartitionRow(
-                    topic_id=topic.topic_id,
-                    partition=number,
-                    log_start_offset=0,
-                    end_offset=0,
-                    running_max_timestamp=-1,
-                    epochs=[(0, 0)],
-                )
-            )
+            self._put(empty_partition(topic.topic_id, number, epoch=0))
 
     def _resume(self, topic: TopicRow, row: PartitionRow) -> _Log:
         """Have the log go on at its reserved end, under a higher epoch."""
@@ -299,7 +288,7 @@ class _Planner:
             # In an empty log too: consumers that have read all of it stand where the hole begins.
             self._put(self._hole(row, resumed_at))
             row = replace_row(row, end_offset=resumed_at)
-        log.row = replace_row(row, epochs=[*row.epochs, (row.epochs[-1][0] + 1, resumed_at)])
+        log.row = replace_row(row, epochs=[*row.epochs, LogEpoch(row.epochs[-1].epoch + 1, resumed_at)])
         self._put(log.row)
         return log
 
@@ -331,16 +320,13 @@ class _Planner:
             if log is None:
                 self._count.of_deleted_topics += len(run.batches)
                 continue
-            base_offset = log.row.end_offset
-            table: list[RunBatch] = []
+            assigned = self._assign(log, run.batches)
             start = run.start
-            for batch in run.batches:
-                judgement = self._judge(log, batch)
-                if judgement.error in MAY_CLOSE:
-                    self._waiting.append(_Waiting(log, footer.object_id, start, batch, footer.created_ms))
-                table.append(self._take(log, batch, judgement))
+            for batch, outcome in zip(run.batches, assigned.outcomes, strict=True):
+                if outcome.error in MAY_CLOSE:
+                    self._waiting.append(_Waiting(log, footer.object_id, start, batch))
                 start += batch.length
-            self._put_run(log, footer.object_id, run.start, run.length, base_offset, table)
+            self._put_run(log, footer.object_id, run.start, assigned)
 
     def _ask_again(self, footer: Footer) -> None:
         """Have those batches wait that the checkpoint knows as refused: agents ask again, by the same object."""
@@ -350,10 +336,8 @@ class _Planner:
                 continue
             start = run.start
             for batch in run.batches:
-                if batch.producer_id != NO_PRODUCER_ID and self._judge(log, batch).error in MAY_BE_STORED:
-                    self._waiting.append(
-                        _Waiting(log, footer.object_id, start, batch, footer.created_ms, was_refused=True)
-                    )
+                if batch.producer_id != NO_PRODUCER_ID and self._error_of(log, batch) in MAY_BE_STORED:
+                    self._waiting.append(_Waiting(log, footer.object_id, start, batch, was_refused=True))
                 start += batch.length
 
     def _resequence_waiting(self) -> None:
@@ -361,26 +345,21 @@ class _Planner:
         is_loose = bool(self._objects.rotten or self._objects.missing)
         while self._waiting:
             left: list[_Waiting] = []
-            for one in self._waiting:
-                judgement = self._judge(one.log, one.batch)
-                if judgement.error in MAY_CLOSE:
-                    left.append(one)
-                    continue
-                self._take_alone(one, judgement)
+            for waiting in self._waiting:
+                assigned = self._assign(waiting.log, [waiting.batch])
+                if assigned.outcomes[0].error in MAY_CLOSE:
+                    left.append(waiting)
+                else:
+                    self._put_run(waiting.log, waiting.object_id, waiting.start, assigned)
             if len(left) == len(self._waiting):
-                forced = next((one for one in left if not one.was_refused), None) if is_loose else None
-                if forced is None:
+                forced = next((waiting for waiting in left if not waiting.was_refused), None)
+                if forced is None or not is_loose:
                     break
                 # What closed the gap is among what can't be read: better a batch too many than one too few.
                 left.remove(forced)
-                self._take_alone(forced, Judgement(BatchError.NONE))
+                self._put_run(forced.log, forced.object_id, forced.start, self._assign_forced(forced))
             self._waiting = left
         self._count.out_of_sequence += len(self._waiting)
-
-    def _take_alone(self, one: _Waiting, judgement: Judgement) -> None:
-        base_offset = one.log.row.end_offset
-        table = [self._take(one.log, one.batch, judgement)]
-        self._put_run(one.log, one.object_id, one.start, one.batch.length, base_offset, table)
 
     def _log_of(self, topic_id: UUID, name: str, partition: int) -> _Log | None:
         """The partition's log, made if nobody knows its topic; None where the topic was deleted."""
@@ -393,16 +372,7 @@ class _Planner:
                 return None  # deleted, and its runs were still to be removed
             topic = self._make_topic(topic_id, name, partition)
         for number in range(topic.partitions, partition + 1):
-            self._put(
-                PartitionRow(
-                    topic_id=topic_id,
-                    partition=number,
-                    log_start_offset=0,
-                    end_offset=0,
-                    running_max_timestamp=-1,
-                    epochs=[(0, 0)],
-                )
-            )
+            self._put(empty_partition(topic_id, number, epoch=0))
         if partition >= topic.partitions:
             topic = replace_row(topic, partitions=partition + 1)
             self._topics[topic_id] = topic
@@ -427,100 +397,86 @@ class _Planner:
         self._add_topic(topic)
         return topic
 
-    def _judge(self, log: _Log, batch: BatchCoordinates) -> Judgement:
-        if batch.is_transactional or batch.is_control:
-            return Judgement(BatchError.TRANSACTION_CLOSED)
-        if batch.producer_id == NO_PRODUCER_ID:
-            return Judgement(BatchError.NONE)
-        return judge(
-            self._producer(log, batch.producer_id),
-            batch.producer_epoch,
-            batch.base_sequence,
-            batch.record_count,
-        )
+    def _assign(self, log: _Log, batches: Sequence[BatchCoordinates]) -> Assignment:
+        """The offsets that batches get at the log's end. Changes nothing."""
+        return assign_offsets(log.row.end_offset, batches, self._states_on(log))
 
-    def _producer(self, log: _Log, producer_id: int) -> ProducerState | None:
-        self._highest_producer = max(self._highest_producer, producer_id)
-        state = log.producers.get(producer_id)
-        if state is not None:
-            return state
-        row = self._rows.by_kind[ProducerRow].get((log.row.topic_id, log.row.partition, producer_id))
-        if not isinstance(row, ProducerRow):
-            return None
-        return ProducerState(row.producer_epoch, tuple(RememberedBatch(*batch) for batch in row.recent))
+    def _assign_forced(self, waiting: _Waiting) -> Assignment:
+        """The same for a batch whose gap stays: it is stored as if what came before it had been, too."""
+        batch = waiting.batch
+        state = self._states_on(waiting.log)(batch.producer_id)
+        resumed = resume_at(state, batch.producer_epoch, batch.base_sequence)
+        return assign_offsets(waiting.log.row.end_offset, [batch], lambda producer_id: resumed)
 
-    def _take(self, log: _Log, batch: BatchCoordinates, judgement: Judgement) -> RunBatch:
-        """Count a batch, append it if it is to be stored, and give its line of the batch table."""
-        count = self._count
-        if judgement.error is not BatchError.NONE:
-            verdict = Verdict.REFUSED
-            if judgement.error is BatchError.DUPLICATE:
-                count.duplicates += 1
-                verdict = Verdict.DUPLICATE
-            elif judgement.error is BatchError.TRANSACTION_CLOSED:
-                count.transactional += 1
-            elif judgement.error not in MAY_CLOSE:
-                count.refused += 1
-            return RunBatch(batch.length, batch.record_count, verdict, -1, batch.max_timestamp)
-        offset = log.row.end_offset
-        producer_id = batch.producer_id
-        if producer_id != NO_PRODUCER_ID:
-            state = advance(
-                self._producer(log, producer_id),
-                batch.producer_epoch,
-                batch.base_sequence,
-                batch.record_count,
-                offset,
-            )
-            log.producers[producer_id] = state
+    def _error_of(self, log: _Log, batch: BatchCoordinates) -> BatchError:
+        return self._assign(log, [batch]).outcomes[0].error
+
+    def _states_on(self, log: _Log) -> Callable[[int], ProducerState | None]:
+        def state(producer_id: int) -> ProducerState | None:
+            self._highest_producer = max(self._highest_producer, producer_id)
+            row = self._rows.by_kind[ProducerRow].get((log.row.topic_id, log.row.partition, producer_id))
+            assert row is None or isinstance(row, ProducerRow)
+            return state_of(row)
+
+        return state
+
+    def _put_run(self, log: _Log, object_id: UUID, start: int, assigned: Assignment) -> None:
+        """Count what was assigned, and put the rows of what is stored."""
+        self._count_outcomes(log, assigned)
+        if not assigned.has_stored:
+            return
+        topic_id, partition = log.row.topic_id, log.row.partition
+        for producer_id, state in assigned.producers.items():
             self._put(
-                ProducerRow(
-                    topic_id=log.row.topic_id,
-                    partition=log.row.partition,
+                producer_row(
+                    state,
+                    topic_id=topic_id,
+                    partition=partition,
                     producer_id=producer_id,
-                    producer_epoch=state.epoch,
-                    recent=[(*one,) for one in state.recent],
-                    last_timestamp=batch.max_timestamp,
+                    last_timestamp=assigned.max_timestamp,
                     updated_ms=self._now_ms,
                 )
             )
         log.row = replace_row(
             log.row,
-            end_offset=offset + batch.record_count,
-            running_max_timestamp=max(log.row.running_max_timestamp, batch.max_timestamp),
+            end_offset=assigned.end_offset,
+            running_max_timestamp=max(log.row.running_max_timestamp, assigned.max_timestamp),
         )
-        count.batches += 1
-        count.records += batch.record_count
-        log.report.batches += 1
-        log.report.records += batch.record_count
-        return RunBatch(batch.length, batch.record_count, Verdict.STORED, offset, batch.max_timestamp)
-
-    def _put_run(
-        self, log: _Log, object_id: UUID, start: int, length: int, base_offset: int, table: list[RunBatch]
-    ) -> None:
-        if log.row.end_offset == base_offset:
-            return
         self._put(log.row)
-        log.report.end_offset = log.row.end_offset
-        stored = [batch.max_timestamp for batch in table if batch.verdict is Verdict.STORED]
+        log.report.end_offset = assigned.end_offset
         self._live_runs[object_id] = self._live_runs.get(object_id, 0) + 1
         self._put(
             RunRow(
-                topic_id=log.row.topic_id,
-                partition=log.row.partition,
-                base_offset=base_offset,
-                end_offset=log.row.end_offset,
+                topic_id=topic_id,
+                partition=partition,
+                base_offset=assigned.base_offset,
+                end_offset=assigned.end_offset,
                 object_id=object_id,
                 start=start,
-                length=length,
-                max_timestamp=max(stored),
+                length=sum(batch.length for batch in assigned.table),
+                max_timestamp=assigned.max_timestamp,
                 running_max_timestamp=log.row.running_max_timestamp,
                 commit_number=self._commit_number,
                 created_ms=self._now_ms,
                 kind=ObjectKind.MIXED,
-                batches=encode_table(table),
+                batches=encode_table(assigned.table),
             )
         )
+
+    def _count_outcomes(self, log: _Log, assigned: Assignment) -> None:
+        count = self._count
+        for batch, outcome in zip(assigned.table, assigned.outcomes, strict=True):
+            if outcome.error is BatchError.NONE:
+                count.batches += 1
+                count.records += batch.record_count
+                log.report.batches += 1
+                log.report.records += batch.record_count
+            elif outcome.error is BatchError.DUPLICATE:
+                count.duplicates += 1
+            elif outcome.error is BatchError.TRANSACTION_CLOSED:
+                count.transactional += 1
+            elif outcome.error not in MAY_CLOSE:
+                count.refused += 1
 
     def _put_later_objects(self) -> None:
         for row in self._rows.all(ObjectRow):

@@ -29,13 +29,13 @@ from sequencer.api import (
     SwapRequest,
 )
 from sequencer.bounds import run_bytes
+from sequencer.rules.garbage import release_runs
 from sequencer.rules.sessions import COMPACTOR_LEASE, check_object, live_session, object_row
 from sequencer.rules.topics import topic_value
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.rows import (
     AbortedRow,
     LeaseRow,
-    ObjectRow,
     PartitionBytes,
     PartitionRow,
     RowStore,
@@ -225,20 +225,16 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
     if await store.object_rows([described.object_id]):
         raise InvalidRequest(f"object {described.object_id} is stored already; each swap brings its own")
     added = 0
-    removed: list[Run] = []
     number = draft.visible_change()
     for replacement in request.runs:
         old = await _still_there(draft, store, replacement)
         if not old:
             continue
         _shorten_aborted(draft, replacement)
-        removed += old
-        for run in old:
-            draft.delete_run(run)
+        await release_runs(draft, store, old)
         draft.put_run(_replacement_row(draft, replacement, old, described.object_id, number))
         draft.tell(replacement.topic_id, replacement.partition)
         added += 1
-    await _release(draft, store, removed)
     stored = object_row(described)
     draft.put(replace_row(stored, live_runs=added, retired_ms=None if added else draft.now_ms))
     draft.put(SwapRow(swap_id=request.swap_id, commit_number=number, created_ms=draft.now_ms))
@@ -334,16 +330,3 @@ def _replacement_row(
         kind=ObjectKind.PARQUET,
         batches=EMPTY_TABLE,
     )
-
-
-async def _release(draft: Draft, store: RowStore, removed: list[Run]) -> None:
-    counts: dict[UUID, int] = {}
-    for run in removed:
-        if run.kind is ObjectKind.MARKERS:
-            continue
-        counts[run.object_id] = counts.get(run.object_id, 0) + 1
-    for stored in await store.object_rows(list(counts)):
-        draft.objects[stored.object_id] = stored
-    for object_id, count in counts.items():
-        assert draft.get(ObjectRow, object_id) is not None, f"object {object_id} has runs but no row"
-        draft.release_object(object_id, count)

@@ -8,7 +8,18 @@ Invariants:
 
 from __future__ import annotations
 
-from sequencer.api import DeadSession, Empty, ForgetObjects, Garbage, InvalidRequest, SweptSession
+from collections.abc import Sequence
+
+from sequencer.api import (
+    DeadSession,
+    Empty,
+    ForgetObjects,
+    Garbage,
+    InvalidRequest,
+    ObjectKind,
+    Run,
+    SweptSession,
+)
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import CommitRow, ObjectRow, RowStore, SessionRow
 from sequencer.store.state import Draft, HotState, replace_row
@@ -33,6 +44,14 @@ async def find_garbage(state: HotState, store: RowStore, limit: int, settings: S
 
 def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
     return row.swept_ms == 0 or now_ms - row.swept_ms >= settings.sweep_interval_ms
+
+
+async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> int:
+    """Delete runs, and count them off their objects; how many objects are retired by it."""
+    ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
+    for row in await store.object_rows([object_id for object_id in ids if object_id not in draft.objects]):
+        draft.objects[row.object_id] = row
+    return draft.remove_runs(runs)
 
 
 async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:

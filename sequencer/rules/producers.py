@@ -8,15 +8,16 @@ Invariants:
 - within an epoch the stored sequences have no gap;
 - an epoch never falls, and a higher one starts at sequence 0.
 
-Pure: the caller keeps the states.
+Pure: the caller brings the rows that keep the states, and carries the changed ones out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from uuid import UUID
 
 from sequencer.api import BatchError
+from sequencer.store.rows import ProducerRow, RememberedBatch
 
 SEQUENCES = 1 << 31
 """Sequence numbers wrap here (Kafka's DefaultRecordBatch.incrementSequence)."""
@@ -24,18 +25,23 @@ REMEMBERED_BATCHES = 5
 """Kafka's NUM_BATCHES_TO_RETAIN: a client has at most five batches in flight per connection."""
 
 
-class RememberedBatch(NamedTuple):
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-
-
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """One producer on one partition. `recent`: the last batches stored in this epoch, oldest first."""
+    """One producer on one partition. `recent`: the last batches stored in this epoch, oldest first.
+
+    `resumes_at`: the sequence that is taken next, where it is not the one after the last batch (see `resume_at`).
+    """
 
     epoch: int
     recent: tuple[RememberedBatch, ...]
+    resumes_at: int | None = None
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that the next batch begins with."""
+        if self.resumes_at is not None:
+            return self.resumes_at
+        return (self.recent[-1].last_sequence + 1) % SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def judge(state: ProducerState | None, epoch: int, base_sequence: int, record_co
     for remembered in state.recent:
         if remembered.base_sequence == base_sequence and remembered.last_sequence == last:
             return Judgement(BatchError.DUPLICATE, remembered.base_offset)
-    expected = (state.recent[-1].last_sequence + 1) % SEQUENCES
+    expected = state.next_sequence
     if base_sequence == expected:
         return STORE
     is_ahead = (base_sequence - expected) % SEQUENCES < SEQUENCES // 2
@@ -87,3 +93,35 @@ def advance(
     if state is None or state.epoch != epoch:
         return ProducerState(epoch, (stored,))
     return ProducerState(epoch, (*state.recent[1 - REMEMBERED_BATCHES :], stored))
+
+
+def resume_at(state: ProducerState | None, epoch: int, base_sequence: int) -> ProducerState:
+    """The state as if all batches before this sequence had been stored: a recovery can't read some of them."""
+    recent = state.recent if state is not None and state.epoch == epoch else ()
+    return ProducerState(epoch, recent, base_sequence)
+
+
+def state_of(row: ProducerRow | None) -> ProducerState | None:
+    """The state that a row keeps."""
+    return None if row is None else ProducerState(row.producer_epoch, tuple(row.recent))
+
+
+def producer_row(
+    state: ProducerState,
+    *,
+    topic_id: UUID,
+    partition: int,
+    producer_id: int,
+    last_timestamp: int,
+    updated_ms: int,
+) -> ProducerRow:
+    """The row that keeps a state."""
+    return ProducerRow(
+        topic_id=topic_id,
+        partition=partition,
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        recent=list(state.recent),
+        last_timestamp=last_timestamp,
+        updated_ms=updated_ms,
+    )

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run
+from sequencer.rules.garbage import release_runs
 from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
@@ -217,10 +218,7 @@ async def remove_runs(
             break
         row = draft.get(PartitionRow, *key)
         runs = [] if row is None else await store.runs_below(*key, _removable_end(draft, row), room)
-        ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
-        for stored in await store.object_rows([one for one in ids if one not in draft.objects]):
-            draft.objects[stored.object_id] = stored
-        removed.objects += draft.remove_runs(runs)
+        removed.objects += await release_runs(draft, store, runs)
         removed.runs += len(runs)
         if len(runs) == room:
             removed.left = list(partitions[number:])

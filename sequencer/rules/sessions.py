@@ -32,7 +32,7 @@ from sequencer.api import (
     SessionRef,
 )
 from sequencer.rules.assign import assign_offsets, refuse_all
-from sequencer.rules.producers import ProducerState, RememberedBatch
+from sequencer.rules.producers import ProducerState, producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import encode_table, join_run
@@ -300,10 +300,7 @@ def _commit_run(
         return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
 
     def producer_state(producer_id: int) -> ProducerState | None:
-        row = draft.get(ProducerRow, topic_id, number, producer_id)
-        if row is None:
-            return None
-        return ProducerState(row.producer_epoch, tuple(RememberedBatch(*batch) for batch in row.recent))
+        return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
 
     def admitted(index: int) -> BatchError:
         named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
@@ -319,12 +316,11 @@ def _commit_run(
         return outcome, None
     for producer_id, state in assigned.producers.items():
         draft.put(
-            ProducerRow(
+            producer_row(
+                state,
                 topic_id=topic_id,
                 partition=number,
                 producer_id=producer_id,
-                producer_epoch=state.epoch,
-                recent=[(*batch,) for batch in state.recent],
                 last_timestamp=assigned.max_timestamp,
                 updated_ms=draft.now_ms,
             )

@@ -35,6 +35,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     AbortedRow,
     BrokerConfigRow,
+    LogEpoch,
     PartitionRow,
     TopicRow,
     key_of,
@@ -225,15 +226,18 @@ def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> Steps[None]
     for count, number in enumerate(numbers):
         if count % PARTITIONS_AS_A_STEP == 0:
             yield 1
-        draft.put(
-            PartitionRow(
-                topic_id=topic_id,
-                partition=number,
-                log_start_offset=0,
-                end_offset=0,
-                running_max_timestamp=-1,
-                epochs=[(epoch, 0)],
-            )
-        )
+        draft.put(empty_partition(topic_id, number, epoch))
         draft.tell(topic_id, number)
     draft.visible_change()
+
+
+def empty_partition(topic_id: UUID, partition: int, epoch: int) -> PartitionRow:
+    """A partition before its first record."""
+    return PartitionRow(
+        topic_id=topic_id,
+        partition=partition,
+        log_start_offset=0,
+        end_offset=0,
+        running_max_timestamp=-1,
+        epochs=[LogEpoch(epoch, 0)],
+    )

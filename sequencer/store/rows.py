@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 from uuid import UUID
 
 import msgspec
@@ -42,16 +42,23 @@ class TopicRow(Row, frozen=True):
     replication_factor: int = 1
 
 
+class LogEpoch(NamedTuple):
+    """From `start_offset` on, the log is of this epoch. Stored as an array."""
+
+    epoch: int
+    start_offset: int
+
+
 class PartitionRow(Row, frozen=True):
-    """`epochs`: the log's epochs as (epoch, start_offset), ascending; the last is the current one.
-    `running_max_timestamp` is that of the newest run. `bytes` counts what runs hold."""
+    """`epochs`: the log's epochs, ascending; the last is the current one. `running_max_timestamp` is that of the
+    newest run."""
 
     topic_id: UUID
     partition: int
     log_start_offset: int
     end_offset: int
     running_max_timestamp: int
-    epochs: list[tuple[int, int]]
+    epochs: list[LogEpoch]
 
 
 class SessionRow(Row, frozen=True):
@@ -88,15 +95,22 @@ class AgentRow(Row, frozen=True):
     draining: bool
 
 
+class RememberedBatch(NamedTuple):
+    """A batch that was stored, to know it when it is sent again. Stored as an array."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
 class ProducerRow(Row, frozen=True):
-    """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first, as
-    (base_sequence, last_sequence, base_offset)."""
+    """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first."""
 
     topic_id: UUID
     partition: int
     producer_id: int
     producer_epoch: int
-    recent: list[tuple[int, int, int]]
+    recent: list[RememberedBatch]
     last_timestamp: int
     updated_ms: int
 

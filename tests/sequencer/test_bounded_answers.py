@@ -41,7 +41,7 @@ from sequencer.pages import (
 )
 from sequencer.rules.compaction import MAX_PAGE_BYTES
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, PartitionBytes, ProducerRow
+from sequencer.store.rows import Changes, PartitionBytes, ProducerRow, RememberedBatch
 from tailrace.rpc.frames import encode_body
 from tests.support.backlog import RUN_LENGTH, TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -278,8 +278,8 @@ def test_producers_of_a_partition_come_in_pages(monkeypatch: pytest.MonkeyPatch)
         for number in range(8):
             changes.put(
                 ProducerRow(
-                    topic_id=TOPIC, partition=0, producer_id=number, producer_epoch=0, recent=[(0, 0, 0)],
-                    last_timestamp=0, updated_ms=0,
+                    topic_id=TOPIC, partition=0, producer_id=number, producer_epoch=0,
+                    recent=[RememberedBatch(0, 0, 0)], last_timestamp=0, updated_ms=0,
                 )
             )  # fmt: skip
         await store.write(changes, epoch or 0)

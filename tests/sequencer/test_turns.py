@@ -49,7 +49,7 @@ from sequencer.api import (
 from sequencer.committer import Committer
 from sequencer.pages import all_groups
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, ProducerRow
+from sequencer.store.rows import Changes, ProducerRow, RememberedBatch
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG
@@ -308,8 +308,9 @@ def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
         for number in range(12_000):
             changes.put(
                 ProducerRow(
-                    topic_id=TOPIC, partition=0, producer_id=number, producer_epoch=0, recent=[(0, 0, 0)],
-                    last_timestamp=0, updated_ms=0 if number % 4 else clock.wall_ms(),
+                    topic_id=TOPIC, partition=0, producer_id=number, producer_epoch=0,
+                    recent=[RememberedBatch(0, 0, 0)], last_timestamp=0,
+                    updated_ms=0 if number % 4 else clock.wall_ms(),
                 )
             )  # fmt: skip
         await store.write(changes, epoch or 0)

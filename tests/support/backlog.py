@@ -6,7 +6,16 @@ from uuid import UUID
 
 from sequencer.api import ObjectKind, RunBatch, Verdict
 from sequencer.store.batch_table import encode_table
-from sequencer.store.rows import Changes, CounterRow, ObjectRow, PartitionRow, RowStore, RunRow, TopicRow
+from sequencer.store.rows import (
+    Changes,
+    CounterRow,
+    LogEpoch,
+    ObjectRow,
+    PartitionRow,
+    RowStore,
+    RunRow,
+    TopicRow,
+)
 from sequencer.store.state import COMMIT_NUMBER, METADATA_VERSION
 
 TOPIC = UUID(int=0x70)
@@ -39,7 +48,7 @@ async def fill(
         changes.put(
             PartitionRow(
                 topic_id=TOPIC, partition=partition, log_start_offset=0, end_offset=runs * batches,
-                running_max_timestamp=runs, epochs=[(0, 0)],
+                running_max_timestamp=runs, epochs=[LogEpoch(0, 0)],
             )
         )  # fmt: skip
     for number in range(runs):

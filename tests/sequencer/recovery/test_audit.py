@@ -32,6 +32,7 @@ from sequencer.store.rows import (
     CounterRow,
     GroupOffsetRow,
     Identity,
+    LogEpoch,
     ObjectRow,
     OpenRangeRow,
     PartitionRow,
@@ -271,7 +272,9 @@ async def run_without_object(world: LosableCluster) -> None:
 
 
 async def epochs_out_of_order(world: LosableCluster) -> None:
-    await world.plant(replace_row(await partition(world), epochs=[(0, 0), (2, 3), (1, 4)]))
+    await world.plant(
+        replace_row(await partition(world), epochs=[LogEpoch(0, 0), LogEpoch(2, 3), LogEpoch(1, 4)])
+    )
 
 
 async def open_range_without_transaction(world: LosableCluster) -> None:
@@ -419,7 +422,7 @@ def test_an_aborted_range_may_be_no_more_than_its_marker() -> None:
             PartitionRow: [
                 PartitionRow(
                     topic_id=TOPIC, partition=0, log_start_offset=0, end_offset=2, running_max_timestamp=0,
-                    epochs=[(0, 0)],
+                    epochs=[LogEpoch(0, 0)],
                 )
             ],
             AbortedRow: [AbortedRow(TOPIC, 0, 7, 1, 1)],

@@ -43,7 +43,7 @@ from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import AbortedRow, Changes, CounterRow, ObjectRow, RunRow, TopicRow
+from sequencer.store.rows import AbortedRow, Changes, CounterRow, ObjectRow, ProducerRow, RunRow, TopicRow
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import SeededEntropy
 from tests.support.losable_cluster import RESERVATION, Batch, LosableCluster
@@ -382,6 +382,27 @@ def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
         assert any(keys[0] in one and "offsets 0 to 1" in one for one in report.lost)
         assert any(keys[2] in one for one in report.lost)
         assert report.resequenced.records == 1
+
+    run(use)
+
+
+def test_a_batch_that_is_stored_though_the_one_before_it_is_lost_is_remembered_and_nothing_else_is() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        await world.write("t", Batch("a", 2, 7, 0))
+        await world.checkpoint()
+        _, lost = await world.upload([("t", 0, [Batch("lost", 2, 7, 2)])])
+        await world.upload([("t", 0, [Batch("after", 1, 7, 4)])])
+        await world.bucket.delete([lost])
+        await world.bucket.put(lost, [b"corrupt"])
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        [producer] = (await world.rows.load())[ProducerRow]
+        assert isinstance(producer, ProducerRow)
+        assert producer.recent == [(0, 1, 0), (4, 4, 1_002)]
+        await world.write("t", Batch("after", 1, 7, 4), Batch("next", 1, 7, 5))
+        assert (world.told["t", 0, "after"], world.told["t", 0, "next"]) == (1_002, 1_003)
 
     run(use)
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sequencer.api import BatchError, Verdict
 from sequencer.rules.assign import assign_offsets
-from sequencer.rules.producers import ProducerState, RememberedBatch
+from sequencer.rules.producers import ProducerState
+from sequencer.store.rows import RememberedBatch
 from tailrace.mixed_object import BatchCoordinates
 
 BATCHES = st.lists(

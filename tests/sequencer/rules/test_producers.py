@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.api import BatchError
-from sequencer.rules.producers import REMEMBERED_BATCHES, SEQUENCES, ProducerState, advance, judge
+from sequencer.rules.producers import REMEMBERED_BATCHES, SEQUENCES, ProducerState, advance, judge, resume_at
+from sequencer.store.rows import RememberedBatch
 
 
 def store(state: ProducerState | None, epoch: int, sequence: int, count: int, offset: int) -> ProducerState:
@@ -74,3 +75,11 @@ def test_whatever_comes_in_whatever_order_is_stored_once_and_in_order(
         else:
             assert index not in stored[-REMEMBERED_BATCHES:]
     assert stored == list(range(len(stored)))
+
+
+def test_a_state_that_resumes_takes_the_named_sequence_and_remembers_only_what_was_stored() -> None:
+    known = store(None, 0, 0, 2, 10)
+    assert judge(resume_at(known, 0, 7), 0, 7, 3).error is BatchError.NONE
+    after = advance(resume_at(known, 0, 7), 0, 7, 3, 20)
+    assert after == ProducerState(0, (*known.recent, RememberedBatch(7, 9, 20)))
+    assert advance(resume_at(known, 1, 7), 1, 7, 3, 20).recent == (RememberedBatch(7, 9, 20),)
