@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from sequencer.api import ObjectKind, RunBatch, Verdict
+from sequencer.api import BatchStatus, ObjectKind, RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.rows import (
     Changes,
@@ -84,7 +84,7 @@ def _add_object(changes: Changes, key: str, number: int, partitions: int, length
             index_start=partitions * length, created_ms=at_ms, format_version=1, live_runs=partitions, retired_ms=None,
         )
     )  # fmt: skip
-    table = encode_table([RunBatch(length, 1, Verdict.STORED, number, at_ms)])
+    table = encode_table([RunBatch(length, 1, BatchStatus.STORED, number, at_ms)])
     for partition in range(partitions):
         changes.put(
             RunRow(

@@ -25,7 +25,7 @@ from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from sequencer.api import ObjectKind, RunBatch, Verdict
+from sequencer.api import BatchStatus, ObjectKind, RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.rows import Changes, CommitRow, CounterRow, ObjectRow, PartitionRow, RunRow, SessionRow
 from sequencer.store.sql.store import SqlRowStore, open_row_store
@@ -48,7 +48,7 @@ def commit(number: int, partitions: int, object_id: UUID, now: int) -> Changes:
     changes.put(
         ObjectRow(object_id, ObjectKind.MIXED, f"ab/{object_id}", size, 1, size, now, 1, partitions, None)
     )
-    table = encode_table([RunBatch(RUN_BYTES // BATCHES, 100, Verdict.STORED, 0, now)] * BATCHES)
+    table = encode_table([RunBatch(RUN_BYTES // BATCHES, 100, BatchStatus.STORED, 0, now)] * BATCHES)
     base = number * 100 * BATCHES
     end = base + 100 * BATCHES
     for partition in range(partitions):

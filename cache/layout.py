@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import add
 
-from sequencer.api import ObjectKind, Run, RunBatch, Verdict
+from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
 
 PIECE_BYTES = 256 * 1024
 """A piece takes no further batch when it is this long."""
@@ -42,8 +42,8 @@ class Layout:
         )
         starts.pop()
         stored: Sequence[RunBatch] = run.batches
-        if [batch.verdict for batch in stored].count(Verdict.STORED) < len(stored):
-            numbers = [n for n, batch in enumerate(run.batches) if batch.verdict is Verdict.STORED]
+        if [batch.status for batch in stored].count(BatchStatus.STORED) < len(stored):
+            numbers = [n for n, batch in enumerate(run.batches) if batch.status is BatchStatus.STORED]
             stored = [run.batches[n] for n in numbers]
             lengths, starts = [lengths[n] for n in numbers], [starts[n] for n in numbers]
         counts = [batch.record_count for batch in stored]

@@ -26,7 +26,7 @@ from cache.mixed_reader import MixedReader
 from cache.observer import CacheObserver, NoObserver
 from cache.parquet_reader import ParquetReader
 from cache.read_batches import ReadBatches
-from sequencer.api import ObjectKind, Run, Verdict
+from sequencer.api import BatchStatus, ObjectKind, Run
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import framed, hole_batch
@@ -148,7 +148,7 @@ class BatchReader:
         start = run.start
         for batch in run.batches:
             is_before = batch.base_offset + batch.record_count <= from_offset
-            if batch.verdict is Verdict.STORED and not is_before and batch.max_timestamp >= timestamp:
+            if batch.status is BatchStatus.STORED and not is_before and batch.max_timestamp >= timestamp:
                 data = await self._mixed.batch_at(run, start, batch.length)
                 for record in await self._decode(data, batch.base_offset):
                     if record.timestamp >= timestamp and record.offset >= from_offset:

@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from compactor.plan import Piece, WorkItem
-from sequencer.api import AbortedTransaction, ObjectDescription, ObjectKind, ReplacementRun, Verdict
+from sequencer.api import AbortedTransaction, BatchStatus, ObjectDescription, ObjectKind, ReplacementRun
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
@@ -253,7 +253,7 @@ def keep(piece: Piece, data: _Input) -> Kept:
         position = run.start
         for batch in run.batches:
             start, position = position, position + batch.length
-            if batch.verdict is not Verdict.STORED:
+            if batch.status is not BatchStatus.STORED:
                 continue
             view = data.view(run.key, start, batch.length)
             header = read_header(view)

@@ -261,7 +261,7 @@ class CommitRequest(Value, frozen=True):
 ANY_TRANSACTION = -1
 
 
-class Verdict(enum.IntEnum):
+class BatchStatus(enum.IntEnum):
     """What became of a batch in a run's batch table."""
 
     STORED = 0
@@ -471,7 +471,7 @@ class RunBatch(Value, frozen=True):
 
     length: int
     record_count: int
-    verdict: Verdict
+    status: BatchStatus
     base_offset: int
     max_timestamp: int
 

@@ -668,9 +668,9 @@ class Committer:
             self._checkpointer.written(draft.changes)
         self._topics.apply(draft.changes)
         self._recent.forget(replaced)
-        self._feed.publish(state.counter(COMMIT_NUMBER), draft.news)
+        self._feed.publish(state.counter(COMMIT_NUMBER), draft.published)
         # Until a run is remembered, it is looked up.
-        await in_turns(self._recent.add(draft.news), turns)
+        await in_turns(self._recent.add(draft.published), turns)
 
     def _parts_of(
         self, group: list[_Change], outcomes: list[_Outcome], error: RequestFailed
@@ -751,7 +751,7 @@ class Committer:
         except Exception as error:  # noqa: BLE001 - it fails alone
             outcomes.append(_Outcome(change, error=self._failed(change, error)))
         else:
-            savepoint.keep()
+            savepoint.merge()
             outcomes.append(_Outcome(change, value))
         return None
 
@@ -819,7 +819,7 @@ class Committer:
         if outcome.value is None:
             outcomes.pop()  # It waits for its turn.
             return None
-        savepoint.keep()
+        savepoint.merge()
         return self._next_early(draft, request.session_id)
 
     def _next_early(self, draft: Draft, session_id: UUID) -> _Change | None:
@@ -985,7 +985,7 @@ class Committer:
                 ProducerGrant,
                 lambda draft: transactions.init_producer(draft, request, self._settings),
             )
-        return await self._change(lambda draft: ProducerGrant(draft.count_up(PRODUCER_ID), 0))
+        return await self._change(lambda draft: ProducerGrant(draft.next_value(PRODUCER_ID), 0))
 
     async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
         await self._be_ready()

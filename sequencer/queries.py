@@ -18,6 +18,7 @@ import msgspec
 from sequencer.api import (
     AbortedTransaction,
     ActiveProducer,
+    BatchStatus,
     EpochAnswer,
     EpochRequest,
     EpochResult,
@@ -39,7 +40,6 @@ from sequencer.api import (
     SequencerUnavailable,
     SizesAnswer,
     SizesRequest,
-    Verdict,
 )
 from sequencer.bounds import MAX_PAGE, AnswerRoom
 from sequencer.recent_runs import RecentRuns
@@ -244,7 +244,7 @@ class Reader:
             left = [
                 batch.max_timestamp
                 for batch in run.batches
-                if batch.verdict is Verdict.STORED and batch.base_offset + batch.record_count > from_offset
+                if batch.status is BatchStatus.STORED and batch.base_offset + batch.record_count > from_offset
             ]
             if max(left, default=-1) < timestamp:
                 return await self._store.first_run_reaching(

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from compactor.rewrite import AbortedRanges
 from sequencer.api import (
     AbortedTransaction,
+    BatchStatus,
     FindAnswer,
     FindPartition,
     FindRequest,
@@ -28,7 +29,6 @@ from sequencer.api import (
     PartitionError,
     Run,
     Sequencer,
-    Verdict,
 )
 from sequencer.client import SequencerClient
 from sequencer.queries import Reader
@@ -253,7 +253,7 @@ class LogReader:
         pending: list[UnpackedBatch] = []
         size = 0
         for batch, (header, view) in zip(run.batches, split(memoryview(data)), strict=True):
-            if batch.verdict is not Verdict.STORED or not (
+            if batch.status is not BatchStatus.STORED or not (
                 batch.base_offset < end and start < batch.base_offset + batch.record_count
             ):
                 continue

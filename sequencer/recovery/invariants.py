@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import Marker, ObjectKind, RunBatch, TransactionState, Verdict
+from sequencer.api import BatchStatus, Marker, ObjectKind, RunBatch, TransactionState
 from sequencer.store.batch_table import NO_OBJECT, decode_markers, decode_table
 from sequencer.store.rows import (
     AbortedRow,
@@ -154,7 +154,7 @@ def _check_mixed_table(subject: str, run: RunRow, table: Sequence[RunBatch]) -> 
     if length != run.length:
         yield Finding("batch_table", subject, f"batches of {length} bytes in a run of {run.length}")
     at = run.base_offset
-    stored = [batch for batch in table if batch.verdict is Verdict.STORED]
+    stored = [batch for batch in table if batch.status is BatchStatus.STORED]
     for batch in stored:
         if batch.base_offset != at:
             yield Finding("batch_table", subject, f"a batch at {batch.base_offset}; {at} is expected")

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sequencer.api import BatchError, BatchOutcome, RunBatch, Verdict
-from sequencer.rules.producers import STORE, Judgement, ProducerState, advance, judge
+from sequencer.api import BatchError, BatchOutcome, BatchStatus, RunBatch
+from sequencer.rules.producers import STORE, ProducerState, SequenceCheck, advance, check_sequence
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates
 
@@ -72,23 +72,25 @@ def assign_offsets(
         producer_id = batch.producer_id
         known: ProducerState | None = None
         if producer_id == NO_PRODUCER_ID and not batch.is_transactional and not batch.is_control:
-            judgement = STORE
+            check = STORE
         elif (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
-            judgement = Judgement(refusal)
+            check = SequenceCheck(refusal)
         else:
             known = changed.get(producer_id) or producer_state(producer_id)
-            judgement = judge(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
-            if batch.is_transactional and judgement.error is BatchError.DUPLICATE:
+            check = check_sequence(known, batch.producer_epoch, batch.base_sequence, batch.record_count)
+            if batch.is_transactional and check.error is BatchError.DUPLICATE:
                 first = transactional.get(producer_id, open_from(producer_id))
-                if first is None or judgement.base_offset < first:
+                if first is None or check.base_offset < first:
                     # librdkafka (2.16) gives the sequences of records that it purged when it aborted to the next
                     # transaction's, also where the purged ones had been stored. As duplicates they would be
                     # acknowledged and lost. This error has its epoch raised.
-                    judgement = Judgement(BatchError.UNKNOWN_PRODUCER_ID)
-        if judgement.error is BatchError.NONE:
+                    check = SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
+        if check.error is BatchError.NONE:
             outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
             table.append(
-                RunBatch(batch.length, batch.record_count, Verdict.STORED, end_offset, batch.max_timestamp)
+                RunBatch(
+                    batch.length, batch.record_count, BatchStatus.STORED, end_offset, batch.max_timestamp
+                )
             )
             if producer_id != NO_PRODUCER_ID:
                 changed[producer_id] = advance(
@@ -99,10 +101,10 @@ def assign_offsets(
             end_offset += batch.record_count
             max_timestamp = max(max_timestamp, batch.max_timestamp)
             continue
-        outcomes.append(BatchOutcome(judgement.error, judgement.base_offset))
-        is_duplicate = judgement.error is BatchError.DUPLICATE
-        verdict = Verdict.DUPLICATE if is_duplicate else Verdict.REFUSED
-        table.append(RunBatch(batch.length, batch.record_count, verdict, -1, batch.max_timestamp))
+        outcomes.append(BatchOutcome(check.error, check.base_offset))
+        is_duplicate = check.error is BatchError.DUPLICATE
+        status = BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED
+        table.append(RunBatch(batch.length, batch.record_count, status, -1, batch.max_timestamp))
     return Assignment(outcomes, table, base_offset, end_offset, max_timestamp, changed, transactional)
 
 

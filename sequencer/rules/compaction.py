@@ -233,7 +233,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         _shorten_aborted(draft, replacement)
         await release_runs(draft, store, old)
         draft.put_run(_replacement_row(draft, replacement, old, described.object_id, number))
-        draft.tell(replacement.topic_id, replacement.partition)
+        draft.publish(replacement.topic_id, replacement.partition)
         added += 1
     stored = object_row(described)
     draft.put(replace_row(stored, live_runs=added, retired_ms=None if added else draft.now_ms))

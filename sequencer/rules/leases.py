@@ -104,7 +104,7 @@ def register_agent(
         )
     there = draft.agents_at((info.host, info.port))
     before = next((row for row in there if agent_info(row).instance == info.instance), None)
-    broker_id = draft.count_up(BROKER_ID) if before is None else before.broker_id
+    broker_id = draft.next_value(BROKER_ID) if before is None else before.broker_id
     epoch = 1 if before is None else before.epoch + 1
     for row in there:
         for session in draft.open_sessions_of(row.broker_id):
@@ -120,7 +120,7 @@ def register_agent(
             draining=False,
         )
     )
-    draft.raise_once(RING_GENERATION)
+    draft.bump_once(RING_GENERATION)
     return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation, silence_ms(settings))
 
 
@@ -141,7 +141,7 @@ def renew_agent(
     """Extend an agent's lease, and say whether it drains. The row is written when a third of the lease is over."""
     row = live_agent(draft, request.broker_id, request.epoch)
     if row.draining != request.draining:
-        draft.raise_once(RING_GENERATION)
+        draft.bump_once(RING_GENERATION)
     left_ms = row.expires_ms - draft.now_ms
     if row.draining != request.draining or left_ms <= settings.agent_lease_ms * 2 // 3:
         left_ms = settings.agent_lease_ms
@@ -154,7 +154,7 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
     row = draft.get(AgentRow, request.broker_id)
     if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
         draft.put(replace_row(row, expires_ms=0))
-        draft.raise_once(RING_GENERATION)
+        draft.bump_once(RING_GENERATION)
     return Empty()
 
 
@@ -164,7 +164,7 @@ def suspect_agent(draft: Draft, request: AgentRef, silent_ms: float, settings: S
     is_live = row is not None and row.epoch == request.epoch and row.expires_ms > 0
     if row is not None and is_live and silent_ms >= silence_ms(settings):
         draft.put(replace_row(row, expires_ms=0))
-        draft.raise_once(RING_GENERATION)
+        draft.bump_once(RING_GENERATION)
     return Empty()
 
 
@@ -185,7 +185,7 @@ def expire_agents(draft: Draft) -> int:
     for row in expired:
         draft.put(replace_row(row, expires_ms=0))
     if expired:
-        draft.raise_once(RING_GENERATION)
+        draft.bump_once(RING_GENERATION)
     return len(expired)
 
 

@@ -45,14 +45,14 @@ class ProducerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class SequenceCheck:
     """NONE: store it. DUPLICATE: `base_offset` is the first answer's. Else: refuse it."""
 
     error: BatchError
     base_offset: int = -1
 
 
-STORE = Judgement(BatchError.NONE)
+STORE = SequenceCheck(BatchError.NONE)
 
 
 def last_sequence(base_sequence: int, record_count: int) -> int:
@@ -60,29 +60,31 @@ def last_sequence(base_sequence: int, record_count: int) -> int:
     return (base_sequence + record_count - 1) % SEQUENCES
 
 
-def judge(state: ProducerState | None, epoch: int, base_sequence: int, record_count: int) -> Judgement:
+def check_sequence(
+    state: ProducerState | None, epoch: int, base_sequence: int, record_count: int
+) -> SequenceCheck:
     """Decide about one batch of an idempotent producer.
 
     Without a state only sequence 0 is taken. What is ahead of the expected sequence is a gap that may still
     close; what is behind it and not remembered can never be stored in order.
     """
     if not 0 <= base_sequence < SEQUENCES or record_count < 1 or epoch < 0:
-        return Judgement(BatchError.OUT_OF_ORDER_SEQUENCE)
+        return SequenceCheck(BatchError.OUT_OF_ORDER_SEQUENCE)
     if state is None:
-        return STORE if base_sequence == 0 else Judgement(BatchError.UNKNOWN_PRODUCER_ID)
+        return STORE if base_sequence == 0 else SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
     if epoch < state.epoch:
-        return Judgement(BatchError.INVALID_PRODUCER_EPOCH)
+        return SequenceCheck(BatchError.INVALID_PRODUCER_EPOCH)
     if epoch > state.epoch:
-        return STORE if base_sequence == 0 else Judgement(BatchError.SEQUENCE_GAP)
+        return STORE if base_sequence == 0 else SequenceCheck(BatchError.SEQUENCE_GAP)
     last = last_sequence(base_sequence, record_count)
     for remembered in state.recent:
         if remembered.base_sequence == base_sequence and remembered.last_sequence == last:
-            return Judgement(BatchError.DUPLICATE, remembered.base_offset)
+            return SequenceCheck(BatchError.DUPLICATE, remembered.base_offset)
     expected = state.next_sequence
     if base_sequence == expected:
         return STORE
     is_ahead = (base_sequence - expected) % SEQUENCES < SEQUENCES // 2
-    return Judgement(BatchError.SEQUENCE_GAP if is_ahead else BatchError.OUT_OF_ORDER_SEQUENCE)
+    return SequenceCheck(BatchError.SEQUENCE_GAP if is_ahead else BatchError.OUT_OF_ORDER_SEQUENCE)
 
 
 def advance(

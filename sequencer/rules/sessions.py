@@ -264,7 +264,7 @@ def _commit_object(
     )
     draft.put(stored)
     for row in added:
-        draft.tell(row.topic_id, row.partition, join_run(row, stored))
+        draft.publish(row.topic_id, row.partition, join_run(row, stored))
         yield 1
     return outcomes
 

@@ -92,7 +92,7 @@ def create_topic(
     if not request.validate_only:
         draft.put(row)
         yield from _add_partitions(draft, topic_id, range(request.partitions))
-        draft.raise_once(METADATA_VERSION)
+        draft.bump_once(METADATA_VERSION)
     return topic_value(row)
 
 
@@ -108,7 +108,7 @@ def create_partitions(draft: Draft, request: CreatePartitions, settings: Sequenc
     if not request.validate_only:
         draft.put(changed)
         yield from _add_partitions(draft, row.topic_id, range(row.partitions, request.partitions))
-        draft.raise_once(METADATA_VERSION)
+        draft.bump_once(METADATA_VERSION)
     return topic_value(changed)
 
 
@@ -119,8 +119,8 @@ def delete_topic(draft: Draft, request: DeleteTopic) -> Steps[Empty]:
     for number in range(row.partitions):
         if number % PARTITIONS_AS_A_STEP == 0:
             yield 1
-        draft.tell(row.topic_id, number)
-    draft.raise_once(METADATA_VERSION)
+        draft.publish(row.topic_id, number)
+    draft.bump_once(METADATA_VERSION)
     draft.visible_change()
     return Empty()
 
@@ -143,7 +143,7 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
         changed = BrokerConfigRow(name=request.name, configs=configs)
     if not request.validate_only:
         draft.put(changed)
-        draft.raise_once(METADATA_VERSION)
+        draft.bump_once(METADATA_VERSION)
     return Empty()
 
 
@@ -196,7 +196,7 @@ def move_log_start(draft: Draft, row: PartitionRow, offset: int) -> int:
     for aborted in draft.aborted_on(row.topic_id, row.partition):
         if aborted.last_offset < offset:
             draft.delete(AbortedRow, *key_of(aborted))
-    draft.tell(row.topic_id, row.partition)
+    draft.publish(row.topic_id, row.partition)
     draft.visible_change()
     return offset
 
@@ -227,7 +227,7 @@ def _add_partitions(draft: Draft, topic_id: UUID, numbers: range) -> Steps[None]
         if count % PARTITIONS_AS_A_STEP == 0:
             yield 1
         draft.put(empty_partition(topic_id, number, epoch))
-        draft.tell(topic_id, number)
+        draft.publish(topic_id, number)
     draft.visible_change()
 
 

@@ -25,6 +25,7 @@ from sequencer.api import (
     AbortProducer,
     AddToTransaction,
     BatchError,
+    BatchStatus,
     CommitOffsets,
     Empty,
     EndTransaction,
@@ -51,7 +52,6 @@ from sequencer.api import (
     TransactionsRequest,
     TransactionState,
     UnknownPartition,
-    Verdict,
 )
 from sequencer.bounds import PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
@@ -132,7 +132,7 @@ def _new_transactional_id(
         raise LimitReached(
             f"{known} transactional ids; max_transactional_ids is {settings.max_transactional_ids}"
         )
-    producer_id = draft.count_up(PRODUCER_ID)
+    producer_id = draft.next_value(PRODUCER_ID)
     draft.put(
         TransactionRow(
             transactional_id=name,
@@ -162,7 +162,7 @@ def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
     """The next epoch, or the first of a fresh producer id."""
     producer_id, epoch = row.producer_id, row.producer_epoch + 1
     if epoch > LAST_EPOCH:
-        producer_id, epoch = draft.count_up(PRODUCER_ID), 0
+        producer_id, epoch = draft.next_value(PRODUCER_ID), 0
     return replace_row(
         row,
         producer_id=producer_id,
@@ -507,7 +507,7 @@ def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commi
 def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> None:
     """One more marker at the partition's end, in one row with those that this transaction put before it."""
     topic_id, number = partition.topic_id, partition.partition
-    last = draft.last_told(topic_id, number)
+    last = draft.last_published(topic_id, number)
     is_joined = (
         last is not None and last.kind is ObjectKind.MARKERS and last.end_offset == partition.end_offset
     )
@@ -525,12 +525,14 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
         commit_number=draft.visible_change(),
         created_ms=draft.now_ms,
         kind=ObjectKind.MARKERS,
-        batches=encode_table([RunBatch(MARKER_LENGTH, 1, Verdict.STORED, one.offset, -1) for one in markers]),
+        batches=encode_table(
+            [RunBatch(MARKER_LENGTH, 1, BatchStatus.STORED, one.offset, -1) for one in markers]
+        ),
         markers=encode_markers(markers),
     )
     draft.put_run(row)
     draft.put(replace_row(partition, end_offset=row.end_offset))
-    draft.tell(topic_id, number, join_run(row, None))
+    draft.publish(topic_id, number, join_run(row, None))
 
 
 def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool) -> Steps[None]:

@@ -145,7 +145,7 @@ class HotState:
         """How many rows of a kind there are."""
         return len(self._rows[kind])
 
-    def count_among(self, kind: type[Row], keys: Collection[Key]) -> int:
+    def count_matching(self, kind: type[Row], keys: Collection[Key]) -> int:
         """How many of these keys have a row."""
         return len(self._rows[kind].keys() & keys)
 
@@ -388,10 +388,20 @@ class Draft:
     """Changes on top of the durable state (or of another draft), not yet durable and seen by nobody else.
 
     `now_ms` is the database's clock, one reading for the whole transaction. `objects` are object rows looked
-    up from the store beforehand. `news` is what the feed will tell: runs added per partition, in order.
+    up from the store beforehand. `published` is what the feed sends: runs added per partition, in order.
     """
 
-    __slots__ = ("changes", "durable", "moves", "news", "now_ms", "objects", "places", "_aborted", "_parent")
+    __slots__ = (
+        "changes",
+        "durable",
+        "moves",
+        "published",
+        "now_ms",
+        "objects",
+        "places",
+        "_aborted",
+        "_parent",
+    )
 
     def __init__(self, durable: HotState, now_ms: int, parent: Draft | None = None) -> None:
         self.durable = durable
@@ -399,7 +409,7 @@ class Draft:
         self.changes = Changes()
         self.moves = Moves()
         """Of runs only: what it does to objects is seen in their rows, once all is decided."""
-        self.news: dict[TopicPartition, list[Run]] = {}
+        self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
         self.places: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
             {} if parent is None else parent.places
@@ -410,10 +420,10 @@ class Draft:
         self._parent = parent
 
     def savepoint(self) -> Draft:
-        """A draft on top of this one; `keep` makes its changes this one's."""
+        """A draft on top of this one; `merge` makes its changes this one's."""
         return Draft(self.durable, self.now_ms, self)
 
-    def keep(self) -> None:
+    def merge(self) -> None:
         """Hand this savepoint's changes to the draft below."""
         parent = self._parent
         assert parent is not None, "only a savepoint is kept; the whole draft is written"
@@ -422,11 +432,11 @@ class Draft:
         parent.moves.take(self.moves)
         for partition, keys in self._aborted.items():
             parent._aborted.setdefault(partition, {}).update(keys)
-        if not parent.news:
-            parent.news.update(self.news)
+        if not parent.published:
+            parent.published.update(self.published)
             return
-        for place, runs in self.news.items():
-            told = parent.news.setdefault(place, runs)
+        for place, runs in self.published.items():
+            told = parent.published.setdefault(place, runs)
             if told is not runs:
                 for run in runs:
                     _append(told, run)
@@ -455,7 +465,7 @@ class Draft:
         """How many hot rows of a kind this draft leaves."""
         changed = self.changed(kind)
         left = len(changed) - list(changed.values()).count(None)
-        return self.durable.count(kind) - self.durable.count_among(kind, changed.keys()) + left
+        return self.durable.count(kind) - self.durable.count_matching(kind, changed.keys()) + left
 
     def changed(self, kind: type[Row]) -> dict[Key, Row | None]:
         """Rows of a kind that this draft changes, by key; None where it deletes one."""
@@ -480,13 +490,13 @@ class Draft:
         row = self.get(CounterRow, name)
         return 0 if row is None else row.value
 
-    def count_up(self, name: str) -> int:
+    def next_value(self, name: str) -> int:
         """Raise a counter by one and give its new value."""
         value = self.counter(name) + 1
         self.put(CounterRow(name=name, value=value))
         return value
 
-    def raise_once(self, name: str) -> int:
+    def bump_once(self, name: str) -> int:
         """Raise a counter by one for the whole transaction, however often this is asked."""
         value = self.durable.counter(name) + 1
         if self.counter(name) != value:
@@ -495,29 +505,29 @@ class Draft:
 
     def visible_change(self) -> int:
         """The commit number of this transaction, which changes what readers see."""
-        return self.raise_once(COMMIT_NUMBER)
+        return self.bump_once(COMMIT_NUMBER)
 
-    def tell(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
+    def publish(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
         """Have the feed say that this partition's bounds changed, or that it has one more run.
 
         A run told again, longer (markers share one), takes the place of the first.
         """
-        runs = self.news.setdefault(TopicPartition(topic_id, partition), [])
+        runs = self.published.setdefault(TopicPartition(topic_id, partition), [])
         if run is None:
             return
         _append(runs, run)
 
-    def last_told(self, topic_id: UUID, partition: int) -> Run | None:
+    def last_published(self, topic_id: UUID, partition: int) -> Run | None:
         """The newest run that this transaction adds to a partition."""
         layer: Draft | None = self
         while layer is not None:
-            runs = layer.news.get(TopicPartition(topic_id, partition))
+            runs = layer.published.get(TopicPartition(topic_id, partition))
             if runs:
                 return runs[-1]
             layer = layer._parent
         return None
 
-    def among(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
+    def matching(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
         """The rows under these keys, and under those changed here that are wanted, as this draft leaves them."""
         keys = dict.fromkeys(durable)
         layer: Draft | None = self
@@ -540,28 +550,30 @@ class Draft:
     def agents_at(self, address: Address) -> list[AgentRow]:
         """The agents that are or were advertised at an address."""
         keys = ((broker_id,) for broker_id in self.durable.agents_at.get(address, ()))
-        return [row for row in self.among(AgentRow, keys, lambda key: True) if address_of(row) == address]
+        return [row for row in self.matching(AgentRow, keys, lambda key: True) if address_of(row) == address]
 
     def open_sessions_of(self, broker_id: int) -> list[SessionRow]:
         """An agent's upload sessions that are not closed."""
         keys = ((session_id,) for session_id in self.durable.sessions_of.get(broker_id, ()))
-        rows = self.among(SessionRow, keys, lambda key: True)
+        rows = self.matching(SessionRow, keys, lambda key: True)
         return [row for row in rows if row.broker_id == broker_id and row.closed_ms is None]
 
     def open_sessions(self) -> list[SessionRow]:
         """All upload sessions that are not closed."""
         keys = ((session_id,) for session_id in self.durable.open_sessions)
-        return [row for row in self.among(SessionRow, keys, lambda key: True) if row.closed_ms is None]
+        return [row for row in self.matching(SessionRow, keys, lambda key: True) if row.closed_ms is None]
 
     def offsets_of(self, group_id: str) -> list[GroupOffsetRow]:
         """A group's positions."""
         durable = self.durable.offsets_of.get(group_id, {})
-        return self.among(GroupOffsetRow, durable, lambda key: key[0] == group_id)
+        return self.matching(GroupOffsetRow, durable, lambda key: key[0] == group_id)
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """A group's positions that a producer's open transaction will change."""
         durable = self.durable.pending_of.get((group_id, producer_id), {})
-        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id)
+        return self.matching(
+            PendingOffsetRow, durable, lambda key: key[0] == group_id and key[3] == producer_id
+        )
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
         """The partition's row, if its topic is not deleted."""
@@ -574,7 +586,7 @@ class Draft:
         durable = [
             key for owner, keys in self.durable.pending_of.items() if owner[0] == group_id for key in keys
         ]
-        return self.among(PendingOffsetRow, durable, lambda key: key[0] == group_id)
+        return self.matching(PendingOffsetRow, durable, lambda key: key[0] == group_id)
 
     def groups_with_pending(self) -> set[str]:
         """The groups that have such positions."""
@@ -588,7 +600,7 @@ class Draft:
     def open_transactions(self) -> list[TransactionRow]:
         """The transactional ids with something open."""
         names = [(name,) for name in self.durable.open_transactions]
-        found = self.among(TransactionRow, names, lambda key: True)
+        found = self.matching(TransactionRow, names, lambda key: True)
         return [row for row in found if row.state is TransactionState.ONGOING]
 
     def topic_named(self, name: str) -> TopicRow | None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.layout import LARGE_BATCH_BYTES, PIECE_BYTES, Layout
-from sequencer.api import ObjectKind, Run, RunBatch, Verdict
+from sequencer.api import BatchStatus, ObjectKind, Run, RunBatch
 
 CHUNK_BYTES = 3 * PIECE_BYTES // 2
 LENGTHS = st.integers(70, 3_000) | st.integers(LARGE_BATCH_BYTES - 10_000, LARGE_BATCH_BYTES + 10_000)
@@ -16,13 +16,13 @@ LENGTHS = st.integers(70, 3_000) | st.integers(LARGE_BATCH_BYTES - 10_000, LARGE
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    verdicts = draw(st.sampled_from([[Verdict.STORED], list(Verdict)]))
+    verdicts = draw(st.sampled_from([[BatchStatus.STORED], list(BatchStatus)]))
     rows = draw(st.lists(st.tuples(LENGTHS, st.integers(1, 9), st.sampled_from(verdicts)), max_size=60))
     start = draw(st.integers(8, 2 * CHUNK_BYTES))
     offset, table = 100, list[RunBatch]()
-    for length, count, verdict in rows:
-        is_stored = verdict is Verdict.STORED
-        table.append(RunBatch(length, count, verdict, offset if is_stored else -1, 0))
+    for length, count, status in rows:
+        is_stored = status is BatchStatus.STORED
+        table.append(RunBatch(length, count, status, offset if is_stored else -1, 0))
         offset += count if is_stored else 0
     length = sum(batch.length for batch in table)
     return Run(
@@ -37,7 +37,7 @@ def test_every_stored_batch_stands_in_the_columns_where_it_stands_in_the_object(
 
     expected, position = list[tuple[int, int, int, int]](), run.start
     for batch in run.batches:
-        if batch.verdict is Verdict.STORED:
+        if batch.status is BatchStatus.STORED:
             end_offset = batch.base_offset + batch.record_count
             expected.append((batch.base_offset, end_offset, position, batch.length))
         position += batch.length

@@ -19,7 +19,7 @@ from cache.layout import LARGE_BATCH_BYTES
 from cache.reader import BatchReader, FoundRecord, ReadBatches
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from sequencer.api import Marker, ObjectKind, Ring, Run, RunBatch, Verdict
+from sequencer.api import BatchStatus, Marker, ObjectKind, Ring, Run, RunBatch
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectMissing
 from tailrace.object_store.memory import MemoryStore
@@ -43,17 +43,22 @@ def batch_of(
 
 
 def mixed_run(
-    key: str, base_offset: int, batches: list[tuple[bytes, Verdict]], *, start: int = 8, created_ms: int = T0
+    key: str,
+    base_offset: int,
+    batches: list[tuple[bytes, BatchStatus]],
+    *,
+    start: int = 8,
+    created_ms: int = T0,
 ) -> tuple[Run, bytes, list[tuple[int, int, bytes]]]:
     """A run, its object's bytes, and what a reader should get: (base offset, end offset, batch)."""
     table: list[RunBatch] = []
     stored: list[tuple[int, int, bytes]] = []
     offset = base_offset
-    for data, verdict in batches:
+    for data, status in batches:
         header = read_header(data)
-        is_stored = verdict == Verdict.STORED
+        is_stored = status == BatchStatus.STORED
         base = offset if is_stored else -1
-        table.append(RunBatch(len(data), header.record_count, verdict, base, header.max_timestamp))
+        table.append(RunBatch(len(data), header.record_count, status, base, header.max_timestamp))
         if is_stored:
             stored.append((offset, offset + header.record_count, data))
             offset += header.record_count
@@ -94,14 +99,15 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
     first = offset
     for number in range(data.draw(st.integers(1, 4))):
         batches = [
-            (batch_of(count, size), verdict)
-            for count, size, verdict in data.draw(
+            (batch_of(count, size), status)
+            for count, size, status in data.draw(
                 st.lists(
-                    st.tuples(st.integers(1, 4), st.integers(0, 150), st.sampled_from(Verdict)), max_size=4
+                    st.tuples(st.integers(1, 4), st.integers(0, 150), st.sampled_from(BatchStatus)),
+                    max_size=4,
                 )
             )
         ]
-        batches.append((batch_of(1), Verdict.STORED))
+        batches.append((batch_of(1), BatchStatus.STORED))
         key = f"m/{number}"
         run, objects[key], expected = mixed_run(key, offset, batches, start=data.draw(st.integers(0, 300)))
         runs.append(run)
@@ -150,7 +156,7 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
 
 
 def test_what_was_read_is_read_again_without_its_object() -> None:
-    run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED) for _ in range(9)])
+    run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(9)])
 
     async def whole() -> None:
         clock = ManualClock()
@@ -168,7 +174,7 @@ def test_what_was_read_is_read_again_without_its_object() -> None:
 
 
 def test_a_run_is_sent_with_the_epoch_that_is_asked_for() -> None:
-    run, body, _ = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+    run, body, _ = mixed_run("m/1", 10, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(3)])
 
     async def whole() -> None:
         clock = ManualClock()
@@ -184,7 +190,7 @@ def test_a_run_is_sent_with_the_epoch_that_is_asked_for() -> None:
 
 def test_large_batches_are_sent_out_of_their_chunk_and_are_not_copied() -> None:
     batches = [batch_of(1, 10), batch_of(1, LARGE_BATCH_BYTES), batch_of(1, 10), batch_of(1, 10)]
-    run, body, stored = mixed_run("m/1", 0, [(data, Verdict.STORED) for data in batches])
+    run, body, stored = mixed_run("m/1", 0, [(data, BatchStatus.STORED) for data in batches])
 
     async def whole() -> None:
         clock = ManualClock()
@@ -206,7 +212,7 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
         store = MemoryStore(clock)
         reader = reader_over(store, clock, replace(SETTINGS, framed_bytes=10_000))
         for number in range(20):
-            run, body, stored = mixed_run(f"m/{number}", 0, [(batch_of(3, 300), Verdict.STORED)] * 3)
+            run, body, stored = mixed_run(f"m/{number}", 0, [(batch_of(3, 300), BatchStatus.STORED)] * 3)
             await store.put(run.key, [body])
             found = await reader.read([run], 0, 1 << 20, EPOCH)
             assert len(batches_in(found)) == len(stored)
@@ -216,7 +222,7 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
 
 
 def test_a_piece_with_a_rotten_batch_is_not_kept() -> None:
-    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(3)])
 
     async def whole() -> None:
         clock = ManualClock()
@@ -233,7 +239,7 @@ def test_a_piece_with_a_rotten_batch_is_not_kept() -> None:
 
 
 def test_reading_on_from_the_end_offset_gives_every_batch_once() -> None:
-    run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED) for _ in range(9)])
+    run, body, stored = mixed_run("m/1", 10, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(9)])
 
     async def whole() -> list[int]:
         clock = ManualClock()
@@ -255,7 +261,7 @@ def rotten(body: bytes, at: int) -> bytes:
 
 
 def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
-    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(3)])
 
     async def whole() -> ReadBatches:
         clock = ManualClock()
@@ -273,7 +279,7 @@ def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
 @pytest.mark.parametrize("place", range(HEADER_BYTES))
 def test_no_byte_of_a_batch_header_rots_unseen(place: int) -> None:
     """The CRC begins behind length and magic; offset and leader epoch are written anew in every answer."""
-    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED)])
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED)])
     is_written_anew = place < 8 or 12 <= place < 16
 
     async def whole() -> ReadBatches:
@@ -290,7 +296,7 @@ def test_no_byte_of_a_batch_header_rots_unseen(place: int) -> None:
 
 
 def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> None:
-    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED) for _ in range(3)])
+    run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(3)])
     second = 8 + len(stored[0][2])
 
     async def whole() -> None:
@@ -308,7 +314,7 @@ def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> Non
 
 
 def test_a_missing_or_a_short_object_is_named() -> None:
-    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 60), Verdict.STORED)])
+    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED)])
 
     async def whole() -> None:
         clock = ManualClock()
@@ -325,9 +331,9 @@ def test_a_missing_or_a_short_object_is_named() -> None:
 
 def test_a_time_is_found_within_a_run_of_any_codec() -> None:
     batches = [
-        (batch_of(3, at=T0 + 100, codec=Compression.ZSTD), Verdict.STORED),
-        (batch_of(3, at=T0 + 900), Verdict.DUPLICATE),
-        (batch_of(3, at=T0 + 200, codec=Compression.GZIP), Verdict.STORED),
+        (batch_of(3, at=T0 + 100, codec=Compression.ZSTD), BatchStatus.STORED),
+        (batch_of(3, at=T0 + 900), BatchStatus.DUPLICATE),
+        (batch_of(3, at=T0 + 200, codec=Compression.GZIP), BatchStatus.STORED),
     ]
     run, body, _ = mixed_run("m/1", 50, batches)
 
@@ -346,7 +352,7 @@ def test_a_time_is_found_within_a_run_of_any_codec() -> None:
 
 
 def test_old_runs_are_read_ahead_and_young_ones_are_not() -> None:
-    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 300), Verdict.STORED) for _ in range(6)])
+    run, body, _ = mixed_run("m/1", 0, [(batch_of(3, 300), BatchStatus.STORED) for _ in range(6)])
 
     async def held_after_a_read(created_ms: int) -> bool:
         clock = ManualClock(T0)
@@ -486,7 +492,7 @@ def markers_run(base_offset: int, *ends: tuple[int, bool]) -> Run:
         Marker(base_offset + at, *end, T0 + 7)
         for at, end in enumerate((by, 4, is_commit) for by, is_commit in ends)
     ]
-    table = [RunBatch(MARKER_BYTES, 1, Verdict.STORED, marker.offset, -1) for marker in markers]
+    table = [RunBatch(MARKER_BYTES, 1, BatchStatus.STORED, marker.offset, -1) for marker in markers]
     return Run(
         TOPIC, 0, base_offset, base_offset + len(ends), UUID(int=0), ObjectKind.MARKERS, "", 0, 0, 0,
         MARKER_BYTES * len(ends), -1, T0, 1, T0, table, markers,
@@ -494,9 +500,9 @@ def markers_run(base_offset: int, *ends: tuple[int, bool]) -> Run:
 
 
 def test_markers_are_control_batches_between_the_others_and_need_no_object() -> None:
-    first, body, before = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED)])
+    first, body, before = mixed_run("m/1", 10, [(batch_of(3, 60), BatchStatus.STORED)])
     markers = markers_run(13, (5, True), (6, False))
-    second, more, after = mixed_run("m/2", 15, [(batch_of(2), Verdict.STORED)])
+    second, more, after = mixed_run("m/2", 15, [(batch_of(2), BatchStatus.STORED)])
     runs = [first, markers, second]
 
     async def whole() -> None:
@@ -530,9 +536,9 @@ def test_markers_are_control_batches_between_the_others_and_need_no_object() -> 
 
 def test_a_run_of_no_markers_is_a_hole_that_clients_pass() -> None:
     """What a recovery leaves between the last certain offset and the next."""
-    first, body, _ = mixed_run("m/1", 10, [(batch_of(3, 60), Verdict.STORED)])
+    first, body, _ = mixed_run("m/1", 10, [(batch_of(3, 60), BatchStatus.STORED)])
     hole = structs.replace(markers_run(13), end_offset=50)
-    second, more, _ = mixed_run("m/2", 50, [(batch_of(2), Verdict.STORED)])
+    second, more, _ = mixed_run("m/2", 50, [(batch_of(2), BatchStatus.STORED)])
 
     async def whole() -> None:
         clock = ManualClock()
@@ -564,8 +570,10 @@ def test_a_time_is_never_found_on_a_marker() -> None:
 
 
 def test_old_runs_beyond_markers_are_read_ahead() -> None:
-    first, body, _ = mixed_run("m/1", 0, [(batch_of(3, 300), Verdict.STORED) for _ in range(2)], created_ms=0)
-    second, more, _ = mixed_run("m/2", 7, [(batch_of(3, 300), Verdict.STORED)], created_ms=0)
+    first, body, _ = mixed_run(
+        "m/1", 0, [(batch_of(3, 300), BatchStatus.STORED) for _ in range(2)], created_ms=0
+    )
+    second, more, _ = mixed_run("m/2", 7, [(batch_of(3, 300), BatchStatus.STORED)], created_ms=0)
 
     async def whole() -> None:
         clock = ManualClock(T0)

@@ -25,6 +25,7 @@ from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
 from compactor.spark_source.log_reader import DatabaseIndex, LogReader, OffsetRange
 from sequencer.api import (
     AbortedTransaction,
+    BatchStatus,
     CompactionCandidate,
     FindAnswer,
     FindRequest,
@@ -36,7 +37,6 @@ from sequencer.api import (
     Run,
     RunBatch,
     Topic,
-    Verdict,
 )
 from sequencer.committer import Committer
 from sequencer.store.sql.store import open_row_store
@@ -105,7 +105,7 @@ class Log:
                 base_sequence=-1 if producer == PLAIN else self.number,
                 is_transactional=producer != PLAIN,
             )
-            table.append(RunBatch(len(data), count, Verdict.STORED, offset, T0 + offset + count - 1))
+            table.append(RunBatch(len(data), count, BatchStatus.STORED, offset, T0 + offset + count - 1))
             body += data
             for each, value in enumerate(values):
                 self.written[offset + each] = producer, value
@@ -135,7 +135,7 @@ class Log:
         markers = [Marker(at, producer, 0, is_commit, T0 + at)]
         if self.runs[-1].kind is ObjectKind.MARKERS:
             markers = self.runs.pop().markers + markers
-        table = [RunBatch(MARKER_BYTES, 1, Verdict.STORED, each.offset, -1) for each in markers]
+        table = [RunBatch(MARKER_BYTES, 1, BatchStatus.STORED, each.offset, -1) for each in markers]
         self.runs.append(
             Run(
                 TOPIC, 0, markers[0].offset, at + 1, NIL, ObjectKind.MARKERS, "", 0, 0, 0,

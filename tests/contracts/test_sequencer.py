@@ -12,6 +12,7 @@ from sequencer.api import (
     AgentRef,
     AlterConfig,
     BatchError,
+    BatchStatus,
     CommitExpected,
     CommitOffsets,
     CommitRequest,
@@ -60,7 +61,6 @@ from sequencer.api import (
     SweptSession,
     TopicExists,
     UnknownTopic,
-    Verdict,
     first_turn,
 )
 from sequencer.committer import Committer
@@ -205,7 +205,7 @@ def test_an_idempotent_batch_is_stored_once_also_through_another_session(factory
         mixed = await bench.commit(first, batch(2, producer=producer, sequence=5), session=other)
         assert mixed == [(BatchError.DUPLICATE, 0), (STORED, 5)]
         table = (await bench.find(5)).runs[0].batches
-        assert [one.verdict for one in table] == [Verdict.DUPLICATE, Verdict.STORED]
+        assert [one.status for one in table] == [BatchStatus.DUPLICATE, BatchStatus.STORED]
         assert (await bench.find()).high_watermark == 7
 
     run(factory, scenario)

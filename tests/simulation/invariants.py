@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from sequencer.api import ObjectKind, Run, Verdict
+from sequencer.api import BatchStatus, ObjectKind, Run
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY
 from sequencer.store.rows import (
     Changes,
@@ -197,7 +197,7 @@ def _faults_of_run(run: Run) -> list[str]:
         faults.append(f"run at {run.base_offset}: its batches are not as long as it is")
     offset = run.base_offset
     for batch in run.batches:
-        if batch.verdict is Verdict.STORED:
+        if batch.status is BatchStatus.STORED:
             if batch.base_offset != offset:
                 faults.append(f"run at {run.base_offset}: a batch at {batch.base_offset}, not {offset}")
             offset = batch.base_offset + batch.record_count

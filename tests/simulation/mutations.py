@@ -53,6 +53,7 @@ from cache.layout import Layout
 from sequencer.api import (
     BatchError,
     BatchOutcome,
+    BatchStatus,
     CommitAnswer,
     DeadSession,
     Empty,
@@ -63,10 +64,9 @@ from sequencer.api import (
     ProducerGrant,
     RunOutcome,
     SequencerUnavailable,
-    Verdict,
 )
 from sequencer.rules import assign
-from sequencer.rules.producers import STORE, Judgement
+from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AbortedRow,
@@ -207,26 +207,26 @@ def _deletes_uncounted(original: Any) -> Any:
 
 
 def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
-    """Judgements that should refuse (or know) a batch have it stored."""
+    """Checks that should refuse (or know) a batch have it stored."""
 
     def change(original: Any) -> Any:
-        def judge(*args: Any) -> Judgement:
-            judged: Judgement = original(*args)
-            return STORE if judged.error in errors else judged
+        def check_sequence(*args: Any) -> SequenceCheck:
+            check: SequenceCheck = original(*args)
+            return STORE if check.error in errors else check
 
-        return judge
+        return check_sequence
 
     return change
 
 
 def _tells_duplicates_a_wrong_offset(original: Any) -> Any:
-    def judge(*args: Any) -> Judgement:
-        judged: Judgement = original(*args)
-        if judged.error is BatchError.DUPLICATE:
-            return Judgement(BatchError.DUPLICATE, judged.base_offset + 1)
-        return judged
+    def check_sequence(*args: Any) -> SequenceCheck:
+        check: SequenceCheck = original(*args)
+        if check.error is BatchError.DUPLICATE:
+            return SequenceCheck(BatchError.DUPLICATE, check.base_offset + 1)
+        return check
 
-    return judge
+    return check_sequence
 
 
 def _admits_instead(*errors: BatchError) -> Callable[[Any], Any]:
@@ -464,7 +464,7 @@ def _steps_over_a_run(original: Any) -> Any:
 def _moves_log_start_anywhere(original: Any) -> Any:
     def move(draft: Any, row: Any, offset: int) -> int:
         draft.put(replace_row(row, log_start_offset=offset))
-        draft.tell(row.topic_id, row.partition)
+        draft.publish(row.topic_id, row.partition)
         draft.visible_change()
         return offset
 
@@ -515,9 +515,9 @@ def _serves_repeated_batches(original: Any) -> Any:
     def lay_out(self: Any, run: Any, *args: Any) -> None:
         batches = []
         for batch in run.batches:
-            if batch.verdict is Verdict.DUPLICATE:
+            if batch.status is BatchStatus.DUPLICATE:
                 batch = msgspec.structs.replace(
-                    batch, verdict=Verdict.STORED, base_offset=run.end_offset, record_count=1
+                    batch, status=BatchStatus.STORED, base_offset=run.end_offset, record_count=1
                 )
             batches.append(batch)
         original(self, msgspec.structs.replace(run, batches=batches), *args)
@@ -821,15 +821,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"plain_producers": 2},
     ),
     Mutation(
-        "a gap in the sequences is not checked", [(assign, "judge", _stores_instead(BatchError.SEQUENCE_GAP))],
+        "a gap in the sequences is not checked", [(assign, "check_sequence", _stores_instead(BatchError.SEQUENCE_GAP))],
         {"idempotent_producers": 2, "window": 5},
     ),
     Mutation(
-        "a duplicate is not recognised", [(assign, "judge", _stores_instead(BatchError.DUPLICATE))],
+        "a duplicate is not recognised", [(assign, "check_sequence", _stores_instead(BatchError.DUPLICATE))],
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "a duplicate is told another offset", [(assign, "judge", _tells_duplicates_a_wrong_offset)],
+        "a duplicate is told another offset", [(assign, "check_sequence", _tells_duplicates_a_wrong_offset)],
         {"idempotent_producers": 2},
     ),
     Mutation(
@@ -1010,7 +1010,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "admit",
                 _admits_instead(BatchError.TRANSACTION_CLOSED, BatchError.INVALID_PRODUCER_EPOCH),
             ),
-            (assign, "judge", _stores_instead(BatchError.INVALID_PRODUCER_EPOCH)),
+            (assign, "check_sequence", _stores_instead(BatchError.INVALID_PRODUCER_EPOCH)),
         ],
         {**TRANSACTIONS, "misfortunes": at(*3 * ["a client stops for long"])},
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import ObjectKind, RunBatch, Verdict
+from sequencer.api import BatchStatus, ObjectKind, RunBatch
 from sequencer.store.batch_table import encode_table
 from sequencer.store.rows import (
     Changes,
@@ -55,7 +55,7 @@ async def fill(
         object_id = UUID(int=(1 << 64) + number)
         base = number * batches
         table = encode_table(
-            [RunBatch(length, 1, Verdict.STORED, base + index, number) for index in range(batches)]
+            [RunBatch(length, 1, BatchStatus.STORED, base + index, number) for index in range(batches)]
         )
         changes.put(
             ObjectRow(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sequencer.api import (
     AgentInfo,
+    BatchStatus,
     CommitRequest,
     CreateTopic,
     FindPartition,
@@ -19,7 +20,6 @@ from sequencer.api import (
     RunProposal,
     SessionGrant,
     Topic,
-    Verdict,
 )
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.committer import Committer
@@ -190,7 +190,7 @@ class LosableCluster:
                 continue
             data, start = await self.bucket.get(run.key), run.start
             for batch in run.batches:
-                if batch.verdict is Verdict.STORED:
+                if batch.status is BatchStatus.STORED:
                     name = data[start + 61 : start + 69].decode().rstrip(".")
                     assert name not in found, f"{name} twice"
                     found[name] = batch.base_offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sequencer.api import Marker, ObjectKind, RunBatch, TransactionState, Verdict
+from sequencer.api import BatchStatus, Marker, ObjectKind, RunBatch, TransactionState
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.rows import (
     AbortedRow,
@@ -99,7 +99,7 @@ def run_row(
 ) -> RunRow:
     is_parquet = stored.kind is ObjectKind.PARQUET
     table = encode_table(
-        [RunBatch(length, end_offset - base_offset, Verdict.STORED, base_offset, max_timestamp)]
+        [RunBatch(length, end_offset - base_offset, BatchStatus.STORED, base_offset, max_timestamp)]
     )
     return RunRow(
         topic_id=topic_id,
@@ -136,7 +136,7 @@ def marker_row(
         commit_number=base_offset,
         created_ms=base_offset + 5,
         kind=ObjectKind.MARKERS,
-        batches=encode_table([RunBatch(78, 1, Verdict.STORED, offset, -1) for offset in offsets]),
+        batches=encode_table([RunBatch(78, 1, BatchStatus.STORED, offset, -1) for offset in offsets]),
         markers=encode_markers([Marker(offset, 7, 1, offset % 2 == 0, 5) for offset in offsets]),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.api import BatchError, Verdict
+from sequencer.api import BatchError, BatchStatus
 from sequencer.rules.assign import assign_offsets
 from sequencer.rules.producers import ProducerState
 from sequencer.store.rows import RememberedBatch
@@ -38,13 +38,13 @@ def test_stored_batches_tile_the_offsets_and_every_batch_has_an_outcome(
     following = end_offset
     for batch, outcome, row in zip(batches, assigned.outcomes, assigned.table, strict=True):
         assert (row.length, row.record_count) == (batch.length, batch.record_count)
-        if row.verdict is Verdict.STORED:
+        if row.status is BatchStatus.STORED:
             assert outcome.error is BatchError.NONE
             assert outcome.base_offset == row.base_offset == following
             following += batch.record_count
         else:
             assert row.base_offset == -1
-            is_duplicate = row.verdict is Verdict.DUPLICATE
+            is_duplicate = row.status is BatchStatus.DUPLICATE
             assert is_duplicate == (outcome.error is BatchError.DUPLICATE)
             assert is_duplicate == (outcome.base_offset >= 0)
     assert (assigned.base_offset, assigned.end_offset) == (end_offset, following)

@@ -6,12 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.api import BatchError
-from sequencer.rules.producers import REMEMBERED_BATCHES, SEQUENCES, ProducerState, advance, judge, resume_at
+from sequencer.rules.producers import (
+    REMEMBERED_BATCHES,
+    SEQUENCES,
+    ProducerState,
+    advance,
+    check_sequence,
+    resume_at,
+)
 from sequencer.store.rows import RememberedBatch
 
 
 def store(state: ProducerState | None, epoch: int, sequence: int, count: int, offset: int) -> ProducerState:
-    assert judge(state, epoch, sequence, count).error is BatchError.NONE
+    assert check_sequence(state, epoch, sequence, count).error is BatchError.NONE
     return advance(state, epoch, sequence, count, offset)
 
 
@@ -20,39 +27,39 @@ def test_a_repeat_among_the_last_five_gets_its_first_offset() -> None:
     for number in range(7):
         state = store(state, 0, number, 1, 100 + number)
     for number in range(2, 7):
-        judged = judge(state, 0, number, 1)
-        assert (judged.error, judged.base_offset) == (BatchError.DUPLICATE, 100 + number)
-    assert judge(state, 0, 1, 1).error is BatchError.OUT_OF_ORDER_SEQUENCE
+        check = check_sequence(state, 0, number, 1)
+        assert (check.error, check.base_offset) == (BatchError.DUPLICATE, 100 + number)
+    assert check_sequence(state, 0, 1, 1).error is BatchError.OUT_OF_ORDER_SEQUENCE
 
 
 def test_a_batch_ahead_is_a_gap_and_one_that_overlaps_is_out_of_order() -> None:
     state = store(None, 0, 0, 5, 0)
-    assert judge(state, 0, 6, 1).error is BatchError.SEQUENCE_GAP
-    assert judge(state, 0, 3, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
-    assert judge(state, 0, 0, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
+    assert check_sequence(state, 0, 6, 1).error is BatchError.SEQUENCE_GAP
+    assert check_sequence(state, 0, 3, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
+    assert check_sequence(state, 0, 0, 4).error is BatchError.OUT_OF_ORDER_SEQUENCE
 
 
 def test_without_state_only_sequence_zero_is_taken() -> None:
-    assert judge(None, 3, 0, 1).error is BatchError.NONE
-    assert judge(None, 3, 1, 1).error is BatchError.UNKNOWN_PRODUCER_ID
+    assert check_sequence(None, 3, 0, 1).error is BatchError.NONE
+    assert check_sequence(None, 3, 1, 1).error is BatchError.UNKNOWN_PRODUCER_ID
 
 
 def test_a_higher_epoch_starts_at_zero_and_a_lower_one_is_refused() -> None:
     state = store(None, 1, 0, 5, 0)
-    assert judge(state, 2, 5, 1).error is BatchError.SEQUENCE_GAP
-    assert judge(state, 0, 5, 1).error is BatchError.INVALID_PRODUCER_EPOCH
+    assert check_sequence(state, 2, 5, 1).error is BatchError.SEQUENCE_GAP
+    assert check_sequence(state, 0, 5, 1).error is BatchError.INVALID_PRODUCER_EPOCH
     bumped = store(state, 2, 0, 1, 5)
-    assert judge(bumped, 2, 0, 1).error is BatchError.DUPLICATE
-    assert judge(bumped, 1, 0, 5).error is BatchError.INVALID_PRODUCER_EPOCH
+    assert check_sequence(bumped, 2, 0, 1).error is BatchError.DUPLICATE
+    assert check_sequence(bumped, 1, 0, 5).error is BatchError.INVALID_PRODUCER_EPOCH
 
 
 def test_sequences_wrap_to_zero() -> None:
     before = advance(None, 0, SEQUENCES - 3, 3, 0)
-    assert judge(before, 0, 0, 1).error is BatchError.NONE
+    assert check_sequence(before, 0, 0, 1).error is BatchError.NONE
     across = advance(None, 0, SEQUENCES - 1, 3, 0)
-    assert judge(across, 0, 2, 1).error is BatchError.NONE
-    assert judge(across, 0, 3, 1).error is BatchError.SEQUENCE_GAP
-    assert judge(across, 0, SEQUENCES - 1, 3).error is BatchError.DUPLICATE
+    assert check_sequence(across, 0, 2, 1).error is BatchError.NONE
+    assert check_sequence(across, 0, 3, 1).error is BatchError.SEQUENCE_GAP
+    assert check_sequence(across, 0, SEQUENCES - 1, 3).error is BatchError.DUPLICATE
 
 
 @settings(deadline=None, max_examples=100)
@@ -65,12 +72,12 @@ def test_whatever_comes_in_whatever_order_is_stored_once_and_in_order(
     state: ProducerState | None = None
     stored: list[int] = []
     for index in asked:
-        judged = judge(state, 0, starts[index], counts[index])
-        if judged.error is BatchError.NONE:
+        check = check_sequence(state, 0, starts[index], counts[index])
+        if check.error is BatchError.NONE:
             state = advance(state, 0, starts[index], counts[index], starts[index])
             stored.append(index)
-        elif judged.error is BatchError.DUPLICATE:
-            assert judged.base_offset == starts[index]
+        elif check.error is BatchError.DUPLICATE:
+            assert check.base_offset == starts[index]
             assert index in stored[-REMEMBERED_BATCHES:]
         else:
             assert index not in stored[-REMEMBERED_BATCHES:]
@@ -79,7 +86,7 @@ def test_whatever_comes_in_whatever_order_is_stored_once_and_in_order(
 
 def test_a_state_that_resumes_takes_the_named_sequence_and_remembers_only_what_was_stored() -> None:
     known = store(None, 0, 0, 2, 10)
-    assert judge(resume_at(known, 0, 7), 0, 7, 3).error is BatchError.NONE
+    assert check_sequence(resume_at(known, 0, 7), 0, 7, 3).error is BatchError.NONE
     after = advance(resume_at(known, 0, 7), 0, 7, 3, 20)
     assert after == ProducerState(0, (*known.recent, RememberedBatch(7, 9, 20)))
     assert advance(resume_at(known, 1, 7), 1, 7, 3, 20).recent == (RememberedBatch(7, 9, 20),)

@@ -89,7 +89,7 @@ class World:
             try:
                 decision = decide(savepoint)
                 outcomes.append(at_once(decision) if isinstance(decision, Generator) else decision)
-                savepoint.keep()
+                savepoint.merge()
             except SequencerError as error:
                 outcomes.append(error)
         self.state.apply(draft.changes)
