@@ -37,7 +37,7 @@ from tailrace.kafka import (
     parse_request_header,
 )
 from tailrace.kafka.answers import produce_answer
-from tailrace.kafka.api_keys import API_VERSIONS, ApiSpec
+from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.kafka.schema import fields_of
@@ -56,11 +56,10 @@ class Dispatcher:
         started = self._services.clock.monotonic()
         try:
             header = parse_request_header(frame)
-            spec = API_VERSIONS.get(header.api_key)
-            handler = HANDLERS.get(spec.key) if spec is not None else None
-            if handler is None or spec is None:
-                return self._not_served(header, connection.peer_host)
-            if header.api_key == ApiKey.API_VERSIONS and not 0 <= header.api_version <= spec.max:
+            spec = APIS.get(header.api_key)
+            if spec is None:
+                raise UnsupportedVersion(header.api_key, header.api_version)
+            if header.api_key == ApiKey.API_VERSIONS and header.api_version not in spec.listed:
                 return Reply(_api_versions_too_new(header))
             request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
         except (MalformedRequest, UnsupportedVersion) as error:
@@ -84,7 +83,7 @@ class Dispatcher:
             named = f"{request.client_software_name}/{request.client_software_version}"
             connection.client_software = cut(named, MAX_NAME_BYTES)
         try:
-            response = await handler(self._services, context, request)
+            response = await HANDLERS[spec.key](self._services, context, request)
             if isinstance(response, Deferred):
                 return Reply(later=self._later(header, connection.peer_host, response, started))
             if isinstance(response, Holding):
@@ -102,19 +101,6 @@ class Dispatcher:
         except BaseException:
             holding.release()
             raise
-
-    def _not_served(self, header: RequestHeader, peer: str) -> Reply:
-        """UNSUPPORTED_VERSION, if the API is declared and its response can say so; raises UnsupportedVersion."""
-        spec = API_VERSIONS.get(header.api_key)
-        if spec is None or not _has_error_code(spec, header.api_version):
-            raise UnsupportedVersion(header.api_key, header.api_version)
-        self._services.telemetry.bad_requests.labels("NotServed").inc()
-        log.warning(
-            "an API that is not served was asked",
-            api=spec.key.name, version=header.api_version, peer=peer, client_id=header.client_id,
-        )  # fmt: skip
-        response = spec.response(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
 
     def _sequencer_failed(
         self, header: RequestHeader, spec: ApiSpec, peer: str, error: SequencerError
@@ -172,9 +158,9 @@ def _has_error_code(spec: ApiSpec, version: int) -> bool:
 
 
 def _api_versions_too_new(header: RequestHeader) -> Sequence[Buffer]:
-    spec = API_VERSIONS[ApiKey.API_VERSIONS]
+    spec = APIS[ApiKey.API_VERSIONS]
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[ApiVersion(ApiKey.API_VERSIONS, spec.advertised_min, spec.max)],
+        api_keys=[ApiVersion(ApiKey.API_VERSIONS, spec.listed.first, spec.listed.last)],
     )
     return encode_response(header.correlation_id, ApiKey.API_VERSIONS, 0, response)

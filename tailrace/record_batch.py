@@ -169,16 +169,6 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return bool(self.attributes & CONTROL_FLAG)
 
     @property
-    def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is the time from which tombstones may go (KIP-534)."""
-        return bool(self.attributes & DELETE_HORIZON_FLAG)
-
-    @property
-    def has_producer_id(self) -> bool:
-        """Whether an idempotent or transactional producer wrote it."""
-        return self.producer_id >= 0
-
-    @property
     def end_offset(self) -> int:
         """The offset after the last one that the batch covers (exclusive)."""
         return self.base_offset + self.last_offset_delta + 1

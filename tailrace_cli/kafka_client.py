@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from tailrace.kafka import ApiKey, MalformedRequest, decode_response, encode_request
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
@@ -61,9 +61,9 @@ class KafkaClient:
             raise no_broker(self._bootstrap, error or "timed out") from error
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
         for served in answer.api_keys:
-            known = API_VERSIONS.get(served.api_key)
+            known = APIS.get(served.api_key)
             if known is not None:
-                self._versions[served.api_key] = min(served.max_version, known.max)
+                self._versions[served.api_key] = min(served.max_version, known.listed.last)
 
     def close(self) -> None:
         """End the connection."""

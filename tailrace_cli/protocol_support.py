@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.handlers import HANDLERS
 from tailrace.broker_config import TOPIC_DEFAULTS
-from tailrace.kafka.api_keys import API_VERSIONS, ApiSpec
+from tailrace.kafka.apis import APIS, ApiSpec
+from tailrace.kafka.schema import MAX_VERSION
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition
 
 PAGE = Path("docs/protocol-support.md")
@@ -17,18 +17,13 @@ HEAD = """# Protocol support
 
 <!-- Generated from the code. Do not edit: run `python -m tailrace_cli.protocol_support`. -->
 
-What an agent answers. The versions stand in `tailrace/kafka/api_keys.py`, what is served in
-`agent/handlers/__init__.py`, the topic configs in `tailrace/topic_config.py`; this page is written from them and a
-test holds it to them.
-"""
-
-NOT_SERVED = """These messages can be decoded and encoded, but have no handler. They are not listed in ApiVersions.
-Where the response has an error code of its own, a request gets UNSUPPORTED_VERSION (35) in it; where it has none, the
-connection is closed, as Kafka does with a request that it does not know.
+What an agent answers. Versions are declared in `tailrace/kafka/messages/`, topic configs in
+`tailrace/topic_config.py`; this page is written from them and a test holds it to them.
 """
 
 VERSIONS = """"Refused" versions are listed to clients, because librdkafka judges brokers by them, and answered with
 UNSUPPORTED_VERSION, as Kafka 4 does. An unknown version of ApiVersions gets error 35 in a version 0 body.
+A request of an API or a version that is not listed closes the connection, as Kafka does.
 """
 
 BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/broker_config.py`). Those that
@@ -59,27 +54,19 @@ TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others b
 
 def page() -> str:
     """The whole page."""
-    served = [spec for spec in _by_key() if spec.key in HANDLERS]
-    declared_only = [spec for spec in _by_key() if spec.key not in HANDLERS]
     with_effect = [each for each in _configs() if each.has_effect]
     without = [each for each in _configs() if not each.has_effect]
     return "\n".join(
         [
             HEAD,
-            f"## Served: {len(served)} APIs\n",
+            f"## {len(APIS)} APIs\n",
             VERSIONS,
             _table(
                 ("API", "key", "versions", "refused", "flexible from"),
                 (
-                    (_name(each), each.key.value, _span(each), _refused(each), _flexible(each))
-                    for each in served
+                    (spec.name, spec.key.value, _span(spec), _refused(spec), _flexible(spec))
+                    for spec in APIS.values()
                 ),
-            ),
-            f"## Declared, not served: {len(declared_only)} APIs\n",
-            NOT_SERVED,
-            _table(
-                ("API", "key", "versions"),
-                ((_name(each), each.key.value, _span(each)) for each in declared_only),
             ),
             f"## Topic configs with effect: {len(with_effect)}\n",
             _table(
@@ -108,28 +95,21 @@ def page() -> str:
     )
 
 
-def _by_key() -> list[ApiSpec]:
-    return sorted(API_VERSIONS.values(), key=lambda spec: spec.key)
-
-
 def _configs() -> list[ConfigDefinition]:
     return [TOPIC_CONFIGS[name] for name in sorted(TOPIC_CONFIGS)]
 
 
-def _name(spec: ApiSpec) -> str:
-    return "".join(word.capitalize() for word in spec.key.name.split("_"))
-
-
 def _span(spec: ApiSpec) -> str:
-    return str(spec.max) if spec.min == spec.max else f"{spec.min}-{spec.max}"
+    first, last = spec.served.first, spec.served.last
+    return str(last) if first == last else f"{first}-{last}"
 
 
 def _refused(spec: ApiSpec) -> str:
-    return "" if spec.advertised_min == spec.min else f"{spec.advertised_min}-{spec.min - 1}"
+    return "" if spec.listed == spec.served else f"{spec.listed.first}-{spec.served.first - 1}"
 
 
 def _flexible(spec: ApiSpec) -> str:
-    return "" if spec.flexible_from is None else str(spec.flexible_from)
+    return str(spec.flexible.first) if spec.flexible.last == MAX_VERSION else ""
 
 
 def _value(default: str) -> str:

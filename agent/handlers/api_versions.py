@@ -1,4 +1,4 @@
-"""ApiVersions: the APIs that have a handler, with the versions that are declared for them; and the cluster's features.
+"""ApiVersions: the versions of every API, and the cluster's features.
 
 Kafka's feature levels are what clients decide on. `transaction.version` 2 (KIP-890) makes them use Produce 12 and
 EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction.
@@ -7,7 +7,7 @@ EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transactio
 from __future__ import annotations
 
 from agent.services import RequestContext, Services
-from tailrace.kafka.api_keys import supported_versions
+from tailrace.kafka.apis import listed_versions
 from tailrace.kafka.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -28,12 +28,10 @@ async def handle(
     services: Services, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """List what is served."""
-    from agent.handlers import HANDLERS
-
     lowest, highest = TRANSACTION_LEVELS
     supported = [SupportedFeatureKey(TRANSACTION_VERSION, lowest, highest)]
     return ApiVersionsResponse(
-        api_keys=[ApiVersion(key, first, last) for key, first, last in supported_versions(HANDLERS)],
+        api_keys=[ApiVersion(key, first, last) for key, first, last in listed_versions()],
         supported_features=supported if context.api_version >= FIRST_WITH_LEVEL_0 else [],
         finalized_features_epoch=FEATURES_EPOCH,
         finalized_features=[FinalizedFeatureKey(TRANSACTION_VERSION, highest, highest)],

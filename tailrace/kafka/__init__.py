@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.buffers import Buffer
-from tailrace.kafka.api_keys import API_VERSIONS, ApiKey, ApiSpec
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.compiler import Codec, Parts, codec
 from tailrace.kafka.errors import MalformedRequest, UnencodableMessage, UnsupportedVersion
 from tailrace.kafka.headers import (
@@ -110,8 +111,8 @@ def response_codec(api_key: int, api_version: int) -> Codec:
 
 
 def _spec(api_key: int, api_version: int) -> ApiSpec:
-    spec = API_VERSIONS.get(api_key)
-    if spec is None or not spec.advertised_min <= api_version <= spec.max:
+    spec = APIS.get(api_key)
+    if spec is None or api_version not in spec.listed:
         raise UnsupportedVersion(api_key, api_version)
     return spec
 

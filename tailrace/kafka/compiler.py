@@ -44,10 +44,8 @@ _FORMATS = {
     Wire.BOOL: "?",
     Wire.INT8: "b",
     Wire.INT16: "h",
-    Wire.UINT16: "H",
     Wire.INT32: "i",
     Wire.INT64: "q",
-    Wire.FLOAT64: "d",
     Wire.UUID: "16s",
 }
 _FEW = 16

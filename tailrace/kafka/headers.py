@@ -7,7 +7,8 @@ import struct
 import msgspec
 
 from tailrace.buffers import Buffer
-from tailrace.kafka.api_keys import API_VERSIONS, ApiKey
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.varints import read_unsigned_varint, skip_tagged_fields
 
@@ -55,7 +56,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
 
 def is_flexible(api_key: int, api_version: int) -> bool:
     """Whether requests of this version carry tagged fields in header and body (KIP-482)."""
-    spec = API_VERSIONS.get(api_key)
+    spec = APIS.get(api_key)
     return spec is not None and spec.is_flexible(api_version)
 
 

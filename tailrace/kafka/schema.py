@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 from tailrace.buffers import Buffer
+from tailrace.kafka.api_keys import ApiKey
 
 NIL_UUID = UUID(int=0)
 
@@ -32,10 +33,8 @@ class Wire(Enum):
     BOOL = "bool"
     INT8 = "int8"
     INT16 = "int16"
-    UINT16 = "uint16"
     INT32 = "int32"
     INT64 = "int64"
-    FLOAT64 = "float64"
     UUID = "uuid"
     STRING = "string"
     BYTES = "bytes"
@@ -45,10 +44,8 @@ class Wire(Enum):
 Bool = Annotated[bool, Wire.BOOL]
 Int8 = Annotated[int, Wire.INT8]
 Int16 = Annotated[int, Wire.INT16]
-UInt16 = Annotated[int, Wire.UINT16]
 Int32 = Annotated[int, Wire.INT32]
 Int64 = Annotated[int, Wire.INT64]
-Float64 = Annotated[float, Wire.FLOAT64]
 Uuid = Annotated[UUID, Wire.UUID]
 String = Annotated[str, Wire.STRING]
 Bytes = Annotated[bytes, Wire.BYTES]
@@ -76,6 +73,23 @@ class On:
     tag: int | None = None
     tagged: str | None = None
     ignorable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What the class of a request declares of its API. The response has the same versions.
+
+    Args:
+        key: the number by which requests name the API.
+        versions: those that are served.
+        flexible: those with tagged fields and compact lengths (KIP-482); None for none.
+        listed: those that ApiVersions lists, where they are more than the served ones.
+    """
+
+    key: ApiKey
+    versions: str
+    flexible: str | None = None
+    listed: str | None = None
 
 
 class Message(msgspec.Struct, gc=False):

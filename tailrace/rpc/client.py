@@ -101,10 +101,6 @@ class RpcClient:
         """Where the peer is."""
         return self._link.address
 
-    @property
-    def is_connected(self) -> bool:
-        return self._connection is not None
-
     async def call(
         self,
         method: str,

@@ -14,9 +14,9 @@ from agent.handlers import HANDLERS
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api import SequencerUnavailable
 from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
-from tailrace.kafka.messages.elect_leaders import ElectLeadersRequest
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tests.support.agents import AgentBench, connection, run
 
@@ -64,6 +64,8 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
     ("sent", "kind"),
     [
         (frame(999, 0), "UnsupportedVersion"),
+        (frame(17, 1, b"\0\5PLAIN"), "UnsupportedVersion"),
+        (frame(ApiKey.END_TXN, 77, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, 99, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, -1), "UnsupportedVersion"),
         (frame(ApiKey.FETCH, 3), "UnsupportedVersion"),
@@ -85,20 +87,8 @@ def test_what_can_not_be_read_closes_the_connection_and_is_counted(sent: memoryv
     run(scenario)
 
 
-def test_a_declared_api_that_is_not_served_is_answered_with_error_35() -> None:
-    async def scenario(bench: AgentBench) -> None:
-        response = await bench.ask(ApiKey.ELECT_LEADERS, 2, ElectLeadersRequest())
-        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-
-    run(scenario)
-
-
-def test_an_unserved_version_without_an_error_code_of_its_own_closes() -> None:
-    async def scenario(bench: AgentBench) -> None:
-        assert (await dispatched(bench, frame(ApiKey.ELECT_LEADERS, 0, b"\0" * 20))).close
-        assert (await dispatched(bench, frame(ApiKey.END_TXN, 77))).close
-
-    run(scenario)
+def test_every_declared_api_has_a_handler() -> None:
+    assert HANDLERS.keys() == APIS.keys()
 
 
 async def _bug(services: Services, context: RequestContext, request: Any) -> Any:

@@ -15,7 +15,7 @@ from tailrace.kafka import (
     encode_response,
     parse_request_header,
 )
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tests.fuzz.target import Target
 from tests.tailrace.kafka.message_samples import declared, sample
 
@@ -25,7 +25,7 @@ def requests() -> list[bytes]:
     """Frames (without their size) of every API and version."""
     rng = random.Random(1)
     return [
-        b"".join(encode_request(9, key, version, sample(API_VERSIONS[key].request, version, rng), "fuzz"))[4:]
+        b"".join(encode_request(9, key, version, sample(APIS[key].request, version, rng), "fuzz"))[4:]
         for key, version in declared()
         for _ in range(2)
     ]
@@ -37,7 +37,7 @@ def responses() -> list[bytes]:
     rng = random.Random(2)
     return [
         bytes((key, version))
-        + b"".join(encode_response(9, key, version, sample(API_VERSIONS[key].response, version, rng)))[4:]
+        + b"".join(encode_response(9, key, version, sample(APIS[key].response, version, rng)))[4:]
         for key, version in declared()
     ]
 

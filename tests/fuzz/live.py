@@ -19,7 +19,7 @@ from sequencer.methods import METHODS
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka import ApiKey, RequestHeader, encode_request
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.kafka.schema import MessageType, Wire, fields_of
 from tailrace.rpc import CallFailed, encode_body
@@ -181,9 +181,7 @@ def agent_seeds() -> list[bytes]:
     rng = random.Random(9)
     found = [
         b"".join(
-            encode_request(
-                3, key, version, aimed(sample(API_VERSIONS[key].request, version, rng), version, rng), "f"
-            )
+            encode_request(3, key, version, aimed(sample(APIS[key].request, version, rng), version, rng), "f")
         )[4:]
         for key, version in declared()
         if key in HANDLERS

@@ -16,7 +16,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from tailrace import mixed_object
 from tailrace.compression import CannotUnpack, UnpackedTooLarge, compress, decompress
 from tailrace.kafka import MalformedRequest, decode_request, encode_request
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
 from tailrace.record_batch import Compression, InvalidBatch, assemble, validate_produced
 from tailrace.records import InvalidRecords, decode_records
@@ -122,7 +122,7 @@ def test_counts_and_lengths_of_requests_cost_nothing(declares: bytes) -> None:
     tracemalloc.start()
     try:
         for key, version in declared():
-            whole = b"".join(encode_request(1, key, version, API_VERSIONS[key].request()))[4:]
+            whole = b"".join(encode_request(1, key, version, APIS[key].request()))[4:]
             for at in range(10, len(whole)):
                 frame = whole[:at] + declares + whole[at + len(declares) :]
                 with contextlib.suppress(MalformedRequest):

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.handlers import HANDLERS
 from tailrace.kafka import ApiKey, decode_response, encode_request
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -37,8 +37,7 @@ SETTING_THE_STAGE = 40
 SERVED = sorted(
     (ApiKey(key), version)
     for key in HANDLERS
-    for version in range(API_VERSIONS[key].advertised_min, API_VERSIONS[key].max + 1)
-    if version >= API_VERSIONS[key].min
+    for version in range(APIS[key].served.first, APIS[key].served.last + 1)
 )
 """Every API and version that is served."""
 STORING = frozenset({

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from tailrace.kafka import ApiKey
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 from tailrace.limits import MAX_NAME_BYTES
 from tailrace.record_batch import assemble
@@ -113,9 +113,7 @@ def parts_of(message: Any) -> list[Any]:
 
 def hostile_request(api: ApiKey, version: int, known: Known, rng: random.Random) -> Any:
     """One request, well-formed, by somebody who means no good."""
-    return _without_change_of_defaults(
-        api, _Maker(api, version, known, rng).message(API_VERSIONS[api].request)
-    )
+    return _without_change_of_defaults(api, _Maker(api, version, known, rng).message(APIS[api].request))
 
 
 def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
@@ -129,7 +127,7 @@ def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
 def wide_fields(api: ApiKey) -> list[tuple[MessageType, Field]]:
     """The fields of 64 bits in all versions of a request, each with the message it is in."""
     found: list[tuple[MessageType, Field]] = []
-    left = [API_VERSIONS[api].request]
+    left = [APIS[api].request]
     while left:
         kind = left.pop()
         for each in fields_of(kind):
@@ -145,7 +143,7 @@ def request_at_an_end(
 ) -> Any:
     """A request that is sound, but for one field of 64 bits, which is at an end of its type."""
     maker = _Maker(api, version, known, rng, at_an_end=at)
-    request = maker.message(API_VERSIONS[api].request)
+    request = maker.message(APIS[api].request)
     return _without_change_of_defaults(api, request)
 
 

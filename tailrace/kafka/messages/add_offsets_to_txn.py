@@ -1,12 +1,15 @@
-"""AddOffsetsToTxn (API key 25): let a group's offsets take part in a transaction."""
+"""AddOffsetsToTxn: let a group's offsets take part in a transaction."""
 
 from __future__ import annotations
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, String
+from typing import ClassVar
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, String
 
 
 class AddOffsetsToTxnRequest(Message):
-    """AddOffsetsToTxn request."""
+    api: ClassVar[Api] = Api(ApiKey.ADD_OFFSETS_TO_TXN, "0-4", flexible="3+")
 
     transactional_id: String = ""
     producer_id: Int64 = 0
@@ -15,7 +18,5 @@ class AddOffsetsToTxnRequest(Message):
 
 
 class AddOffsetsToTxnResponse(Message):
-    """AddOffsetsToTxn response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -1,22 +1,19 @@
-"""AddPartitionsToTxn (API key 24): let partitions take part in a transaction."""
+"""AddPartitionsToTxn: let partitions take part in a transaction."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String
 
 
 class AddPartitionsToTxnTopic(Message):
-    """The partitions of one topic to add."""
-
     name: String = ""
     partitions: list[Int32] = []
 
 
 class AddPartitionsToTxnTransaction(Message):
-    """List of transactions to add partitions to."""
-
     transactional_id: Annotated[String, On("4+")] = ""
     producer_id: Annotated[Int64, On("4+")] = 0
     producer_epoch: Annotated[Int16, On("4+")] = 0
@@ -25,7 +22,7 @@ class AddPartitionsToTxnTransaction(Message):
 
 
 class AddPartitionsToTxnRequest(Message):
-    """AddPartitionsToTxn request."""
+    api: ClassVar[Api] = Api(ApiKey.ADD_PARTITIONS_TO_TXN, "0-5", flexible="3+")
 
     transactions: Annotated[list[AddPartitionsToTxnTransaction], On("4+")] = []
     v3_and_below_transactional_id: Annotated[String, On("0-3")] = ""
@@ -35,29 +32,21 @@ class AddPartitionsToTxnRequest(Message):
 
 
 class AddPartitionsToTxnPartitionResult(Message):
-    """The outcome of one partition."""
-
     partition_index: Int32 = 0
     partition_error_code: Int16 = 0
 
 
 class AddPartitionsToTxnTopicResult(Message):
-    """The outcome of one topic."""
-
     name: String = ""
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = []
 
 
 class AddPartitionsToTxnResult(Message):
-    """Results categorized by transactional ID."""
-
     transactional_id: Annotated[String, On("4+")] = ""
     topic_results: Annotated[list[AddPartitionsToTxnTopicResult], On("4+")] = []
 
 
 class AddPartitionsToTxnResponse(Message):
-    """AddPartitionsToTxn response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, On("4+", ignorable=True)] = 0
     results_by_transaction: Annotated[list[AddPartitionsToTxnResult], On("4+")] = []

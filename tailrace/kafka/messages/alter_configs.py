@@ -1,37 +1,32 @@
-"""AlterConfigs (API key 33): replace all settings of topics and brokers."""
+"""AlterConfigs: replace all settings of topics and brokers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
 
 
 class AlterableConfig(Message):
-    """The configurations."""
-
     name: String = ""
     value: Annotated[String | None, On(nullable="0+")] = ""
 
 
 class AlterConfigsResource(Message):
-    """The updates for each resource."""
-
     resource_type: Int8 = 0
     resource_name: String = ""
     configs: list[AlterableConfig] = []
 
 
 class AlterConfigsRequest(Message):
-    """AlterConfigs request."""
+    api: ClassVar[Api] = Api(ApiKey.ALTER_CONFIGS, "0-2", flexible="2+")
 
     resources: list[AlterConfigsResource] = []
     validate_only: Bool = False
 
 
 class AlterConfigsResourceResponse(Message):
-    """The responses for each resource."""
-
     error_code: Int16 = 0
     error_message: Annotated[String | None, On(nullable="0+")] = ""
     resource_type: Int8 = 0
@@ -39,7 +34,5 @@ class AlterConfigsResourceResponse(Message):
 
 
 class AlterConfigsResponse(Message):
-    """AlterConfigs response."""
-
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse] = []

@@ -8,8 +8,6 @@ from tailrace.kafka.schema import Bytes, Int32, Message, On, String
 
 
 class TopicPartition(Message):
-    """The partitions that the member owns."""
-
     topic: String = ""
     partitions: list[Int32] = []
 
@@ -22,10 +20,3 @@ class ConsumerProtocolSubscription(Message):
     owned_partitions: Annotated[list[TopicPartition], On("1+", ignorable=True)] = []
     generation_id: Annotated[Int32, On("2+", ignorable=True)] = -1
     rack_id: Annotated[String | None, On("3+", nullable="3+", ignorable=True)] = None
-
-
-class ConsumerProtocolAssignment(Message):
-    """What a member of a consumer group is given."""
-
-    assigned_partitions: list[TopicPartition] = []
-    user_data: Annotated[Bytes | None, On(nullable="0+")] = None

@@ -1,29 +1,24 @@
-"""CreateTopics (API key 19): create topics."""
+"""CreateTopics: create topics."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import NIL_UUID, Bool, Int8, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int8, Int16, Int32, Message, On, String, Uuid
 
 
 class CreatableReplicaAssignment(Message):
-    """The manual partition assignment, or the empty array if we are using automatic assignment."""
-
     partition_index: Int32 = 0
     broker_ids: list[Int32] = []
 
 
 class CreatableTopicConfig(Message):
-    """The custom topic configurations to set."""
-
     name: String = ""
     value: Annotated[String | None, On(nullable="0+")] = ""
 
 
 class CreatableTopic(Message):
-    """The topics to create."""
-
     name: String = ""
     num_partitions: Int32 = 0
     replication_factor: Int16 = 0
@@ -32,7 +27,7 @@ class CreatableTopic(Message):
 
 
 class CreateTopicsRequest(Message):
-    """CreateTopics request."""
+    api: ClassVar[Api] = Api(ApiKey.CREATE_TOPICS, "2-7", flexible="5+")
 
     topics: list[CreatableTopic] = []
     timeout_ms: Int32 = 60000
@@ -40,8 +35,6 @@ class CreateTopicsRequest(Message):
 
 
 class CreatableTopicConfigs(Message):
-    """Configuration of the topic."""
-
     name: Annotated[String, On("5+")] = ""
     value: Annotated[String | None, On("5+", nullable="5+")] = ""
     read_only: Annotated[Bool, On("5+")] = False
@@ -50,8 +43,6 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    """Results for each topic we tried to create."""
-
     name: String = ""
     topic_id: Annotated[Uuid, On("7+", ignorable=True)] = NIL_UUID
     error_code: Int16 = 0
@@ -63,7 +54,5 @@ class CreatableTopicResult(Message):
 
 
 class CreateTopicsResponse(Message):
-    """CreateTopics response."""
-
     throttle_time_ms: Int32 = 0
     topics: list[CreatableTopicResult] = []

@@ -1,25 +1,24 @@
-"""DeleteGroups (API key 42): delete groups that have no members."""
+"""DeleteGroups: delete groups that have no members."""
 
 from __future__ import annotations
 
-from tailrace.kafka.schema import Int16, Int32, Message, String
+from typing import ClassVar
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Message, String
 
 
 class DeleteGroupsRequest(Message):
-    """DeleteGroups request."""
+    api: ClassVar[Api] = Api(ApiKey.DELETE_GROUPS, "0-2", flexible="2+")
 
     groups_names: list[String] = []
 
 
 class DeletableGroupResult(Message):
-    """The deletion results."""
-
     group_id: String = ""
     error_code: Int16 = 0
 
 
 class DeleteGroupsResponse(Message):
-    """DeleteGroups response."""
-
     throttle_time_ms: Int32 = 0
     results: list[DeletableGroupResult] = []

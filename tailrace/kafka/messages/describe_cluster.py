@@ -1,14 +1,15 @@
-"""DescribeCluster (API key 60): the cluster's id, controller and brokers."""
+"""DescribeCluster: the cluster's id, controller and brokers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
 
 
 class DescribeClusterRequest(Message):
-    """DescribeCluster request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_CLUSTER, "0-2", flexible="0+")
 
     include_cluster_authorized_operations: Bool = False
     endpoint_type: Annotated[Int8, On("1+")] = 1
@@ -16,8 +17,6 @@ class DescribeClusterRequest(Message):
 
 
 class DescribeClusterBroker(Message):
-    """Each broker in the response."""
-
     broker_id: Int32 = 0
     host: String = ""
     port: Int32 = 0
@@ -26,8 +25,6 @@ class DescribeClusterBroker(Message):
 
 
 class DescribeClusterResponse(Message):
-    """DescribeCluster response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: Annotated[String | None, On(nullable="0+")] = None

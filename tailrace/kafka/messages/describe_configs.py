@@ -1,22 +1,21 @@
-"""DescribeConfigs (API key 32): the settings of topics and brokers."""
+"""DescribeConfigs: the settings of topics and brokers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
 
 
 class DescribeConfigsResource(Message):
-    """The resources whose configurations we want to describe."""
-
     resource_type: Int8 = 0
     resource_name: String = ""
     configuration_keys: Annotated[list[String] | None, On(nullable="0+")] = []
 
 
 class DescribeConfigsRequest(Message):
-    """DescribeConfigs request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_CONFIGS, "1-4", flexible="4+")
 
     resources: list[DescribeConfigsResource] = []
     include_synonyms: Bool = False
@@ -24,16 +23,12 @@ class DescribeConfigsRequest(Message):
 
 
 class DescribeConfigsSynonym(Message):
-    """The synonyms for this configuration key."""
-
     name: String = ""
     value: Annotated[String | None, On(nullable="0+")] = ""
     source: Int8 = 0
 
 
 class DescribeConfigsResourceResult(Message):
-    """Each listed configuration."""
-
     name: String = ""
     value: Annotated[String | None, On(nullable="0+")] = ""
     read_only: Bool = False
@@ -45,8 +40,6 @@ class DescribeConfigsResourceResult(Message):
 
 
 class DescribeConfigsResult(Message):
-    """The results for each resource."""
-
     error_code: Int16 = 0
     error_message: Annotated[String | None, On(nullable="0+")] = ""
     resource_type: Int8 = 0
@@ -55,7 +48,5 @@ class DescribeConfigsResult(Message):
 
 
 class DescribeConfigsResponse(Message):
-    """DescribeConfigs response."""
-
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult] = []

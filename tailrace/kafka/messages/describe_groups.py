@@ -1,22 +1,21 @@
-"""DescribeGroups (API key 15): state and members of groups."""
+"""DescribeGroups: state and members of groups."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Bytes, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Bytes, Int16, Int32, Message, On, String
 
 
 class DescribeGroupsRequest(Message):
-    """DescribeGroups request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_GROUPS, "0-6", flexible="5+")
 
     groups: list[String] = []
     include_authorized_operations: Annotated[Bool, On("3+")] = False
 
 
 class DescribedGroupMember(Message):
-    """The group members."""
-
     member_id: String = ""
     group_instance_id: Annotated[String | None, On("4+", nullable="4+", ignorable=True)] = None
     client_id: String = ""
@@ -26,8 +25,6 @@ class DescribedGroupMember(Message):
 
 
 class DescribedGroup(Message):
-    """Each described group."""
-
     error_code: Int16 = 0
     error_message: Annotated[String | None, On("6+", nullable="6+")] = None
     group_id: String = ""
@@ -39,7 +36,5 @@ class DescribedGroup(Message):
 
 
 class DescribeGroupsResponse(Message):
-    """DescribeGroups response."""
-
     throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
     groups: list[DescribedGroup] = []

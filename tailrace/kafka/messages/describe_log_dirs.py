@@ -1,28 +1,25 @@
-"""DescribeLogDirs (API key 35): how many bytes partitions hold, and where."""
+"""DescribeLogDirs: how many bytes partitions hold, and where."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String
 
 
 class DescribableLogDirTopic(Message):
-    """Each topic that we want to describe log directories for, or null for all topics."""
-
     topic: String = ""
     partitions: list[Int32] = []
 
 
 class DescribeLogDirsRequest(Message):
-    """DescribeLogDirs request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_LOG_DIRS, "1-5", flexible="2+")
 
     topics: Annotated[list[DescribableLogDirTopic] | None, On(nullable="0+")] = []
 
 
 class DescribeLogDirsPartition(Message):
-    """The partitions."""
-
     partition_index: Int32 = 0
     partition_size: Int64 = 0
     offset_lag: Int64 = 0
@@ -30,15 +27,11 @@ class DescribeLogDirsPartition(Message):
 
 
 class DescribeLogDirsTopic(Message):
-    """The topics."""
-
     name: String = ""
     partitions: list[DescribeLogDirsPartition] = []
 
 
 class DescribeLogDirsResult(Message):
-    """The log directories."""
-
     error_code: Int16 = 0
     log_dir: String = ""
     topics: list[DescribeLogDirsTopic] = []
@@ -48,8 +41,6 @@ class DescribeLogDirsResult(Message):
 
 
 class DescribeLogDirsResponse(Message):
-    """DescribeLogDirs response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, On("3+", ignorable=True)] = 0
     results: list[DescribeLogDirsResult] = []

@@ -1,28 +1,25 @@
-"""DescribeProducers (API key 61): the producers that are active in partitions."""
+"""DescribeProducers: the producers that are active in partitions."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
 
 
 class TopicRequest(Message):
-    """The topics to list producers for."""
-
     name: String = ""
     partition_indexes: list[Int32] = []
 
 
 class DescribeProducersRequest(Message):
-    """DescribeProducers request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_PRODUCERS, "0", flexible="0+")
 
     topics: list[TopicRequest] = []
 
 
 class ProducerState(Message):
-    """The active producers for the partition."""
-
     producer_id: Int64 = 0
     producer_epoch: Int32 = 0
     last_sequence: Int32 = -1
@@ -32,8 +29,6 @@ class ProducerState(Message):
 
 
 class PartitionResponse(Message):
-    """Each partition in the response."""
-
     partition_index: Int32 = 0
     error_code: Int16 = 0
     error_message: Annotated[String | None, On(nullable="0+")] = None
@@ -41,14 +36,10 @@ class PartitionResponse(Message):
 
 
 class TopicResponse(Message):
-    """Each topic in the response."""
-
     name: String = ""
     partitions: list[PartitionResponse] = []
 
 
 class DescribeProducersResponse(Message):
-    """DescribeProducers response."""
-
     throttle_time_ms: Int32 = 0
     topics: list[TopicResponse] = []

@@ -1,15 +1,14 @@
-"""DescribeTopicPartitions (API key 75): topics with their partitions, page by page."""
+"""DescribeTopicPartitions: topics with their partitions, page by page."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import NIL_UUID, Bool, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int16, Int32, Message, On, String, Uuid
 
 
 class TopicRequest(Message):
-    """The topics to fetch details for."""
-
     name: String = ""
 
 
@@ -21,7 +20,7 @@ class Cursor(Message):
 
 
 class DescribeTopicPartitionsRequest(Message):
-    """DescribeTopicPartitions request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0", flexible="0+")
 
     topics: list[TopicRequest] = []
     response_partition_limit: Int32 = 2000
@@ -29,8 +28,6 @@ class DescribeTopicPartitionsRequest(Message):
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
-    """Each partition in the topic."""
-
     error_code: Int16 = 0
     partition_index: Int32 = 0
     leader_id: Int32 = 0
@@ -43,8 +40,6 @@ class DescribeTopicPartitionsResponsePartition(Message):
 
 
 class DescribeTopicPartitionsResponseTopic(Message):
-    """Each topic in the response."""
-
     error_code: Int16 = 0
     name: Annotated[String | None, On(nullable="0+")] = ""
     topic_id: Uuid = NIL_UUID
@@ -54,8 +49,6 @@ class DescribeTopicPartitionsResponseTopic(Message):
 
 
 class DescribeTopicPartitionsResponse(Message):
-    """DescribeTopicPartitions response."""
-
     throttle_time_ms: Int32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     next_cursor: Annotated[Cursor | None, On(nullable="0+")] = None

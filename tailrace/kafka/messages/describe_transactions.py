@@ -1,26 +1,25 @@
-"""DescribeTransactions (API key 65): the state of transactions."""
+"""DescribeTransactions: the state of transactions."""
 
 from __future__ import annotations
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, String
+from typing import ClassVar
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, String
 
 
 class DescribeTransactionsRequest(Message):
-    """DescribeTransactions request."""
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_TRANSACTIONS, "0", flexible="0+")
 
     transactional_ids: list[String] = []
 
 
 class TopicData(Message):
-    """The set of partitions included in the current transaction (if active)."""
-
     topic: String = ""
     partitions: list[Int32] = []
 
 
 class TransactionState(Message):
-    """The current state of the transaction."""
-
     error_code: Int16 = 0
     transactional_id: String = ""
     transaction_state: String = ""
@@ -32,7 +31,5 @@ class TransactionState(Message):
 
 
 class DescribeTransactionsResponse(Message):
-    """DescribeTransactions response."""
-
     throttle_time_ms: Int32 = 0
     transaction_states: list[TransactionState] = []

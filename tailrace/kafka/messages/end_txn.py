@@ -1,14 +1,15 @@
-"""EndTxn (API key 26): commit or abort a transaction."""
+"""EndTxn: commit or abort a transaction."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String
 
 
 class EndTxnRequest(Message):
-    """EndTxn request."""
+    api: ClassVar[Api] = Api(ApiKey.END_TXN, "0-5", flexible="3+")
 
     transactional_id: String = ""
     producer_id: Int64 = 0
@@ -17,8 +18,6 @@ class EndTxnRequest(Message):
 
 
 class EndTxnResponse(Message):
-    """EndTxn response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id: Annotated[Int64, On("5+", ignorable=True)] = -1

@@ -1,11 +1,13 @@
-"""Fetch (API key 1): read record batches of partitions, with or without a session (KIP-227)."""
+"""Fetch: read record batches of partitions, with or without a session (KIP-227)."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.schema import (
     NIL_UUID,
+    Api,
     Int8,
     Int16,
     Int32,
@@ -27,8 +29,6 @@ class ReplicaState(MessageValue, frozen=True):
 
 
 class FetchPartition(Message):
-    """The partitions to fetch."""
-
     partition: Int32 = 0
     current_leader_epoch: Annotated[Int32, On("9+", ignorable=True)] = -1
     fetch_offset: Int64 = 0
@@ -40,8 +40,6 @@ class FetchPartition(Message):
 
 
 class FetchTopic(Message):
-    """The topics to fetch."""
-
     topic: Annotated[String, On("0-12", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
     partitions: list[FetchPartition] = []
@@ -56,7 +54,7 @@ class ForgottenTopic(Message):
 
 
 class FetchRequest(Message):
-    """Fetch request."""
+    api: ClassVar[Api] = Api(ApiKey.FETCH, "4-18", flexible="12+")
 
     cluster_id: Annotated[String | None, On("12+", nullable="12+", tag=0, ignorable=True)] = None
     replica_id: Annotated[Int32, On("0-14")] = -1
@@ -94,15 +92,11 @@ class SnapshotId(MessageValue, frozen=True):
 
 
 class AbortedTransaction(Message):
-    """The aborted transactions."""
-
     producer_id: Int64 = 0
     first_offset: Int64 = 0
 
 
 class PartitionData(Message):
-    """The topic partitions."""
-
     partition_index: Int32 = 0
     error_code: Int16 = 0
     high_watermark: Int64 = 0
@@ -117,8 +111,6 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    """The response topics."""
-
     topic: Annotated[String, On("0-12", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
     partitions: list[PartitionData] = []
@@ -134,8 +126,6 @@ class NodeEndpoint(Message):
 
 
 class FetchResponse(Message):
-    """Fetch response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, On("7+", ignorable=True)] = 0
     session_id: Annotated[Int32, On("7+")] = 0

@@ -1,14 +1,15 @@
-"""FindCoordinator (API key 10): which broker coordinates a group or a transactional id."""
+"""FindCoordinator: which broker coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
 
 
 class FindCoordinatorRequest(Message):
-    """FindCoordinator request."""
+    api: ClassVar[Api] = Api(ApiKey.FIND_COORDINATOR, "0-6", flexible="3+")
 
     key: Annotated[String, On("0-3")] = ""
     key_type: Annotated[Int8, On("1+")] = 0
@@ -16,8 +17,6 @@ class FindCoordinatorRequest(Message):
 
 
 class Coordinator(Message):
-    """Each coordinator result in the response."""
-
     key: Annotated[String, On("4+")] = ""
     node_id: Annotated[Int32, On("4+")] = 0
     host: Annotated[String, On("4+")] = ""
@@ -27,8 +26,6 @@ class Coordinator(Message):
 
 
 class FindCoordinatorResponse(Message):
-    """FindCoordinator response."""
-
     throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
     error_code: Annotated[Int16, On("0-3")] = 0
     error_message: Annotated[String | None, On("1-3", nullable="1+", ignorable=True)] = ""

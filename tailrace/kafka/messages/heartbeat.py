@@ -1,14 +1,15 @@
-"""Heartbeat (API key 12): stay a member of a group."""
+"""Heartbeat: stay a member of a group."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Message, On, String
 
 
 class HeartbeatRequest(Message):
-    """Heartbeat request."""
+    api: ClassVar[Api] = Api(ApiKey.HEARTBEAT, "0-4", flexible="4+")
 
     group_id: String = ""
     generation_id: Int32 = 0
@@ -17,7 +18,5 @@ class HeartbeatRequest(Message):
 
 
 class HeartbeatResponse(Message):
-    """Heartbeat response."""
-
     throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
     error_code: Int16 = 0

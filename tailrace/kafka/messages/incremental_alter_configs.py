@@ -1,38 +1,33 @@
-"""IncrementalAlterConfigs (API key 44): set, delete, append to or subtract from single settings."""
+"""IncrementalAlterConfigs: set, delete, append to or subtract from single settings."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
 
 
 class AlterableConfig(Message):
-    """The configurations."""
-
     name: String = ""
     config_operation: Int8 = 0
     value: Annotated[String | None, On(nullable="0+")] = ""
 
 
 class AlterConfigsResource(Message):
-    """The incremental updates for each resource."""
-
     resource_type: Int8 = 0
     resource_name: String = ""
     configs: list[AlterableConfig] = []
 
 
 class IncrementalAlterConfigsRequest(Message):
-    """IncrementalAlterConfigs request."""
+    api: ClassVar[Api] = Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "0-1", flexible="1+")
 
     resources: list[AlterConfigsResource] = []
     validate_only: Bool = False
 
 
 class AlterConfigsResourceResponse(Message):
-    """The responses for each resource."""
-
     error_code: Int16 = 0
     error_message: Annotated[String | None, On(nullable="0+")] = ""
     resource_type: Int8 = 0
@@ -40,7 +35,5 @@ class AlterConfigsResourceResponse(Message):
 
 
 class IncrementalAlterConfigsResponse(Message):
-    """IncrementalAlterConfigs response."""
-
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse] = []

@@ -1,14 +1,15 @@
-"""InitProducerId (API key 22): get, or renew, a producer's id and epoch."""
+"""InitProducerId: get, or renew, a producer's id and epoch."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
 
 
 class InitProducerIdRequest(Message):
-    """InitProducerId request."""
+    api: ClassVar[Api] = Api(ApiKey.INIT_PRODUCER_ID, "0-5", flexible="2+")
 
     transactional_id: Annotated[String | None, On(nullable="0+")] = ""
     transaction_timeout_ms: Int32 = 0
@@ -17,8 +18,6 @@ class InitProducerIdRequest(Message):
 
 
 class InitProducerIdResponse(Message):
-    """InitProducerId response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id: Int64 = -1

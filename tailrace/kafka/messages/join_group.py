@@ -1,21 +1,20 @@
-"""JoinGroup (API key 11): become a member of a group's next generation."""
+"""JoinGroup: become a member of a group's next generation."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bool, Bytes, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bool, Bytes, Int16, Int32, Message, On, String
 
 
 class JoinGroupRequestProtocol(Message):
-    """The list of protocols that the member supports."""
-
     name: String = ""
     metadata: Bytes = b""
 
 
 class JoinGroupRequest(Message):
-    """JoinGroup request."""
+    api: ClassVar[Api] = Api(ApiKey.JOIN_GROUP, "0-9", flexible="6+")
 
     group_id: String = ""
     session_timeout_ms: Int32 = 0
@@ -28,16 +27,12 @@ class JoinGroupRequest(Message):
 
 
 class JoinGroupResponseMember(Message):
-    """The group members."""
-
     member_id: String = ""
     group_instance_id: Annotated[String | None, On("5+", nullable="5+", ignorable=True)] = None
     metadata: Bytes = b""
 
 
 class JoinGroupResponse(Message):
-    """JoinGroup response."""
-
     throttle_time_ms: Annotated[Int32, On("2+", ignorable=True)] = 0
     error_code: Int16 = 0
     generation_id: Int32 = -1

@@ -1,14 +1,15 @@
-"""ListTransactions (API key 66): which transactions there are."""
+"""ListTransactions: which transactions there are."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
 
 
 class ListTransactionsRequest(Message):
-    """ListTransactions request."""
+    api: ClassVar[Api] = Api(ApiKey.LIST_TRANSACTIONS, "0-2", flexible="0+")
 
     state_filters: list[String] = []
     producer_id_filters: list[Int64] = []
@@ -17,16 +18,12 @@ class ListTransactionsRequest(Message):
 
 
 class TransactionState(Message):
-    """The current state of the transaction for the transactional id."""
-
     transactional_id: String = ""
     producer_id: Int64 = 0
     transaction_state: String = ""
 
 
 class ListTransactionsResponse(Message):
-    """ListTransactions response."""
-
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     unknown_state_filters: list[String] = []

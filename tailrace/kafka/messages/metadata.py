@@ -1,21 +1,20 @@
-"""Metadata (API key 3): brokers, topics and the leaders of partitions."""
+"""Metadata: brokers, topics and the leaders of partitions."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import NIL_UUID, Bool, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int16, Int32, Message, On, String, Uuid
 
 
 class MetadataRequestTopic(Message):
-    """The topics to fetch metadata for."""
-
     topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
     name: Annotated[String | None, On(nullable="10+")] = ""
 
 
 class MetadataRequest(Message):
-    """Metadata request."""
+    api: ClassVar[Api] = Api(ApiKey.METADATA, "0-13", flexible="9+")
 
     topics: Annotated[list[MetadataRequestTopic] | None, On(nullable="1+")] = []
     allow_auto_topic_creation: Annotated[Bool, On("4+")] = True
@@ -24,8 +23,6 @@ class MetadataRequest(Message):
 
 
 class MetadataResponseBroker(Message):
-    """A list of brokers present in the cluster."""
-
     node_id: Int32 = 0
     host: String = ""
     port: Int32 = 0
@@ -33,8 +30,6 @@ class MetadataResponseBroker(Message):
 
 
 class MetadataResponsePartition(Message):
-    """Each partition in the topic."""
-
     error_code: Int16 = 0
     partition_index: Int32 = 0
     leader_id: Int32 = 0
@@ -45,8 +40,6 @@ class MetadataResponsePartition(Message):
 
 
 class MetadataResponseTopic(Message):
-    """Each topic in the response."""
-
     error_code: Int16 = 0
     name: Annotated[String | None, On(nullable="12+")] = ""
     topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
@@ -56,8 +49,6 @@ class MetadataResponseTopic(Message):
 
 
 class MetadataResponse(Message):
-    """Metadata response."""
-
     throttle_time_ms: Annotated[Int32, On("3+", ignorable=True)] = 0
     brokers: list[MetadataResponseBroker] = []
     cluster_id: Annotated[String | None, On("2+", nullable="2+", ignorable=True)] = None

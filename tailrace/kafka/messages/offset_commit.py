@@ -1,15 +1,14 @@
-"""OffsetCommit (API key 8): store a group's positions."""
+"""OffsetCommit: store a group's positions."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import NIL_UUID, Int16, Int32, Int64, Message, On, String, Uuid
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import NIL_UUID, Api, Int16, Int32, Int64, Message, On, String, Uuid
 
 
 class OffsetCommitRequestPartition(Message):
-    """Each partition to commit offsets for."""
-
     partition_index: Int32 = 0
     committed_offset: Int64 = 0
     committed_leader_epoch: Annotated[Int32, On("6+", ignorable=True)] = -1
@@ -17,15 +16,13 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    """The topics to commit offsets for."""
-
     name: Annotated[String, On("0-9", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
     partitions: list[OffsetCommitRequestPartition] = []
 
 
 class OffsetCommitRequest(Message):
-    """OffsetCommit request."""
+    api: ClassVar[Api] = Api(ApiKey.OFFSET_COMMIT, "2-10", flexible="8+")
 
     group_id: String = ""
     generation_id_or_member_epoch: Int32 = -1
@@ -36,22 +33,16 @@ class OffsetCommitRequest(Message):
 
 
 class OffsetCommitResponsePartition(Message):
-    """The responses for each partition in the topic."""
-
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
 class OffsetCommitResponseTopic(Message):
-    """The responses for each topic."""
-
     name: Annotated[String, On("0-9", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
     partitions: list[OffsetCommitResponsePartition] = []
 
 
 class OffsetCommitResponse(Message):
-    """OffsetCommit response."""
-
     throttle_time_ms: Annotated[Int32, On("3+", ignorable=True)] = 0
     topics: list[OffsetCommitResponseTopic] = []

@@ -1,30 +1,25 @@
-"""OffsetFetch (API key 9): a group's stored positions."""
+"""OffsetFetch: a group's stored positions."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import NIL_UUID, Bool, Int16, Int32, Int64, Message, On, String, Uuid
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int16, Int32, Int64, Message, On, String, Uuid
 
 
 class OffsetFetchRequestTopic(Message):
-    """Each topic we would like to fetch offsets for, or null to fetch offsets for all topics."""
-
     name: Annotated[String, On("0-7")] = ""
     partition_indexes: Annotated[list[Int32], On("0-7")] = []
 
 
 class OffsetFetchRequestTopics(Message):
-    """Each topic we would like to fetch offsets for, or null to fetch offsets for all topics."""
-
     name: Annotated[String, On("8-9", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
     partition_indexes: Annotated[list[Int32], On("8+")] = []
 
 
 class OffsetFetchRequestGroup(Message):
-    """Each group we would like to fetch offsets for."""
-
     group_id: Annotated[String, On("8+")] = ""
     member_id: Annotated[String | None, On("9+", nullable="9+", ignorable=True)] = None
     member_epoch: Annotated[Int32, On("9+", ignorable=True)] = -1
@@ -32,7 +27,7 @@ class OffsetFetchRequestGroup(Message):
 
 
 class OffsetFetchRequest(Message):
-    """OffsetFetch request."""
+    api: ClassVar[Api] = Api(ApiKey.OFFSET_FETCH, "1-10", flexible="6+")
 
     group_id: Annotated[String, On("0-7")] = ""
     topics: Annotated[list[OffsetFetchRequestTopic] | None, On("0-7", nullable="2+")] = []
@@ -41,8 +36,6 @@ class OffsetFetchRequest(Message):
 
 
 class OffsetFetchResponsePartition(Message):
-    """The responses per partition."""
-
     partition_index: Annotated[Int32, On("0-7")] = 0
     committed_offset: Annotated[Int64, On("0-7")] = 0
     committed_leader_epoch: Annotated[Int32, On("5-7", ignorable=True)] = -1
@@ -51,15 +44,11 @@ class OffsetFetchResponsePartition(Message):
 
 
 class OffsetFetchResponseTopic(Message):
-    """The responses per topic."""
-
     name: Annotated[String, On("0-7")] = ""
     partitions: Annotated[list[OffsetFetchResponsePartition], On("0-7")] = []
 
 
 class OffsetFetchResponsePartitions(Message):
-    """The responses per partition."""
-
     partition_index: Annotated[Int32, On("8+")] = 0
     committed_offset: Annotated[Int64, On("8+")] = 0
     committed_leader_epoch: Annotated[Int32, On("8+", ignorable=True)] = -1
@@ -68,24 +57,18 @@ class OffsetFetchResponsePartitions(Message):
 
 
 class OffsetFetchResponseTopics(Message):
-    """The responses per topic."""
-
     name: Annotated[String, On("8-9", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
     partitions: Annotated[list[OffsetFetchResponsePartitions], On("8+")] = []
 
 
 class OffsetFetchResponseGroup(Message):
-    """The responses per group id."""
-
     group_id: Annotated[String, On("8+")] = ""
     topics: Annotated[list[OffsetFetchResponseTopics], On("8+")] = []
     error_code: Annotated[Int16, On("8+")] = 0
 
 
 class OffsetFetchResponse(Message):
-    """OffsetFetch response."""
-
     throttle_time_ms: Annotated[Int32, On("3+", ignorable=True)] = 0
     topics: Annotated[list[OffsetFetchResponseTopic], On("0-7")] = []
     error_code: Annotated[Int16, On("2-7", ignorable=True)] = 0

@@ -1,29 +1,26 @@
-"""OffsetForLeaderEpoch (API key 23): where a leader epoch ends."""
+"""OffsetForLeaderEpoch: where a leader epoch ends."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
 
 
 class OffsetForLeaderPartition(Message):
-    """Each partition to get offsets for."""
-
     partition: Int32 = 0
     current_leader_epoch: Int32 = -1
     leader_epoch: Int32 = 0
 
 
 class OffsetForLeaderTopic(Message):
-    """Each topic to get offsets for."""
-
     topic: String = ""
     partitions: list[OffsetForLeaderPartition] = []
 
 
 class OffsetForLeaderEpochRequest(Message):
-    """OffsetForLeaderEpoch request."""
+    api: ClassVar[Api] = Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "2-4", flexible="4+")
 
     replica_id: Annotated[Int32, On("3+", ignorable=True)] = -2
     topics: list[OffsetForLeaderTopic] = []
@@ -39,14 +36,10 @@ class EpochEndOffset(Message):
 
 
 class OffsetForLeaderTopicResult(Message):
-    """Each topic we fetched offsets for."""
-
     topic: String = ""
     partitions: list[EpochEndOffset] = []
 
 
 class OffsetForLeaderEpochResponse(Message):
-    """OffsetForLeaderEpoch response."""
-
     throttle_time_ms: Int32 = 0
     topics: list[OffsetForLeaderTopicResult] = []

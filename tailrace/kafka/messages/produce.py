@@ -1,11 +1,13 @@
-"""Produce (API key 0): append record batches to partitions."""
+"""Produce: append record batches to partitions."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.schema import (
     NIL_UUID,
+    Api,
     Int16,
     Int32,
     Int64,
@@ -19,22 +21,19 @@ from tailrace.kafka.schema import (
 
 
 class PartitionProduceData(Message):
-    """Each partition to produce to."""
-
     index: Int32 = 0
     records: Annotated[RecordsView | None, On(nullable="0+")] = None
 
 
 class TopicProduceData(Message):
-    """Each topic to produce to."""
-
     name: Annotated[String, On("0-12", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
     partition_data: list[PartitionProduceData] = []
 
 
 class ProduceRequest(Message):
-    """Produce request."""
+    # librdkafka checks whether brokers list Produce 0 to 2 (KAFKA-18659).
+    api: ClassVar[Api] = Api(ApiKey.PRODUCE, "3-13", flexible="9+", listed="0-13")
 
     transactional_id: Annotated[String | None, On("3+", nullable="3+")] = None
     acks: Int16 = 0
@@ -57,8 +56,6 @@ class LeaderIdAndEpoch(MessageValue, frozen=True):
 
 
 class PartitionProduceResponse(Message):
-    """Each partition that we produced to within the topic."""
-
     index: Int32 = 0
     error_code: Int16 = 0
     base_offset: Int64 = 0
@@ -70,8 +67,6 @@ class PartitionProduceResponse(Message):
 
 
 class TopicProduceResponse(Message):
-    """Each produce response."""
-
     name: Annotated[String, On("0-12", ignorable=True)] = ""
     topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
     partition_responses: list[PartitionProduceResponse] = []
@@ -87,8 +82,6 @@ class NodeEndpoint(Message):
 
 
 class ProduceResponse(Message):
-    """Produce response."""
-
     responses: list[TopicProduceResponse] = []
     throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
     node_endpoints: Annotated[list[NodeEndpoint], On("10+", tag=0)] = []

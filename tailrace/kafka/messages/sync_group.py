@@ -1,21 +1,20 @@
-"""SyncGroup (API key 14): hand out, or receive, the assignment of a generation."""
+"""SyncGroup: hand out, or receive, the assignment of a generation."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Bytes, Int16, Int32, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Bytes, Int16, Int32, Message, On, String
 
 
 class SyncGroupRequestAssignment(Message):
-    """Each assignment."""
-
     member_id: String = ""
     assignment: Bytes = b""
 
 
 class SyncGroupRequest(Message):
-    """SyncGroup request."""
+    api: ClassVar[Api] = Api(ApiKey.SYNC_GROUP, "0-5", flexible="4+")
 
     group_id: String = ""
     generation_id: Int32 = 0
@@ -27,8 +26,6 @@ class SyncGroupRequest(Message):
 
 
 class SyncGroupResponse(Message):
-    """SyncGroup response."""
-
     throttle_time_ms: Annotated[Int32, On("1+", ignorable=True)] = 0
     error_code: Int16 = 0
     protocol_type: Annotated[String | None, On("5+", nullable="5+", ignorable=True)] = None

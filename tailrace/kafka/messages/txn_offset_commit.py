@@ -1,15 +1,14 @@
-"""TxnOffsetCommit (API key 28): store a group's positions as a part of a transaction."""
+"""TxnOffsetCommit: store a group's positions as a part of a transaction."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from tailrace.kafka.schema import Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
 
 
 class TxnOffsetCommitRequestPartition(Message):
-    """The partitions inside the topic that we want to commit offsets for."""
-
     partition_index: Int32 = 0
     committed_offset: Int64 = 0
     committed_leader_epoch: Annotated[Int32, On("2+", ignorable=True)] = -1
@@ -17,14 +16,12 @@ class TxnOffsetCommitRequestPartition(Message):
 
 
 class TxnOffsetCommitRequestTopic(Message):
-    """Each topic that we want to commit offsets for."""
-
     name: String = ""
     partitions: list[TxnOffsetCommitRequestPartition] = []
 
 
 class TxnOffsetCommitRequest(Message):
-    """TxnOffsetCommit request."""
+    api: ClassVar[Api] = Api(ApiKey.TXN_OFFSET_COMMIT, "0-5", flexible="3+")
 
     transactional_id: String = ""
     group_id: String = ""
@@ -37,21 +34,15 @@ class TxnOffsetCommitRequest(Message):
 
 
 class TxnOffsetCommitResponsePartition(Message):
-    """The responses for each partition in the topic."""
-
     partition_index: Int32 = 0
     error_code: Int16 = 0
 
 
 class TxnOffsetCommitResponseTopic(Message):
-    """The responses for each topic."""
-
     name: String = ""
     partitions: list[TxnOffsetCommitResponsePartition] = []
 
 
 class TxnOffsetCommitResponse(Message):
-    """TxnOffsetCommit response."""
-
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic] = []

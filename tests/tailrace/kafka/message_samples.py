@@ -7,7 +7,7 @@ import string
 from typing import Any
 from uuid import UUID
 
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.schema import Field, MessageType, Wire, fields_of
 
@@ -30,8 +30,8 @@ def declared() -> list[tuple[int, int]]:
     """Every (API key, version) that can be decoded."""
     return [
         (spec.key, version)
-        for spec in API_VERSIONS.values()
-        for version in range(spec.advertised_min, spec.max + 1)
+        for spec in APIS.values()
+        for version in range(spec.listed.first, spec.listed.last + 1)
     ]
 
 
@@ -50,10 +50,6 @@ def _single(field: Field, version: int, rng: random.Random, large: bool) -> Any:
         return sample(kind, version, rng, large)
     if kind is Wire.BOOL:
         return rng.random() < 0.5
-    if kind is Wire.UINT16:
-        return rng.randrange(2**16)
-    if kind is Wire.FLOAT64:
-        return rng.uniform(-1e9, 1e9)
     if kind is Wire.UUID:
         return UUID(int=rng.getrandbits(128))
     if kind is Wire.STRING:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tailrace.kafka import ApiKey, encode_response
 from tailrace.kafka.answers import produce_answer
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -19,7 +19,7 @@ from tailrace.kafka.messages.produce import (
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
-SPEC = API_VERSIONS[ApiKey.PRODUCE]
+SPEC = APIS[ApiKey.PRODUCE]
 STORED = st.builds(
     PartitionProduceResponse,
     index=INT32, base_offset=INT64, log_append_time_ms=INT64, log_start_offset=INT64,
@@ -36,7 +36,7 @@ NAMES = st.text(st.characters(codec="ascii"), min_size=1, max_size=249)
 
 @given(
     correlation_id=INT32,
-    version=st.integers(SPEC.advertised_min, SPEC.max),
+    version=st.integers(SPEC.listed.first, SPEC.listed.last),
     name=NAMES,
     topic_id=st.uuids() | st.just(UUID(int=0)),
     rows=st.lists(STORED, min_size=1, max_size=1) | st.lists(STORED | REFUSED, max_size=3),

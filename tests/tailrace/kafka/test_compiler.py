@@ -22,7 +22,7 @@ from tailrace.kafka import (
     request_codec,
     response_codec,
 )
-from tailrace.kafka.api_keys import API_VERSIONS, supported_versions
+from tailrace.kafka.apis import APIS, listed_versions
 from tailrace.kafka.compiler import MAX_ITEMS, MAX_MESSAGE_BYTES, Codec, Parts, codec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -55,8 +55,8 @@ def encoded(body: Codec, message: Any) -> bytes:
 def codecs() -> list[tuple[int, int, type, Codec]]:
     found: list[tuple[int, int, type, Codec]] = []
     for key, version in declared():
-        found.append((key, version, API_VERSIONS[key].request, request_codec(key, version)))
-        found.append((key, version, API_VERSIONS[key].response, response_codec(key, version)))
+        found.append((key, version, APIS[key].request, request_codec(key, version)))
+        found.append((key, version, APIS[key].response, response_codec(key, version)))
     return found
 
 
@@ -289,21 +289,21 @@ def test_undeclared_apis_and_versions_are_named() -> None:
 def test_produce_versions_that_are_only_listed_decode_too() -> None:
     request = decode_request(ApiKey.PRODUCE, 0, b"\x00\x01\x00\x00\x03\xe8\x00\x00\x00\x00")
     assert request == ProduceRequest(acks=1, timeout_ms=1000)
-    assert API_VERSIONS[ApiKey.PRODUCE].min == 3
+    assert APIS[ApiKey.PRODUCE].served.first == 3
 
 
 def test_the_answer_to_a_version_to_come_is_a_v0_body() -> None:
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[ApiVersion(*row) for row in supported_versions({18})],
+        api_keys=[ApiVersion(*row) for row in listed_versions() if row[0] == 18],
     )
     frame = b"".join(encode_response(77, ApiKey.API_VERSIONS, 0, response))
     assert frame == bytes.fromhex("00000010 0000004d 0023 00000001 0012 0000 0004")
 
 
-def test_supported_versions_list_what_is_served() -> None:
-    assert supported_versions({ApiKey.PRODUCE, ApiKey.FETCH}) == [(0, 0, 13), (1, 4, 18)]
-    assert len(supported_versions()) == len(API_VERSIONS)
+def test_listed_versions_are_those_of_all_apis_by_key() -> None:
+    assert listed_versions()[:2] == [(0, 0, 13), (1, 4, 18)]
+    assert [key for key, _, _ in listed_versions()] == sorted(ApiKey)
 
 
 def test_the_consumer_protocol_is_a_message_like_any() -> None:

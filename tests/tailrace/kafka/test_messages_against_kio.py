@@ -14,7 +14,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from tailrace.kafka import request_codec, response_codec
-from tailrace.kafka.api_keys import API_VERSIONS
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.compiler import Codec, Parts
 from tailrace.kafka.schema import fields_of
 from tests.tailrace.kafka.message_samples import sample
@@ -74,12 +74,12 @@ def assert_same_fields(ours: Any, theirs: Any, version: int, path: str) -> None:
             assert mine == plain(other), where
 
 
-@pytest.mark.parametrize("key", [spec.key for spec in API_VERSIONS.values()], ids=lambda key: key.name)
+@pytest.mark.parametrize("key", [spec.key for spec in APIS.values()], ids=lambda key: key.name)
 @pytest.mark.parametrize("kind", ["request", "response"])
 def test_bytes_and_fields_are_those_of_kio(key: int, kind: str) -> None:
-    spec = API_VERSIONS[key]
+    spec = APIS[key]
     rng = random.Random(f"{key} {kind}")
-    for version in range(spec.min, spec.max + 1):
+    for version in range(spec.served.first, spec.served.last + 1):
         if kind == "request":
             message, codec, theirs = (
                 spec.request,

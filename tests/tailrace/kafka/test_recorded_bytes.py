@@ -14,7 +14,8 @@ from tailrace.kafka import (
     parse_request_header,
     request_codec,
 )
-from tailrace.kafka.api_keys import API_VERSIONS, ApiKey
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.apis import APIS
 from tests.tailrace.kafka.recordings import RecordedFrame, parse, recorded, written
 
 CLIENTS = ("aiokafka", "confluent-kafka", "kafka-java", "kafka-python", "kcat")
@@ -39,7 +40,7 @@ def test_requests_of_real_clients_are_written_again_to_the_same_bytes(client: st
     frames = of(client, requests=True)
     assert len({frame.api_key for frame in frames}) >= 8, "a client's recording has its main requests"
     for frame in frames:
-        if frame.api_version > API_VERSIONS[frame.api_key].max:
+        if frame.api_version > APIS[frame.api_key].listed.last:
             assert frame.api_key == ApiKey.API_VERSIONS
             continue
         header = parse_request_header(frame.data)
@@ -65,14 +66,14 @@ def test_responses_that_real_clients_took_are_read_by_us_and_by_kio(client: str)
     assert frames
     for frame in frames:
         version = frame.api_version
-        if version > API_VERSIONS[frame.api_key].max:
+        if version > APIS[frame.api_key].listed.last:
             version = 0  # ApiVersions of a version to come is answered in version 0 (KIP-511)
         correlation_id, response = decode_response(frame.api_key, version, frame.data)
         again = b"".join(encode_response(correlation_id, frame.api_key, version, response))[4:]
         assert again == frame.data, named(frame)
         if frame.api_key in KIO_CANNOT_READ:
             continue
-        flexible = API_VERSIONS[frame.api_key].is_flexible(version) and frame.api_key != ApiKey.API_VERSIONS
+        flexible = APIS[frame.api_key].is_flexible(version) and frame.api_key != ApiKey.API_VERSIONS
         start = 5 if flexible else 4
         _, size = entity_reader(load_response_schema(frame.api_key, version))(frame.data, start)
         assert start + size == len(frame.data), named(frame)

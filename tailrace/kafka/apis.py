@@ -1,0 +1,62 @@
+"""The served APIs by key, as the classes of their requests declare them (`Api` in schema.py).
+
+The messages of `ApiKey.LIST_GROUPS` are `ListGroupsRequest` and `ListGroupsResponse` in `messages/list_groups.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, MessageType, Versions, parse_versions
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSpec:
+    """The versions and messages of one API.
+
+    `listed` is wider than `served` where clients want to see versions that Kafka refuses: such requests can be
+    decoded, and are answered with UNSUPPORTED_VERSION.
+    """
+
+    key: ApiKey
+    served: Versions
+    listed: Versions
+    flexible: Versions
+    request: MessageType
+    response: MessageType
+
+    @property
+    def name(self) -> str:
+        """Kafka's name, such as ListGroups."""
+        return self.request.__name__.removesuffix("Request")
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether the version has tagged fields and compact lengths (KIP-482)."""
+        return version in self.flexible
+
+
+def _spec(key: ApiKey) -> ApiSpec:
+    module = import_module(f"tailrace.kafka.messages.{key.name.lower()}")
+    name = "".join(word.capitalize() for word in key.name.split("_"))
+    request = getattr(module, f"{name}Request")
+    api: Api = request.api
+    assert api.key is key, f"{request.__name__} declares {api.key.name}"
+    return ApiSpec(
+        key=key,
+        served=parse_versions(api.versions),
+        listed=parse_versions(api.listed or api.versions),
+        flexible=parse_versions(api.flexible),
+        request=request,
+        response=getattr(module, f"{name}Response"),
+    )
+
+
+APIS: Mapping[int, ApiSpec] = {key: _spec(key) for key in sorted(ApiKey)}
+
+
+def listed_versions() -> list[tuple[int, int, int]]:
+    """(API key, first, last version) as ApiVersions lists them, by key."""
+    return [(int(spec.key), spec.listed.first, spec.listed.last) for spec in APIS.values()]
