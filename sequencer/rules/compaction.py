@@ -230,7 +230,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         old = await _still_there(draft, store, replacement)
         if not old:
             continue
-        _shorten_aborted(draft, replacement)
+        await _shorten_aborted(draft, store, replacement)
         await release_runs(draft, store, old)
         draft.put_run(_replacement_row(draft, replacement, old, described.object_id, number))
         draft.publish(replacement.topic_id, replacement.partition)
@@ -275,7 +275,7 @@ async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRu
     return found
 
 
-def _shorten_aborted(draft: Draft, replacement: ReplacementRun) -> None:
+async def _shorten_aborted(draft: Draft, store: RowStore, replacement: ReplacementRun) -> None:
     """Take what is replaced out of aborted ranges: a swap leaves none of their records and markers behind."""
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     assert row is not None, "its runs are there"
@@ -288,13 +288,25 @@ def _shorten_aborted(draft: Draft, replacement: ReplacementRun) -> None:
             if not is_begun_before:
                 draft.delete(AbortedRow, *key_of(aborted))
                 draft.put(replace_row(aborted, first_offset=replacement.end_offset))
-        elif is_begun_before:
+        elif is_begun_before and await _has_mixed_run(store, row, first, replacement.base_offset):
             raise SwapRefused(
                 f"{row.topic_id}-{row.partition}: producer {aborted.producer_id}'s aborted records from {first} on"
                 f" stand before {replacement.base_offset}, their marker does not; replace older runs first"
             )
         else:
             draft.delete(AbortedRow, *key_of(aborted))
+
+
+async def _has_mixed_run(store: RowStore, row: PartitionRow, begin: int, end: int) -> bool:
+    """Whether a run between the offsets may hold an aborted producer's records: markers and Parquet runs hold none."""
+    while begin < end:
+        page = await store.runs_from(row.topic_id, row.partition, begin, _ALL_BYTES, _PAGE)
+        if any(run.kind is ObjectKind.MIXED and run.base_offset < end for run in page):
+            return True
+        if not page:
+            break
+        begin = page[-1].end_offset
+    return False
 
 
 def _end_of(replacement: ReplacementRun, index: int) -> int:

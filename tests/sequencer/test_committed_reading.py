@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sequencer.api import (
@@ -237,9 +237,17 @@ STEP = st.one_of(
 )
 
 
+OTHERS_MARKER_BEFORE_ITS_OWN: list[tuple[str, Any]] = [
+    *[("write", [0])] * 4, ("write", [2]), ("end", [(0, False, False)]), ("end", [(2, False, False)]),
+    ("write", [0]), ("end", [(0, False, False)]), ("compact", 2), ("compact", 3), ("compact", 2),
+]  # fmt: skip
+"""The last stretch begins with the marker of an aborted producer, all of whose records are compacted already."""
+
+
 @settings(
     deadline=None, max_examples=60, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
+@example(OTHERS_MARKER_BEFORE_ITS_OWN)
 @given(st.lists(STEP, min_size=4, max_size=30))
 def test_what_is_read_committed_is_what_was_committed(steps: list[tuple[str, Any]]) -> None:
     async def whole() -> None:
