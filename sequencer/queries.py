@@ -26,7 +26,11 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     FoundPartition,
+    ObjectDescription,
     ObjectKind,
+    ObjectRecord,
+    ObjectsAnswer,
+    ObjectsRequest,
     OffsetQuery,
     OffsetResult,
     OffsetsAnswer,
@@ -40,21 +44,27 @@ from sequencer.api import (
     SequencerUnavailable,
     SizesAnswer,
     SizesRequest,
+    Statistics,
 )
 from sequencer.bounds import MAX_PAGE, AnswerRoom
 from sequencer.recent_runs import RecentRuns
 from sequencer.store.rows import (
     AbortedRow,
+    GroupRow,
+    ObjectRow,
     OpenRangeRow,
     PartitionBytes,
     PartitionRow,
     ProducerRow,
     RowStore,
     ScannedRuns,
+    SessionRow,
     TopicRow,
+    TransactionRow,
     key_of,
 )
 from sequencer.store.state import COMMIT_NUMBER, HotState
+from sequencer.store.sums import statistics_of
 from tailrace.turns import Turns
 
 PLACES_AT_ONCE = 32
@@ -318,6 +328,49 @@ class Reader:
             [_size_of(row, held.get((row.topic_id, row.partition))) for row in page],
             (page[-1].topic_id, page[-1].partition) if len(rows) > MAX_PAGE else None,
         )
+
+    async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
+        """Objects in the order of their keys."""
+        rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
+        return ObjectsAnswer([ObjectRecord(_description(row), row.live_runs, row.retired_ms) for row in rows])
+
+    async def statistics(self) -> Statistics:
+        """Counts and bytes, for metrics."""
+        state = self._current()
+        sums = statistics_of(state.counter)
+        now_ms = await self._store.now_ms()
+        open_rows = (state.get(TransactionRow, name) for name in state.open_transactions)
+        started = [row.started_ms for row in open_rows if row is not None]
+        open_sessions = len(state.open_sessions)
+        return Statistics(
+            runs=sums.runs,
+            objects=sums.objects,
+            retired_objects=sums.retired_objects,
+            retired_bytes=sums.retired_bytes,
+            live_bytes=sums.live_bytes,
+            open_sessions=open_sessions,
+            dead_sessions=state.count(SessionRow) - open_sessions,
+            producers=state.count(ProducerRow),
+            groups=state.count(GroupRow),
+            commit_number=state.counter(COMMIT_NUMBER),
+            uncompacted_bytes=sums.uncompacted_bytes,
+            open_transactions=len(started),
+            oldest_transaction_ms=max(0, now_ms - min(started)) if started else 0,
+        )
+
+
+def _description(row: ObjectRow) -> ObjectDescription:
+    return ObjectDescription(
+        object_id=row.object_id,
+        kind=row.kind,
+        key=row.key,
+        size=row.size,
+        crc=row.crc,
+        index_start=row.index_start,
+        created_ms=row.created_ms,
+        format_version=row.format_version,
+        index_crc=row.index_crc,
+    )
 
 
 def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:

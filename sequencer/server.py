@@ -470,13 +470,13 @@ class SequencerServer:
         while True:
             await self._clock.sleep(self._settings.retention_interval_s)
             with outlived(_log, "retention is put off", SequencerError):
-                await local.apply_retention(Empty())
+                await local.sequencer.apply_retention(Empty())
 
     async def _collect(self, local: Committer, objects: ObjectStore) -> None:
         while True:
             await self._clock.sleep(self._settings.collection_interval_s)
             with outlived(_log, "garbage collection is put off", SequencerError, StoreError):
-                done = await collect(local, objects, self._clock)
+                done = await collect(local.sequencer, objects, self._clock)
                 if done.objects_deleted or done.orphans_deleted:
                     _log.info(
                         "garbage is collected", objects=done.objects_deleted, orphans=done.orphans_deleted

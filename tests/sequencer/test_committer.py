@@ -99,7 +99,7 @@ def test_a_request_whose_decision_breaks_fails_alone_and_for_good() -> None:
         with capture_logs() as logs:
             made, broken, other = await world.together(
                 world.sequencer.create_topic(CreateTopic("a", 1, {})),
-                world.sequencer._change(breaks),
+                world.sequencer._group_commit.decide("breaks", breaks),
                 world.sequencer.create_topic(CreateTopic("b", 1, {})),
             )
         assert (made.name, other.name) == ("a", "b")
@@ -153,7 +153,7 @@ def test_commits_keep_their_order_when_a_request_of_their_group_is_refused() -> 
 
 def test_a_committer_that_can_not_show_what_it_wrote_ends_and_gives_the_lease_back() -> None:
     async def use(world: World) -> None:
-        world.sequencer._feed.publish = breaks  # type: ignore[method-assign, assignment]
+        world.sequencer._view.feed.publish = breaks  # type: ignore[method-assign, assignment]
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         assert not world.sequencer.is_committer
@@ -335,7 +335,7 @@ def test_an_observer_is_told_of_groups_queue_database_and_failures() -> None:
 
 def test_a_committer_that_breaks_down_gives_its_lease_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(world: World) -> None:
-        monkeypatch.setattr(world.sequencer, "_perform_together", breaks)
+        monkeypatch.setattr(world.sequencer._group_commit, "_perform_together", breaks)
         with pytest.raises(SequencerUnavailable):
             await world.sequencer.create_topic(CreateTopic("t", 1, {}))
         assert not world.sequencer.is_committer
@@ -359,7 +359,7 @@ def test_a_stop_while_something_runs_out_warns_nobody() -> None:
             return await now_ms()
 
         store.now_ms = held  # type: ignore[method-assign]
-        sequencer._has_expired = lambda now: True  # type: ignore[method-assign]
+        sequencer._expiry._has_expired = lambda now: True  # type: ignore[method-assign]
         for _ in range(5):
             await asyncio.sleep(0)
         clock.advance(1)

@@ -34,6 +34,7 @@ from sequencer.api import (
     TopicExists,
     TransactionRef,
     UnknownTopic,
+    Value,
 )
 from sequencer.client import SequencerClient
 from sequencer.committer import Committer
@@ -159,16 +160,16 @@ def test_an_overloaded_sequencer_is_left_alone_for_a_while_and_no_other_is_asked
     monkeypatch.setattr(client, "_OVERLOAD_PAUSE_S", 0.01)
 
     async def use(world: World) -> None:
-        remote, left, init_producer = world.remote(), 5, world.local.init_producer
+        remote, left, call = world.remote(), 5, world.local.call
 
-        async def overloaded(request: InitProducer) -> ProducerGrant:
+        async def overloaded(method: Method, request: Value) -> Value:
             nonlocal left
             left -= 1
             if left:
                 raise SequencerOverloaded("10000 requests are queued")
-            return await init_producer(request)
+            return await call(method, request)
 
-        world.local.init_producer = overloaded  # type: ignore[method-assign]
+        world.service = RpcHandler(overloaded)
         assert (await remote.init_producer(InitProducer())).producer_id == 1
         assert world.asked == ["init_producer"] * 5
         assert remote._current == "one:1"

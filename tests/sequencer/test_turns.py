@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-import sequencer.committer as committer
+import sequencer.group_commit as group_commit
 from sequencer.api import (
     AddToTransaction,
     AgentInfo,
@@ -171,7 +171,7 @@ def test_the_end_of_a_transaction_is_shown_in_one_turn() -> None:
             seen: set[tuple[int, ...]] = set()
             while not ending.done():
                 await asyncio.sleep(0)
-                state = sequencer._state
+                state = sequencer._view.state
                 rows = [state.live_partition(*place) for place in PLACES[::97]]
                 shown = {(row.end_offset, state.last_stable_offset(row)) for row in rows if row is not None}
                 assert len(shown) == 1, f"some partitions' transaction is over, others' is not: {shown}"
@@ -185,7 +185,7 @@ def test_the_end_of_a_transaction_is_shown_in_one_turn() -> None:
 def test_a_group_whose_changes_are_many_ends_there_and_the_rest_is_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(committer, "ROWS_OF_A_GROUP", 30)
+    monkeypatch.setattr(group_commit, "ROWS_OF_A_GROUP", 30)
 
     async def scenario() -> None:
         clock = ManualClock()

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
-from sequencer import bounds, committer
+from sequencer import bounds, group_commit
 from sequencer import queries as reading
 from sequencer.rules import compaction
 
@@ -16,8 +16,8 @@ LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (bounds, "MAX_ANSWER_BYTES", 1_500),
     (reading, "PLACES_AT_ONCE", 2),
     (reading, "MAX_SCANNED", 2),
-    (committer, "ROWS_OF_A_GROUP", 8),
-    (committer, "WORK_IN_A_TURN", 1),
+    (group_commit, "ROWS_OF_A_GROUP", 8),
+    (group_commit, "WORK_IN_A_TURN", 1),
     (reading, "LEAST_RUNS", 2),
     (reading, "LEAST_BYTES", 300),
     (compaction, "MAX_PAGE_BYTES", 2_000),

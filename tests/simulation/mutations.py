@@ -30,6 +30,7 @@ import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
 import sequencer.committer as committer_module
+import sequencer.group_commit as group_commit_module
 import sequencer.recovery.bucket_scan as bucket_module
 import sequencer.rules.compaction as compaction
 import sequencer.rules.deleted_topics as deleted_topics
@@ -81,6 +82,7 @@ from sequencer.store.rows import (
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.term import Term
 from sequencer.topic_changes import TopicChanges
+from sequencer.view import View
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
@@ -281,16 +283,16 @@ def _applies_commits_as_they_come(original: Any) -> Any:
 
 
 def _keeps_its_state_after_a_failed_write(original: Any) -> Any:
-    async def write(self: Any, draft: Any, epoch: int) -> None:
-        await self._store.write(draft.changes, epoch)
+    async def write(self: Any, draft: Any) -> None:
+        await self._store.write(draft.changes, self._term.epoch)
 
     return write
 
 
 def _shows_before_it_writes(original: Any) -> Any:
-    async def write(self: Any, draft: Any, epoch: int) -> None:
-        self._state.apply(draft.changes)
-        await original(self, draft, epoch)
+    async def write(self: Any, draft: Any) -> None:
+        self._view.state.apply(draft.changes)
+        await original(self, draft)
 
     return write
 
@@ -564,9 +566,9 @@ def _fails_the_whole_group(original: Any) -> Any:
     """What fails in a group fails all of it, and nobody knows what is in the store."""
 
     def parts_of(self: Any, group: Any, outcomes: Any, error: Any) -> Any:
-        self._is_stale = True
-        for change in [outcome.change for outcome in outcomes] or group:
-            committer_module._fail(change, SequencerUnavailable(str(error)))
+        self._view.is_stale = True
+        for request in [outcome.request for outcome in outcomes] or group:
+            group_commit_module._fail(request, SequencerUnavailable(str(error)))
         return []
 
     return parts_of
@@ -810,13 +812,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "commits are applied as they come, not by number",
-        [(committer_module.Committer, "_decide_commit", _applies_commits_as_they_come)],
+        [(group_commit_module.GroupCommit, "_decide_commit", _applies_commits_as_they_come)],
     ),
     Mutation(
         "a commit that is asked twice is applied twice",
         [
             (sessions, "known_answer", does_nothing),
-            (committer_module.Committer, "_decide_commit", _applies_each_commit_anew),
+            (group_commit_module.GroupCommit, "_decide_commit", _applies_each_commit_anew),
         ],
         {"plain_producers": 2},
     ),
@@ -853,17 +855,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "after a failed write the old state goes on",
-        [(committer_module.Committer, "_write", _keeps_its_state_after_a_failed_write)],
+        [(group_commit_module.GroupCommit, "_write", _keeps_its_state_after_a_failed_write)],
         FAILING_WRITES,
     ),
     Mutation(
         "readers see what is not written yet",
-        [(committer_module.Committer, "_write", _shows_before_it_writes)],
+        [(group_commit_module.GroupCommit, "_write", _shows_before_it_writes)],
         FAILING_WRITES,
     ),
     Mutation(
         "a transaction of the database is shown kind of row after kind",
-        [(committer_module.Committer, "_show", _shows_kind_after_kind)],
+        [(View, "show", _shows_kind_after_kind)],
         TRANSACTIONS,
     ),
     Mutation(
@@ -902,7 +904,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a request that the database refuses fails its whole group",
-        [(committer_module.Committer, "_parts_of", _fails_the_whole_group)],
+        [(group_commit_module.GroupCommit, "_parts_of", _fails_the_whole_group)],
         ONLY_POISON,
     ),
     Mutation(

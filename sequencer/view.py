@@ -1,0 +1,99 @@
+"""What readers see: the rows of the newest transaction that was shown, and what is kept in memory beside them.
+
+A transaction is shown in one turn of the loop: readers see all of it or nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID
+
+from sequencer.checkpoint.checkpointer import Checkpointer
+from sequencer.feed import CommitFeed
+from sequencer.queries import Reader
+from sequencer.recent_runs import RecentRuns
+from sequencer.rules import leases
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import Identity, RowStore
+from sequencer.store.state import COMMIT_NUMBER, Draft, HotState
+from sequencer.topic_changes import TopicChanges
+from tailrace.clock import Clock
+from tailrace.turns import Turns, in_turns
+
+REMEMBERED_IN_A_TURN = 2_000
+"""Partitions whose newest runs are remembered in one turn of the loop."""
+MAX_COLLECTED = 100_000
+"""Objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
+
+
+class View:
+    """The state of one committer. Empty and stale until `replace`.
+
+    `catch_up` returns once the view shows what was in the store when it was called.
+    """
+
+    def __init__(
+        self,
+        reads: RowStore,
+        clock: Clock,
+        settings: SequencerSettings,
+        *,
+        checkpointer: Checkpointer | None,
+        catch_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._clock = clock
+        self.checkpointer = checkpointer
+        self.identity = Identity(cluster_id="", incarnation=0, schema_version=0)
+        """Which database this is."""
+        self.state = HotState({})
+        self.is_stale = True
+        """Whether the state may differ from the store's: it must be loaded before it is used."""
+        self.topics = TopicChanges(self.state)
+        self.heard = leases.LastHeard(clock.monotonic())
+        self.recent = RecentRuns(settings.max_feed_runs)
+        self.reader = Reader(reads, lambda: self.state, catch_up, self.recent)
+        self.feed = CommitFeed(
+            clock,
+            max_commits=settings.max_feed_commits,
+            max_runs=settings.max_feed_runs,
+            max_waiters=settings.max_feed_waiters,
+        )
+        self._collected: dict[UUID, None] = {}
+
+    def replace(self, loaded: HotState, epoch: int) -> None:
+        """Show a state that was just loaded from the store, under this committer epoch."""
+        self.state = loaded
+        self.topics = TopicChanges(loaded)
+        self.heard = leases.LastHeard(self._clock.monotonic())
+        self.is_stale = False
+        if self.checkpointer is not None:
+            self.checkpointer.begin(self.identity, epoch, loaded)
+        self.recent.clear()
+        self.feed.restart(loaded)
+
+    async def show(self, draft: Draft) -> None:
+        """Show what was written: all of it, in one turn."""
+        state = draft.durable
+        if state is not self.state:
+            return  # loaded anew meanwhile
+        turns = Turns(REMEMBERED_IN_A_TURN)
+        replaced = await in_turns(self.recent.replaced_by(draft.changes), turns)
+        state.apply(draft.changes)
+        if self.checkpointer is not None:
+            self.checkpointer.written(draft.changes)
+        self.topics.apply(draft.changes)
+        self.recent.forget(replaced)
+        self.feed.publish(state.counter(COMMIT_NUMBER), draft.published)
+        # Until a run is remembered, it is looked up in the store.
+        await in_turns(self.recent.add(draft.published), turns)
+
+    def note_collected(self, object_ids: Iterable[UUID]) -> None:
+        """The collector has deleted these objects' bytes."""
+        for object_id in object_ids:
+            self._collected[object_id] = None
+        while len(self._collected) > MAX_COLLECTED:
+            del self._collected[next(iter(self._collected))]
+
+    def is_collected(self, object_id: UUID) -> bool:
+        """Whether the object's bytes were deleted lately."""
+        return object_id in self._collected
