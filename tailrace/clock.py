@@ -81,3 +81,15 @@ async def wait_for(clock: Clock, awaited: asyncio.Future[Any], seconds: float) -
         bell.cancel()
         await asyncio.gather(bell, return_exceptions=True)
     return awaited.done()
+
+
+async def wait_until_set(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
+    """Wait until `event` is set (True) or `seconds` have passed (False)."""
+    if event.is_set():
+        return True
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        return await wait_for(clock, waiting, seconds)
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)

@@ -3,7 +3,7 @@
 Invariants:
 - a batch's result is given only after the commit that stored it was answered, or after it is certain that this
   buffer's number was committed without it; where neither is known by the deadline, the producer is told to retry and
-  the lane goes on asking with the same number;
+  the lane goes on retrying the same number;
 - a lane holds bytes only while their producers wait, and at most `max_unanswered_commits` numbers are unanswered;
 - commits of a lane are applied in the order in which its buffers were sealed (the sequencer waits for the earlier
   number), and every number is committed, if need be as empty;
@@ -14,8 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
@@ -27,14 +27,14 @@ from agent.produce.active_buffer import (
     BatchResult,
     BufferedBatch,
     FlushFailure,
-    Submission,
     transactions_of,
 )
-from agent.produce.rate_budget import RateBudget
+from agent.produce.gaps import MAY_CLOSE, Gap, gaps_to_retry
+from agent.produce.sealing import Budgets, GiveUp, LaneLoad, SealNow, SealReason, can_seal, next_seal
+from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
-    BatchError,
     CommitAnswer,
     CommitExpected,
     CommitRequest,
@@ -53,7 +53,7 @@ from sequencer.api import (
     SessionRef,
 )
 from tailrace.buffers import Buffer
-from tailrace.clock import Clock, Entropy, wait_for
+from tailrace.clock import Clock, Entropy, wait_for, wait_until_set
 from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
 from tailrace.mixed_object import SealedObject, seal
@@ -61,21 +61,22 @@ from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreR
 
 log = structlog.get_logger("agent.flush")
 
-MAX_ASKED_AGAIN = 1_000
 MAX_PAUSE_SECONDS = 0.4
 """The longest pause (half as much again, by jitter) before the store or the sequencer is asked again: once they are
 back after an outage, what waits goes on within that."""
 CLOSE_SESSION_SECONDS = 1.0
-"""How long closing a lane waits for the sequencer to take its session back; it expires anyway."""
+"""How long closing a lane waits for the sequencer to close its session; it expires anyway."""
 SMALL_PART_BYTES = 2048
 """An object whose parts are smaller on average is kept in the cache as a copy: a view costs some 400 bytes."""
-_SEALING_POLL_SECONDS = 0.01
+_LEAST_WAIT_SECONDS = 0.0005
+"""A shorter wait, as rounding may leave one, would only turn the loop."""
 _MAX_UNFORESEEN = 10
 """How often an empty commit may fail in a way that nobody foresaw before its session is given up."""
-MAX_STRETCH = 4
-"""How many times its linger a buffer may wait at most for its rows."""
-MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
-"""Verdicts that another agent's commit may turn: the batches before these may still be on their way there."""
+_FIRST_GAP_PAUSE_SECONDS, _MAX_GAP_PAUSE_SECONDS = 0.01, 0.25
+"""The pauses between commits by reference. The missing batch comes through another agent: there is no event here."""
+
+_TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
+_LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
 
 
 class WriteThrough(Protocol):
@@ -84,42 +85,42 @@ class WriteThrough(Protocol):
     def write_through(self, key: str, parts: Sequence[Buffer]) -> None: ...
 
 
-@dataclass(slots=True)
-class Session:
-    """An open upload session as its lane sees it. `no_put_after`: monotonic seconds."""
+class LanePhase(enum.Enum):
+    """What a lane does with batches; the table is in `Lane`."""
 
-    session_id: UUID
-    prefix: str
-    opened_at: float
-    no_put_after: float
-    after: Session | None = None
-    """The session before this one in the lane: its last number is answered before this one's first is asked."""
-    next_number: int = 0
-    unanswered: set[int] = field(default_factory=set)
-    trouble: str = "the sequencer says nothing"
-    """Why the last commit that had to be asked again was not answered."""
-
-    @property
-    def answered_below(self) -> int:
-        return min(self.unanswered, default=self.next_number)
+    NEW = "new"
+    OPEN = "open"
+    SESSION_LOST = "session lost"
+    CLOSING = "closing"
+    CLOSED = "closed"
 
 
-@dataclass(slots=True)
-class Gap:
-    """A batch that the sequencer wants to see again once the sequence before it has come."""
-
-    partition: TopicPartition
-    start: int
-    object: ObjectDescription
-    batch: BufferedBatch
-    deadline: float
-    verdict: BatchError
+_NEXT_PHASES = {
+    LanePhase.NEW: (LanePhase.OPEN, LanePhase.CLOSING),
+    LanePhase.OPEN: (LanePhase.SESSION_LOST, LanePhase.CLOSING),
+    LanePhase.SESSION_LOST: (LanePhase.OPEN, LanePhase.CLOSING),
+    LanePhase.CLOSING: (LanePhase.CLOSED,),
+    LanePhase.CLOSED: (),
+}
 
 
 class Lane:
     """One active buffer, one upload session, one order of commits. All on one event loop.
 
-    `broker_identity` gives (broker id, lease epoch) when a session is opened.
+    phase         session       a batch is              the buffer is                              next phase
+    NEW           none          never given             none                                       OPEN
+    OPEN          open          taken                   sealed when due (agent.produce.sealing)    SESSION_LOST
+    SESSION_LOST  none          taken until it is full  kept for the upload deadline, then failed  OPEN
+    CLOSING       open or none  told to retry           sealed at once, failed without a session   CLOSED
+    CLOSED        given back    told to retry           none
+
+    `start` opens a session, and so does the lane when the sequencer says that the last one is closed; `close` leads
+    from each of the first three phases to CLOSING. While `max_unanswered_commits` numbers are unanswered, an OPEN lane
+    treats batches and buffer as in SESSION_LOST.
+
+    Three kinds of tasks share the lane, all of them its own: one seals, one keeps the session, and one for each sealed
+    buffer or set of gaps follows it to its end. `broker_identity` gives (broker id, lease epoch) when a session is
+    opened.
     """
 
     def __init__(
@@ -144,40 +145,45 @@ class Lane:
         self._cache = cache
         self._telemetry = telemetry
         self._broker_identity = broker_identity
+        self._phase = LanePhase.NEW
+        self._session: UploadSession | None = None
+        self._last_session_id: UUID | None = None
+        self._session_lost = asyncio.Event()
         self._buffer: ActiveBuffer | None = None
-        self._session: Session | None = None
-        self._predecessor: UUID | None = None
-        self._changed = asyncio.Event()
-        self._session_is_gone: asyncio.Future[None] | None = None
-        self._inflight: set[asyncio.Task[None]] = set()
+        self._buffer_changed = asyncio.Event()
+        """Set when the answer of `next_seal` may be another one: sooner than it said, or for another buffer."""
+        self._budgets = Budgets.of(settings, clock.monotonic())
+        self._upload_slots = asyncio.Semaphore(settings.max_inflight_uploads)
+        self._uploads = 0
         self._unanswered = 0
-        self._uploads = asyncio.Semaphore(settings.max_inflight_uploads)
-        self._uploading = 0
-        self._upload_ended: asyncio.Future[None] | None = None
-        puts, rows, now = settings.max_puts_per_second, settings.max_rows_per_second, clock.monotonic()
-        self._early_puts = None if puts is None else RateBudget(puts, max(puts / 4, 1.0), now)
-        self._rows = RateBudget(rows, max(rows, 1.0), now)
-        self._sealer: asyncio.Task[None] | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._closing = False
+        self._keepers: list[asyncio.Task[None]] = []
+        self._inflight: set[asyncio.Task[None]] = set()
+
+    def _enter(self, phase: LanePhase) -> None:
+        assert phase in _NEXT_PHASES[self._phase], (
+            f"a lane that is {self._phase.value} can't be {phase.value}"
+        )
+        self._phase = phase
 
     # --- in -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the session; raises what the sequencer raises."""
         await self._open_session()
-        self._sealer = asyncio.create_task(self._seal_when_due(), name=f"lane {self._number}: sealing")
-        self._keeper = asyncio.create_task(self._keep_session(), name=f"lane {self._number}: session")
+        self._keepers = [
+            asyncio.create_task(self._seal_when_due(), name=f"lane {self._number}: sealing"),
+            asyncio.create_task(self._keep_session(), name=f"lane {self._number}: session"),
+        ]
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch) -> None:
         """Take a batch. Its submission is settled later, whatever happens."""
         now = self._clock.monotonic()
-        if self._closing:
+        if self._phase in (LanePhase.CLOSING, LanePhase.CLOSED):
             batch.settle(BatchResult(failure=FlushFailure("timeout", "this agent is shutting down")))
             return
         if self._buffer is None:
             self._buffer = ActiveBuffer(opened_at=now)
-            self._changed.set()
+            self._buffer_changed.set()
         elif self._buffer.size >= self._settings.flush_bytes:  # it could not be sealed when it became full
             self._telemetry.flush_failures.labels("full").inc()
             batch.settle(BatchResult(failure=self._cannot_seal()))
@@ -196,7 +202,7 @@ class Lane:
         return self._unanswered
 
     async def flush(self, seconds: float) -> bool:
-        """Seal what is there and wait until everything sealed is settled; False if that takes longer than `seconds`."""
+        """Seal what is buffered and wait until all that is sealed is settled; False if it isn't after `seconds`."""
         if self._buffer is not None:
             self._seal("drain")
         settling = asyncio.ensure_future(self._all_settled())
@@ -212,9 +218,11 @@ class Lane:
 
     async def close(self, seconds: float) -> None:
         """Take nothing more, flush for at most `seconds`, give the session back. What is not committed by then fails
-        with a retriable error, whatever store and sequencer do."""
-        self._closing = True
-        tasks = [task for task in (self._sealer, self._keeper) if task is not None]
+        with a retriable error, whatever store and sequencer do. Again does nothing."""
+        if self._phase is LanePhase.CLOSED:
+            return
+        self._enter(LanePhase.CLOSING)
+        tasks = list(self._keepers)
         if not await self.flush(seconds):
             log.warning(
                 "a lane is closed with commits that were not answered; their producers are told to retry",
@@ -227,104 +235,65 @@ class Lane:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._close_session(self._session)
-
-    async def _close_session(self, session: Session) -> None:
-        closing = asyncio.ensure_future(self._sequencer.close_session(SessionRef(session.session_id)))
-        try:
-            if not await wait_for(self._clock, closing, CLOSE_SESSION_SECONDS):
-                log.info("a session was not given back in time; it will expire", lane=self._number)
-            elif (error := closing.exception()) is not None:
-                log.info("a session was not given back; it will expire", lane=self._number, error=repr(error))
-        finally:
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
+            self._session = None
+        self._enter(LanePhase.CLOSED)
 
     # --- when to seal ---------------------------------------------------------------------------------
 
     async def _seal_when_due(self) -> None:
-        """Seal at linger_ms; earlier, within the PUT budget, when no PUT is under way or nothing came for quiet_ms.
-
-        Closed-window clients (five requests in flight, then silence) would otherwise wait out the whole linger. What
-        comes during a PUT is the next object, so there are no more of them than the store takes one after the other.
-        Later, up to MAX_STRETCH times the linger, when sealing would cost the sequencer more rows (one a partition)
-        than the budget has: the scarcest thing there is.
-        """
+        """Do with the active buffer what `next_seal` says, for as long as the lane lives."""
         while True:
+            self._buffer_changed.clear()
             if self._buffer is None:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._buffer_changed.wait()
                 continue
-            buffer, now = self._buffer, self._clock.monotonic()
-            linger = self._settings.linger_ms / 1000
-            due = buffer.opened_at + linger
-            rows_in = self._rows.wait(len(buffer.batches), now)
-            if rows_in:
-                due = min(max(due, now + rows_in), buffer.opened_at + MAX_STRETCH * linger)
-            if not self._can_seal:
-                if now >= buffer.opened_at + self._settings.upload_deadline_ms / 1000:
-                    self._buffer = None
-                    self._telemetry.flush_failures.labels("full").inc()
-                    buffer.fail(self._cannot_seal())
-                else:
-                    await self._clock.sleep(_SEALING_POLL_SECONDS)
-                continue
-            if now >= due:
-                self._seal("stretched" if now >= buffer.opened_at + MAX_STRETCH * linger else "linger")
-                continue
-            quiet_at = buffer.last_added_at + self._settings.quiet_ms / 1000
-            wait = due - now
-            if rows_in:
-                wait = min(wait, rows_in)
-            elif self._unanswered >= self._settings.max_unanswered_commits // 2:
-                pass  # fewer, larger objects: the sequencer is slow
-            elif not self._uploading or now >= quiet_at:
-                put_in = 0.0 if self._early_puts is None else self._early_puts.wait(1, now)
-                if not put_in:
-                    if self._early_puts is not None:
-                        self._early_puts.spend(1)
-                    self._seal("quiet" if self._uploading else "idle")
-                    continue
-                wait = min(wait, put_in)
+            lane = LaneLoad(self._session is not None, self._uploads, self._unanswered)
+            decision = next_seal(self._clock.monotonic(), self._buffer, lane, self._budgets, self._settings)
+            if isinstance(decision, SealNow):
+                self._seal(decision.reason)
+            elif isinstance(decision, GiveUp):
+                buffer, self._buffer = self._buffer, None
+                self._telemetry.flush_failures.labels("full").inc()
+                buffer.fail(self._cannot_seal())
             else:
-                wait = min(wait, quiet_at - now)
-            self._upload_ended = asyncio.get_running_loop().create_future()
-            await wait_for(self._clock, self._upload_ended, max(wait, 0.0005))
+                await wait_until_set(
+                    self._clock, self._buffer_changed, max(decision.seconds, _LEAST_WAIT_SECONDS)
+                )
 
     @property
     def _can_seal(self) -> bool:
-        return self._session is not None and self._unanswered < self._settings.max_unanswered_commits
+        return can_seal(LaneLoad(self._session is not None, self._uploads, self._unanswered), self._settings)
 
     def _cannot_seal(self) -> FlushFailure:
         if self._session is None:
             return FlushFailure("storage", "no upload session is open; the sequencer is away")
         return FlushFailure("timeout", f"{self._unanswered} commits wait for the sequencer's answer")
 
-    def _seal(self, reason: str) -> None:
+    def _seal(self, reason: SealReason) -> None:
         buffer, self._buffer = self._buffer, None
         assert buffer is not None
-        session = self._session
+        session, now = self._session, self._clock.monotonic()
         if session is None:
             buffer.fail(self._cannot_seal())
             return
-        if self._clock.monotonic() >= session.no_put_after:  # no number is spent on what could only be empty
+        if now >= session.no_put_after:  # no number is spent on what could only be empty
             self._telemetry.flush_failures.labels(_LEASE_ENDS.kind).inc()
             buffer.fail(_LEASE_ENDS)
             return
-        self._rows.spend(len(buffer.batches))
+        self._budgets.spend(reason, len(buffer.batches), now)
         self._telemetry.flushes.labels(reason).inc()
-        self._uploading += 1
+        self._uploads += 1
         self._spawn(self._flush(session, self._take_number(session), buffer))
 
-    def _take_number(self, session: Session) -> int:
-        number = session.next_number
-        session.next_number += 1
-        session.unanswered.add(number)
+    def _take_number(self, session: UploadSession) -> int:
         self._unanswered += 1
-        return number
+        return session.take_number()
 
-    def _answered(self, session: Session, number: int) -> None:
-        session.unanswered.discard(number)
+    def _answered(self, session: UploadSession, number: int) -> None:
+        session.answered(number)
         self._unanswered -= 1
+        if self._unanswered == self._settings.max_unanswered_commits - 1:  # there is a number again
+            self._buffer_changed.set()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -338,7 +307,7 @@ class Lane:
 
     # --- one sealed buffer ------------------------------------------------------------------------------
 
-    async def _flush(self, session: Session, number: int, buffer: ActiveBuffer) -> None:
+    async def _flush(self, session: UploadSession, number: int, buffer: ActiveBuffer) -> None:
         """From a sealed buffer to its batches' results. Its bytes are let go of with the last result, or as soon as the
         upload's deadline or the commit's has its producers told to retry; the number is asked about all the same."""
         started = self._clock.monotonic()
@@ -370,12 +339,12 @@ class Lane:
             self._answered(session, number)
 
     def _end_upload(self) -> None:
-        self._uploading -= 1
-        if not self._uploading and self._upload_ended is not None and not self._upload_ended.done():
-            self._upload_ended.set_result(None)
+        self._uploads -= 1
+        if not self._uploads:
+            self._buffer_changed.set()
 
     async def _store_object(
-        self, session: Session, number: int, buffer: ActiveBuffer
+        self, session: UploadSession, number: int, buffer: ActiveBuffer
     ) -> tuple[ObjectDescription, list[RunProposal]] | None:
         """Upload the buffer as an object: what is to be committed. None when that failed, and its producers know."""
         sealed, description = self._seal_object(session, number, buffer)
@@ -400,7 +369,7 @@ class Lane:
         return description, proposals
 
     def _seal_object(
-        self, session: Session, number: int, buffer: ActiveBuffer
+        self, session: UploadSession, number: int, buffer: ActiveBuffer
     ) -> tuple[SealedObject, ObjectDescription]:
         object_id, created_ms = self._entropy.uuid(), self._clock.wall_ms()
         sealed = seal(
@@ -408,7 +377,7 @@ class Lane:
                 (
                     partition,
                     buffer.topic_names[partition],
-                    [(each.coordinates, [each.data]) for each in batches],
+                    [(batch.coordinates, [batch.data]) for batch in batches],
                 )
                 for partition, batches in buffer.batches.items()
             ],
@@ -428,11 +397,11 @@ class Lane:
         )
         return sealed, description
 
-    async def _upload(self, session: Session, key: str, sealed: SealedObject) -> FlushFailure | None:
+    async def _upload(self, session: UploadSession, key: str, sealed: SealedObject) -> FlushFailure | None:
         """Put the object within the deadline, retrying what may pass; the reason when it could not be done."""
         deadline = self._clock.monotonic() + self._settings.upload_deadline_ms / 1000
         attempt, last = 0, "no try was made before the deadline"
-        async with self._uploads:
+        async with self._upload_slots:
             while (now := self._clock.monotonic()) < deadline:
                 if now >= session.no_put_after:
                     return _LEASE_ENDS
@@ -456,47 +425,45 @@ class Lane:
 
     async def _commit(
         self,
-        session: Session,
+        session: UploadSession,
         number: int,
         description: ObjectDescription | None,
         proposals: list[RunProposal],
         deadline: float | None,
         on_late: Callable[[], None] = lambda: None,
     ) -> CommitAnswer | None:
-        """Have the number committed, asking again until the sequencer says; None when the session has ended.
+        """Have the number committed, retrying until the sequencer answers; None when the session has ended.
 
-        At `deadline` the producers are told to retry (`on_late`), and the asking goes on: later numbers need it.
+        At `deadline` the producers are told to retry (`on_late`), and the commit goes on: later numbers need it.
         """
-        asking = asyncio.ensure_future(self._ask_until_committed(session, number, description, proposals))
+        committing = asyncio.ensure_future(
+            self._commit_until_answered(session, number, description, proposals)
+        )
         try:
             if deadline is not None:
-                left = deadline - self._clock.monotonic()
-                if not await wait_for(self._clock, asking, left):
+                remaining_s = deadline - self._clock.monotonic()
+                if not await wait_for(self._clock, committing, remaining_s):
                     self._telemetry.flush_failures.labels("timeout").inc()
                     log.warning(
                         "no answer to a commit yet; its producers are told to retry",
                         number=number,
-                        error=session.trouble,
+                        error=session.last_error,
                     )
                     on_late()
-            return await asking
+            return await committing
         finally:
-            if not asking.done():
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+            if not committing.done():
+                committing.cancel()
+                await asyncio.gather(committing, return_exceptions=True)
 
-    async def _ask_until_committed(
+    async def _commit_until_answered(
         self,
-        session: Session,
+        session: UploadSession,
         number: int,
         description: ObjectDescription | None,
         proposals: list[RunProposal],
     ) -> CommitAnswer | None:
-        backoff = 0.005
-        while session.after is not None and session.after.unanswered:
-            await self._clock.sleep(backoff)
-            backoff = min(backoff * 2, 0.1)
-        session.after = None
+        await session.predecessors_answered()
         started = self._clock.monotonic()
         backoff = 0.02
         unforeseen = 0
@@ -510,17 +477,17 @@ class Lane:
                 return answer
             except (SessionClosed, IncarnationChanged) as error:
                 log.warning("a commit came after its session's end", number=number, error=str(error))
-                self._forget(session)
+                self._lose_session(session)
                 return None
             except (SequencerUnavailable, SequencerOverloaded, CommitExpected) as error:
-                session.trouble = str(error)
+                session.last_error = str(error)
             except Exception as error:
                 if description is not None:
                     raise
                 unforeseen += 1
                 log.warning("an empty commit failed", number=number, error=repr(error))
                 if unforeseen >= _MAX_UNFORESEEN:
-                    self._forget(session)
+                    self._lose_session(session)
                     return None
             await self._clock.sleep(backoff * (0.5 + self._entropy.fraction()))
             backoff = min(backoff * 2, MAX_PAUSE_SECONDS)
@@ -535,98 +502,95 @@ class Lane:
         assert len(answer.runs) == len(proposals), "one outcome a run"
         if not buffer.batches:
             return  # the answer came after the deadline: all were told to retry
-        give_up_at = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
+        deadline = self._clock.monotonic() + self._settings.gap_deadline_ms / 1000
         gaps: list[Gap] = []
         for proposal, run in zip(proposals, answer.runs, strict=True):
             partition = TopicPartition(proposal.topic_id, proposal.partition)
             position = proposal.start
             for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
                 if outcome.error in MAY_CLOSE:
-                    gaps.append(Gap(partition, position, description, batch, give_up_at, outcome.error))
+                    gaps.append(Gap(partition, position, description, batch, deadline, outcome.error))
                 else:
                     batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                 position += batch.coordinates.length
         if gaps:
-            self._spawn(self._ask_again(gaps))
+            self._spawn(self._retry_gaps(gaps))
 
-    # --- gaps (correctness: idempotent producers that move between agents) --------------------------------
+    # --- gaps (see agent.produce.gaps) ----------------------------------------------------------------
 
-    async def _ask_again(self, gaps: list[Gap]) -> None:
-        """Commit the gaps' batches by reference until the missing sequences have come or their time is over.
-
-        One batch of a partition after another, in order: a gap behind a gap only closes after it.
-        """
-        backoff = 0.01
-        while gaps:
-            now = self._clock.monotonic()
-            for gap in [gap for gap in gaps if now >= gap.deadline]:
-                gap.batch.settle(BatchResult(gap.verdict))
-            gaps = [gap for gap in gaps if now < gap.deadline]
-            session = self._session
-            if not gaps:
-                return
-            if self._closing and (session is None or not self._inflight):
+    async def _retry_gaps(self, gaps: list[Gap]) -> None:
+        """Commit the gaps' batches by reference until the missing sequences have come or their time is over."""
+        pause = _FIRST_GAP_PAUSE_SECONDS
+        while gaps := self._without_expired(gaps):
+            if self._phase is LanePhase.CLOSING and self._session is None:
                 for gap in gaps:
-                    gap.batch.settle(BatchResult(gap.verdict))
+                    gap.batch.settle(BatchResult(gap.error))
                 return
-            await self._clock.sleep(backoff)
-            backoff = min(backoff * 2, 0.25)
-            if session is None or session is not self._session or not self._can_seal:
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, _MAX_GAP_PAUSE_SECONDS)
+            session = self._session
+            if session is None or not self._can_seal:
                 continue
-            first_of: dict[TopicPartition, Gap] = {}
-            for gap in gaps:
-                first_of.setdefault(gap.partition, gap)
-            asked = [gap for gap in first_of.values() if gap.object is gaps[0].object][:MAX_ASKED_AGAIN]
-            number = self._take_number(session)
-            proposals = [
-                RunProposal(
-                    gap.partition.topic_id,
-                    gap.partition.partition,
-                    gap.start,
-                    gap.batch.coordinates.length,
-                    [gap.batch.coordinates],
-                    transactions_of([gap.batch]),
-                )
-                for gap in asked
-            ]
-            last_deadline = max(gap.deadline for gap in gaps)
-            try:
-                answer = await self._commit(
-                    session,
-                    number,
-                    asked[0].object,
-                    proposals,
-                    last_deadline,
-                    on_late=partial(_give_up, gaps),
-                )
-            except Exception:
-                _give_up(gaps)
-                await self._commit(session, number, None, [], deadline=None)  # as in _flush
-                raise
-            except asyncio.CancelledError:
-                _give_up(gaps)
-                raise
-            finally:
-                self._answered(session, number)
+            retried = gaps_to_retry(gaps)
+            answer = await self._commit_gaps(session, retried, gaps)
             if answer is None or not gaps:
                 continue
-            for gap, run in zip(asked, answer.runs, strict=True):
+            for gap, run in zip(retried, answer.runs, strict=True):
                 outcome = run.outcomes[0]
                 if outcome.error not in MAY_CLOSE:
                     gap.batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                     gaps.remove(gap)
-                    backoff = 0.01
+                    pause = _FIRST_GAP_PAUSE_SECONDS
+
+    def _without_expired(self, gaps: list[Gap]) -> list[Gap]:
+        """The gaps that have time left; the producers of the others get their batch's error."""
+        now = self._clock.monotonic()
+        for gap in gaps:
+            if now >= gap.deadline:
+                gap.batch.settle(BatchResult(gap.error))
+        return [gap for gap in gaps if now < gap.deadline]
+
+    async def _commit_gaps(
+        self, session: UploadSession, retried: list[Gap], gaps: list[Gap]
+    ) -> CommitAnswer | None:
+        """One commit by reference. Where it fails, or has no answer in time, `gaps` is emptied: told to retry."""
+        number = self._take_number(session)
+        try:
+            return await self._commit(
+                session,
+                number,
+                retried[0].object,
+                [gap.proposal() for gap in retried],
+                max(gap.deadline for gap in gaps),
+                on_late=partial(_give_up, gaps),
+            )
+        except Exception:
+            _give_up(gaps)
+            await self._commit(session, number, None, [], deadline=None)  # as in _flush
+            raise
+        except asyncio.CancelledError:
+            _give_up(gaps)
+            raise
+        finally:
+            self._answered(session, number)
 
     # --- the session ------------------------------------------------------------------------------------
 
     async def _open_session(self) -> None:
         broker_id, epoch = self._broker_identity()
         asked_at = self._clock.monotonic()
-        grant = await self._sequencer.open_session(OpenSession(broker_id, epoch, self._predecessor))
-        self._session = Session(
-            grant.session_id, grant.prefix, asked_at, self._no_put_after(grant, asked_at), after=self._session
+        grant = await self._sequencer.open_session(OpenSession(broker_id, epoch, self._last_session_id))
+        self._session = UploadSession(
+            grant.session_id,
+            grant.prefix,
+            opened_at=asked_at,
+            no_put_after=self._no_put_after(grant, asked_at),
+            predecessor=self._session,
         )
-        self._predecessor = grant.session_id
+        self._last_session_id = grant.session_id
+        if self._phase in (LanePhase.NEW, LanePhase.SESSION_LOST):
+            self._enter(LanePhase.OPEN)
+        self._buffer_changed.set()
 
     def _no_put_after(self, grant: SessionGrant, asked_at: float) -> float:
         return asked_at + (grant.lease_ms - self._settings.upload_deadline_ms) / 1000
@@ -635,8 +599,8 @@ class Lane:
         """Renew the lease, rotate an old session, open a new one where there is none: at once when one is lost."""
         pause = 1.0
         while True:
-            self._session_is_gone = asyncio.get_running_loop().create_future()
-            await wait_for(self._clock, self._session_is_gone, pause)
+            await wait_until_set(self._clock, self._session_lost, pause)
+            self._session_lost.clear()
             with outlived(log, "the upload session could not be renewed", SequencerError, lane=self._number):
                 pause = await self._renew_session(pause)
 
@@ -655,27 +619,35 @@ class Lane:
                 return min(max(grant.lease_ms / 5000, 0.05), 1.0)
         except SessionClosed as error:
             log.warning("the upload session was closed; opening another", lane=self._number, error=str(error))
-            if self._session is session and session is not None:
-                self._forget(session)
+            if session is not None:
+                self._lose_session(session)
         except LeaseLost as error:
             log.warning("no upload session without the agent's lease", lane=self._number, error=str(error))
         return pause
 
-    async def _retire(self, session: Session) -> None:
+    async def _retire(self, session: UploadSession) -> None:
         """Close a rotated session once its last number is answered."""
-        while session.unanswered:
-            await self._clock.sleep(0.05)
+        await session.all_answered()
         await self._close_session(session)
 
-    def _forget(self, session: Session) -> None:
+    async def _close_session(self, session: UploadSession) -> None:
+        closing = asyncio.ensure_future(self._sequencer.close_session(SessionRef(session.session_id)))
+        try:
+            if not await wait_for(self._clock, closing, CLOSE_SESSION_SECONDS):
+                log.info("a session was not given back in time; it will expire", lane=self._number)
+            elif (error := closing.exception()) is not None:
+                log.info("a session was not given back; it will expire", lane=self._number, error=repr(error))
+        finally:
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+
+    def _lose_session(self, session: UploadSession) -> None:
+        """The session has ended; another is opened unless that was done already."""
         if self._session is session:
             self._session = None
-            if self._session_is_gone is not None and not self._session_is_gone.done():
-                self._session_is_gone.set_result(None)
-
-
-_TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
-_LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
+            self._session_lost.set()
+            if self._phase is LanePhase.OPEN:
+                self._enter(LanePhase.SESSION_LOST)
 
 
 def _without_small_parts(sealed: SealedObject) -> Sequence[Buffer]:
@@ -727,6 +699,3 @@ class Lanes:
     async def close(self, seconds: float) -> None:
         """After at most `seconds` and what the sequencer may take to close the sessions."""
         await asyncio.gather(*(lane.close(seconds) for lane in self._lanes))
-
-
-__all__ = ["Lane", "Lanes", "Submission"]

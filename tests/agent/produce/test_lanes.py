@@ -51,8 +51,9 @@ def submit(bench: AgentBench, topic: Topic, *batches: bytes, partition: int = 0)
 
 
 def spend_early_puts(bench: AgentBench) -> None:
-    assert bench.lane._early_puts is not None
-    bench.lane._early_puts.spend(1)
+    early_puts = bench.lane._budgets.early_puts
+    assert early_puts is not None
+    early_puts.spend(1, bench.clock.monotonic())
 
 
 async def result_of(bench: AgentBench, submission: Submission) -> BatchResult:

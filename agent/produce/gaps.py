@@ -1,0 +1,57 @@
+"""Sequence gaps: batches of idempotent producers that came before the batches which precede them. Pure.
+
+A producer that moves to another agent may have its next batch committed there before the last one here. The sequencer
+answers such a batch SEQUENCE_GAP (or UNKNOWN_PRODUCER_ID, if it is the first that the sequencer sees). Its bytes are
+stored already, so the lane commits it again by reference, until the missing sequences have come or its time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.produce.active_buffer import BufferedBatch, transactions_of
+from sequencer.api import BatchError, ObjectDescription, RunProposal
+from tailrace.ids import TopicPartition
+
+MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
+"""Outcomes that another agent's commit may change: the batches before these may still be on their way there."""
+MAX_RETRIED = 1_000
+"""Batches of one commit by reference."""
+
+
+@dataclass(slots=True, eq=False)
+class Gap:
+    """A batch at byte `start` of a stored object, to be committed once the sequence before it is stored.
+
+    `deadline`: monotonic seconds; the producer is given `error` then.
+    """
+
+    partition: TopicPartition
+    start: int
+    object: ObjectDescription
+    batch: BufferedBatch
+    deadline: float
+    error: BatchError
+
+    def proposal(self) -> RunProposal:
+        """A run of just this batch."""
+        return RunProposal(
+            topic_id=self.partition.topic_id,
+            partition=self.partition.partition,
+            start=self.start,
+            length=self.batch.coordinates.length,
+            batches=[self.batch.coordinates],
+            transactions=transactions_of([self.batch]),
+        )
+
+
+def gaps_to_retry(gaps: Sequence[Gap]) -> list[Gap]:
+    """Those that one commit can name: of one object, and of each partition the first.
+
+    A gap behind a gap only closes after it.
+    """
+    first_of: dict[TopicPartition, Gap] = {}
+    for gap in gaps:
+        first_of.setdefault(gap.partition, gap)
+    return [gap for gap in first_of.values() if gap.object is gaps[0].object][:MAX_RETRIED]

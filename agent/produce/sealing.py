@@ -1,0 +1,143 @@
+"""When an active buffer is sealed. Pure: the lane asks after every change, and does what it is told.
+
+A buffer is sealed at `linger_ms`; earlier, within the budget of PUTs, when no PUT is under way or nothing came for
+`quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. Seconds since it was opened:
+
+    0          early: idle, quiet          linger          stretched: no row budget          MAX_STRETCH * linger
+    |--------------------------------------|--------------------------------------------------|
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.produce.active_buffer import ActiveBuffer
+from agent.settings import AgentSettings
+
+MAX_STRETCH = 4
+"""How many times its linger a buffer may wait at most for its rows."""
+
+SealReason = Literal["idle", "quiet", "linger", "stretched", "size", "drain"]
+"""The metric's label. size: the buffer is full; drain: the agent shuts down."""
+EARLY: tuple[SealReason, ...] = ("idle", "quiet")
+"""The reasons that spend from the budget of PUTs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealNow:
+    """Seal the buffer and upload it."""
+
+    reason: SealReason
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The buffer can't be sealed in time: fail its batches with a retriable error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Decide again after so many seconds, or when the lane changes."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLoad:
+    """What a lane has under way: PUTs, and numbers that the sequencer has not answered."""
+
+    has_session: bool
+    uploads: int
+    unanswered: int
+
+
+class RateBudget:
+    """So many per second: refills at `rate` a second up to `most`. May be overdrawn, and then takes longer to refill.
+
+    All times are seconds on the monotonic clock.
+    """
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self._rate = rate
+        self._most = most
+        self._left = most
+        self._spent_at = now
+
+    def wait(self, amount: float, now: float) -> float:
+        """Seconds until `amount` (or all that there can be) may be spent; 0 when it may be now."""
+        return max(0.0, min(amount, self._most) - self._left_at(now)) / self._rate
+
+    def spend(self, amount: float, now: float) -> None:
+        """Take it, whether it is there or not."""
+        self._left = self._left_at(now) - amount
+        self._spent_at = now
+
+    def _left_at(self, now: float) -> float:
+        return min(self._most, self._left + (now - self._spent_at) * self._rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What sealing costs. `early_puts`: PUTs before the linger is over, None where they cost nothing. `rows`: one row
+    of the sequencer per sealed buffer and partition."""
+
+    early_puts: RateBudget | None
+    rows: RateBudget
+
+    @classmethod
+    def of(cls, settings: AgentSettings, now: float) -> Budgets:
+        """Full budgets of one lane: a quarter of a second's PUTs, a second's rows."""
+        puts, rows = settings.max_puts_per_second, settings.max_rows_per_second
+        return cls(
+            early_puts=None if puts is None else RateBudget(puts, max(puts / 4, 1.0), now),
+            rows=RateBudget(rows, max(rows, 1.0), now),
+        )
+
+    def spend(self, reason: SealReason, rows: int, now: float) -> None:
+        """A buffer with so many partitions is sealed."""
+        self.rows.spend(rows, now)
+        if self.early_puts is not None and reason in EARLY:
+            self.early_puts.spend(1, now)
+
+
+def can_seal(lane: LaneLoad, settings: AgentSettings) -> bool:
+    """Whether a sealed buffer gets a number now."""
+    return lane.has_session and lane.unanswered < settings.max_unanswered_commits
+
+
+def next_seal(
+    now: float, buffer: ActiveBuffer, lane: LaneLoad, budgets: Budgets, settings: AgentSettings
+) -> SealNow | GiveUp | Wait:
+    """What to do with the buffer at `now` (monotonic seconds).
+
+    Early sealing is for clients with a closed window: five requests in flight, then silence until they are answered.
+    What comes during a PUT is the next object, so there are no more objects than the store takes one after the other.
+    Past half of the bound of unanswered commits the sequencer is slow, and nothing is sealed early: fewer, larger
+    objects.
+    """
+    if not can_seal(lane, settings):
+        wait = buffer.opened_at + settings.upload_deadline_ms / 1000 - now
+        return Wait(wait) if wait > 0 else GiveUp()
+    if buffer.size >= settings.flush_bytes:  # it became full while it could not be sealed
+        return SealNow("size")
+
+    linger = settings.linger_ms / 1000
+    rows_wait = budgets.rows.wait(len(buffer.batches), now)
+    due, last_due = buffer.opened_at + linger, buffer.opened_at + MAX_STRETCH * linger
+    if rows_wait:
+        due = min(max(due, now + rows_wait), last_due)
+    if now >= due:
+        return SealNow("stretched" if now >= last_due else "linger")
+    if rows_wait:
+        return Wait(min(due - now, rows_wait))
+
+    if lane.unanswered >= settings.max_unanswered_commits // 2:
+        return Wait(due - now)
+    quiet_at = buffer.last_added_at + settings.quiet_ms / 1000
+    if lane.uploads and now < quiet_at:
+        return Wait(min(due, quiet_at) - now)
+    put_wait = 0.0 if budgets.early_puts is None else budgets.early_puts.wait(1, now)
+    if put_wait:
+        return Wait(min(due - now, put_wait))
+    return SealNow("quiet" if lane.uploads else "idle")
