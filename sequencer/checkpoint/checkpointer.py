@@ -13,7 +13,8 @@ A refusal is for good: the bucket belongs to a newer incarnation, or knows commi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -36,17 +37,20 @@ from sequencer.store.rows import (
     SessionRow,
     TopicRow,
 )
-from sequencer.store.state import COMMIT_NUMBER, HotState
+from sequencer.store.state import COMMIT_NUMBER, HotState, Key
 from tailrace.clock import Clock, wait_for
 from tailrace.object_store.api import ObjectMissing, ObjectStore, StoreError
 from tailrace.object_store.keys import check_key
+from tailrace.turns import Steps, Turns, in_turns
 
 _log = structlog.get_logger(__name__)
 
 PAGE_ROWS = 2_000
 """Rows read from the database by one query of a snapshot."""
 PART_ROWS = 10_000
-"""Rows in one object: encoding so many takes the loop some 20 ms."""
+"""Rows in one part; so many hot rows, which a snapshot's head has itself, are encoded in one turn: some 20 ms."""
+ROWS_IN_A_TURN = 4_000
+"""Rows that are encoded in one turn of the loop."""
 MAX_UNSAVED_ROWS = 200_000
 """Past this many, gathered while the bucket took none, the chain is broken off and begun anew."""
 MIN_SNAPSHOT_BYTES = 4 << 20
@@ -65,6 +69,25 @@ _DELETED_AT_ONCE = 500
 
 class DatabaseIsOlder(IncarnationChanged):
     """The bucket knows commits of this very database that it has lost: it was restored, or a lagging standby leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Parts, and the hot rows as of the moment in which the head is cut; none where they are parts as well."""
+
+    parts: list[Part]
+    hot: list[Table]
+
+
+@dataclass(slots=True)
+class _Export:
+    """A head on its way: what it has and which rows are saved with it. `head` is as of the moment in which the changes
+    were cut, without its tables. `data`: the whole head as it is stored, once it is encoded."""
+
+    head: Head
+    changes: Changes
+    hot: list[Table]
+    data: bytes | None = None
 
 
 class Checkpointer:
@@ -97,8 +120,8 @@ class Checkpointer:
         self._begins = 0
         self._unsaved = Changes()
         self._unsaved_rows = 0
-        self._exporting: tuple[Head, bytes, Changes] | None = None
-        self._ends: dict[tuple[UUID, int], int] = {}
+        self._exporting: _Export | None = None
+        self._ends: dict[Key, int] = {}
         self._is_checked = False
         self._is_opened = False
         self._is_finished = False
@@ -111,6 +134,7 @@ class Checkpointer:
         self._scan: asyncio.Task[list[Part] | None] | None = None
         self._scan_from = -1
         self._turn = asyncio.Lock()
+        self._turns = Turns(ROWS_IN_A_TURN)
         self._waiting: list[asyncio.Future[None]] = []
         self._promised: list[asyncio.Future[None]] = []
         """Of those who waited, whom the head that is being exported answers."""
@@ -194,7 +218,7 @@ class Checkpointer:
         """Whether the row as it is now (or that there is none) is in a durable checkpoint."""
         if not self._has_snapshot or key in self._unsaved.by_kind.get(kind, {}):
             return False
-        return self._exporting is None or key not in self._exporting[2].by_kind.get(kind, {})
+        return self._exporting is None or key not in self._exporting.changes.by_kind.get(kind, {})
 
     async def saved(self) -> None:
         """Wait until what was written up to now is durable in the bucket. Raises SequencerUnavailable."""
@@ -272,11 +296,11 @@ class Checkpointer:
             restarts = self._restarts
             if not self._is_opened:
                 await self._export_first()
-            parts, hot = await self._finished_scan()
+            snapshot = await self._finished_scan()
             if restarts != self._restarts:
                 return
-            if self._unsaved or hot is not None:
-                await self._export_changes(parts, hot)
+            if self._unsaved or snapshot is not None:
+                await self._export_changes(snapshot)
             self._begin_scan_if_due()
 
     def _is_idle(self) -> bool:
@@ -304,41 +328,29 @@ class Checkpointer:
                 return
             self._is_finished = True
             await self._retry()
-            head = self._head(checkpoint.encode_changes(self._unsaved), reservation=0)
-            await self._put(head, self._cut())
+            await self._put(self._head(reservation=0), self._cut())
 
     async def _export_first(self) -> None:
-        rows = [*self._state.all(TopicRow)], [*self._state.all(PartitionRow)]
-        tables = [checkpoint.encode_rows(TopicRow, rows[0]), checkpoint.encode_rows(PartitionRow, rows[1])]
-        changes = (
-            self._cut()
-        )  # rows that are newer than the state's first are in it: they stay to be exported
+        """Reserve offsets of all partitions. What was written since the state was loaded stays to be exported."""
         first = Changes()
-        for row in rows[1]:
-            first.put(row)
-        head = self._head(tables)
+        for kind in (TopicRow, PartitionRow):
+            first.by_kind[kind] = self._state.by_key(kind)
         restarts = self._restarts
-        try:
-            await self._put(head, first)
-        finally:
-            if restarts == self._restarts:
-                self._put_back(changes)
+        await self._put(self._head(), first)
         if restarts == self._restarts:
             self._is_opened = True
 
-    async def _export_changes(self, parts: Sequence[Part], hot: Sequence[Table] | None) -> None:
+    async def _export_changes(self, snapshot: _Snapshot | None) -> None:
         changes = self._cut()
-        tables = checkpoint.encode_changes(changes)
-        if hot is not None:
-            tables = [table for table in tables if checkpoint.KINDS[table.kind] in checkpoint.COLD]
-            head = self._head([*tables, *hot], replay_from=self._scan_from, parts=parts)
-        else:
-            head = self._head(tables)
+        if snapshot is None:
+            await self._put(self._head(), changes)
+            return
+        head = self._head(replay_from=self._scan_from, parts=snapshot.parts)
         restarts = self._restarts
-        await self._put(head, changes)
-        if head.is_snapshot and restarts == self._restarts:
+        await self._put(head, changes, snapshot.hot)
+        if restarts == self._restarts:
             self._has_snapshot = True
-            self._snapshot_bytes = sum(part.size for part in parts)
+            self._snapshot_bytes = sum(part.size for part in snapshot.parts)
             self._heads_since = self._bytes_since = 0
             # One more than is needed is kept: from the snapshot before, the heads since lead to the same rows.
             if self._kept_from is not None:
@@ -346,13 +358,9 @@ class Checkpointer:
             self._kept_from = HeadPlace(head.incarnation, head.epoch, head.replay_from)
 
     def _head(
-        self,
-        tables: list[Table],
-        *,
-        replay_from: int = -1,
-        parts: Iterable[Part] = (),
-        reservation: int | None = None,
+        self, *, replay_from: int = -1, parts: Iterable[Part] = (), reservation: int | None = None
     ) -> Head:
+        """A head as of now, without its tables."""
         return Head(
             version=checkpoint.VERSION,
             cluster_id=self._identity.cluster_id,
@@ -364,7 +372,7 @@ class Checkpointer:
             created_ms=self._clock.wall_ms(),
             interval_ms=self._interval_ms,
             reservation=self._reservation if reservation is None else reservation,
-            tables=tables,
+            tables=[],
             replay_from=replay_from,
             parts=list(parts),
         )
@@ -373,36 +381,38 @@ class Checkpointer:
         changes, self._unsaved, self._unsaved_rows = self._unsaved, Changes(), 0
         return changes
 
-    def _put_back(self, changes: Changes) -> None:
-        newer, self._unsaved, self._unsaved_rows = self._unsaved, Changes(), 0
-        for one in (changes, newer):
-            for kind, rows in one.by_kind.items():
-                self._unsaved.by_kind.setdefault(kind, {}).update(rows)
-        self._unsaved_rows = sum(len(rows) for rows in self._unsaved.by_kind.values())
-
-    async def _put(self, head: Head, changes: Changes) -> None:
-        """Store a head; should that fail, the same bytes are stored before anything else is."""
-        self._exporting = (head, checkpoint.encode_head(head), changes)
+    async def _put(self, head: Head, changes: Changes, hot: Sequence[Table] = ()) -> None:
+        """Store a head; should that fail, the same head is stored before anything else is."""
+        self._exporting = _Export(head, changes, list(hot))
         self._waiting, self._promised = [], self._promised + self._waiting
         await self._retry()
 
     async def _retry(self) -> None:
-        if self._exporting is None:
+        exporting = self._exporting
+        if exporting is None:
             return
-        head, data, changes = exporting = self._exporting
-        await self._store.put(checkpoint.head_key(head.cluster_id, head.place), [data])
-        if self._exporting is not exporting:  # the chain was begun anew meanwhile
+        if exporting.data is None:
+            exporting.data = await in_turns(_encoded(exporting), self._turns)
+        head, data = exporting.head, exporting.data
+        if self._exporting is exporting:  # else the chain was begun anew meanwhile
+            await self._store.put(checkpoint.head_key(head.cluster_id, head.place), [data])
+        for key, row in exporting.changes.by_kind.get(PartitionRow, {}).items():
+            if self._exporting is not exporting:
+                return
+            if isinstance(row, PartitionRow):
+                self._ends[key] = row.end_offset
+            await self._turns.did()
+        if self._exporting is not exporting:
             return
         self._exporting = None
         self._next += 1
         self._heads_since += 1
         self._bytes_since += len(data)
         self.last_head = head
-        for row in changes.by_kind.get(PartitionRow, {}).values():
-            if isinstance(row, PartitionRow):
-                self._ends[row.topic_id, row.partition] = row.end_offset
-        promised, self._promised = self._promised, []
-        for told in promised:
+        saved, self._promised = self._promised, []
+        if not self._unsaved:  # who asked while this head was on its way has nothing newer
+            saved, self._waiting = saved + self._waiting, []
+        for told in saved:
             if not told.done():
                 told.set_result(None)
 
@@ -426,34 +436,29 @@ class Checkpointer:
         self._scan = asyncio.create_task(self._read_cold_rows(place), name="checkpoint: snapshot")
         self._scan.add_done_callback(lambda _: self._nudge.set())
 
-    async def _finished_scan(self) -> tuple[list[Part], list[Table] | None]:
-        """The parts of a snapshot that is ready, and the hot rows as of now; None while there is none."""
+    async def _finished_scan(self) -> _Snapshot | None:
+        """The snapshot that is ready, with the hot rows as of now; None while there is none."""
         if self._scan is None or not self._scan.done():
-            return [], None
+            return None
         scan, self._scan = self._scan, None
         parts = None if scan.cancelled() else scan.result()
         if parts is None:
-            return [], None
+            return None
         count = sum(self._state.count(kind) for kind in checkpoint.KEPT_HOT)
-        if count <= PART_ROWS:
-            return parts, [
-                checkpoint.encode_rows(kind, self._state.all(kind)) for kind in checkpoint.KEPT_HOT
-            ]
-        return await self._hot_parts(parts)
+        if count > PART_ROWS:
+            return _Snapshot(await self._hot_parts(parts), [])
+        hot = [checkpoint.encode_rows(kind, self._state.all(kind)) for kind in checkpoint.KEPT_HOT]
+        return _Snapshot(parts, hot)
 
-    async def _hot_parts(self, parts: list[Part]) -> tuple[list[Part], list[Table] | None]:
+    async def _hot_parts(self, parts: list[Part]) -> list[Part]:
         """Hot rows as parts of their own: as of one moment; the head's own changes have what is written meanwhile."""
         place = HeadPlace(self._identity.incarnation, self._epoch, self._scan_from)
         rows = {kind: list(self._state.all(kind)) for kind in checkpoint.KEPT_HOT}
         for kind, found in rows.items():
             for first in range(0, len(found), PART_ROWS):
-                table = checkpoint.encode_rows(kind, found[first : first + PART_ROWS])
-                parts.append(await self._put_part([table], len(parts), place, is_hot=True))
-        return parts, [
-            table
-            for table in checkpoint.encode_changes(self._unsaved)
-            if checkpoint.KINDS[table.kind] not in checkpoint.COLD
-        ]
+                some = {kind: found[first : first + PART_ROWS]}
+                parts.append(await self._put_part(some, len(parts), place, is_hot=True))
+        return parts
 
     async def _read_cold_rows(self, place: HeadPlace) -> list[Part] | None:
         """All objects and runs, in parts; None when it could not be done now."""
@@ -465,9 +470,7 @@ class Checkpointer:
                 objects += page
                 key = page[-1].key
                 if len(objects) >= PART_ROWS:
-                    parts.append(
-                        await self._put_part([checkpoint.encode_rows(ObjectRow, objects)], len(parts), place)
-                    )
+                    parts.append(await self._put_part({ObjectRow: objects}, len(parts), place))
                     objects = []
             runs: list[Row] = []
             last: tuple[UUID, int, int] | None = None
@@ -475,15 +478,11 @@ class Checkpointer:
                 runs += found
                 last = (found[-1].topic_id, found[-1].partition, found[-1].base_offset)
                 if len(runs) + len(objects) >= PART_ROWS:
-                    tables = [
-                        checkpoint.encode_rows(ObjectRow, objects),
-                        checkpoint.encode_rows(RunRow, runs),
-                    ]
-                    parts.append(await self._put_part(tables, len(parts), place))
+                    some: dict[type[Row], list[Row]] = {ObjectRow: objects, RunRow: runs}
+                    parts.append(await self._put_part(some, len(parts), place))
                     objects, runs = [], []
             if objects or runs:
-                tables = [checkpoint.encode_rows(ObjectRow, objects), checkpoint.encode_rows(RunRow, runs)]
-                parts.append(await self._put_part(tables, len(parts), place))
+                parts.append(await self._put_part({ObjectRow: objects, RunRow: runs}, len(parts), place))
         except (StoreError, SequencerError) as error:
             _log.warning("a checkpoint's snapshot is put off", reason=str(error))
             await self._clock.sleep(_RETRY_S)
@@ -491,13 +490,17 @@ class Checkpointer:
         return parts
 
     async def _put_part(
-        self, tables: Sequence[Table], number: int, place: HeadPlace, *, is_hot: bool = False
+        self,
+        rows: Mapping[type[Row], Sequence[Row]],
+        number: int,
+        place: HeadPlace,
+        *,
+        is_hot: bool = False,
     ) -> Part:
         key = checkpoint.part_key(self._identity.cluster_id, place, number)
-        data = checkpoint.encode_part(tables)
+        data = await in_turns(checkpoint.encode_part(rows), self._turns)
         await self._store.put(key, [data])
-        rows = sum(len(table.puts) for table in tables)
-        return Part(key, len(data), crc32c(data), rows, is_hot)
+        return Part(key, len(data), crc32c(data), sum(map(len, rows.values())), is_hot)
 
     async def _delete_older(self, kept_from: HeadPlace) -> None:
         """What two durable snapshots make needless."""
@@ -589,6 +592,13 @@ class Checkpointer:
                 told.set_exception(error)
                 told.exception()
         raise error
+
+
+def _encoded(export: _Export) -> Steps[bytes]:
+    """The whole head as it is stored."""
+    tables = yield from checkpoint.encode_changes(export.changes)
+    head = msgspec.structs.replace(export.head, tables=[*tables, *export.hot])
+    return (yield from checkpoint.encode_head(head))
 
 
 async def forget_checkpoints(store: ObjectStore, cluster_id: str) -> None:

@@ -15,13 +15,14 @@ before another head of that partition is durable. The first head of a term has a
 head with reservation 0 says that the committer ended, and nothing was assigned after it.
 
 Every object is zstd of MessagePack between a magic number and a CRC-32C. Rows are arrays in the order of their
-fields, which are only ever appended to, with defaults. Pure.
+fields, which are only ever appended to, with defaults. Pure. What can be long is `Steps`, in units of a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from struct import Struct
 from typing import Any
 
@@ -32,11 +33,17 @@ from fastcrc.crc32 import iscsi as crc32c
 from sequencer.store.rows import HOT, KEYS, AnswerRow, Changes, CommitRow, Row, key_of
 from tailrace import messagepack
 from tailrace.buffers import Buffer
+from tailrace.turns import Steps
 
 VERSION = 1
 READABLE_VERSIONS = (VERSION - 1, VERSION)
 MAGIC = b"TRCK"
 MAX_UNPACKED_BYTES = 1 << 30
+TABLE_ROWS = 2_000
+"""Rows of one table of a head or a part; one kind may have several tables there."""
+BYTES_AS_A_ROW = 512
+"""Compressing so many takes as long as encoding a row."""
+_PACKED_AT_ONCE = 1 << 20
 _ZSTD_LEVEL = 1
 _HEADER = Struct(">4sHH")
 _TRAILER = Struct(">QI4s")
@@ -160,10 +167,13 @@ _heads = msgspec.msgpack.Decoder(Head)
 _tables = msgspec.msgpack.Decoder(list[Table])
 
 
-def seal(body: bytes) -> bytes:
+def seal(body: bytes) -> Steps[bytes]:
     """A body between header and trailer."""
-    packed = bytes(cramjam.zstd.compress(body, level=_ZSTD_LEVEL))
-    summed = _HEADER.pack(MAGIC, VERSION, 0) + packed
+    packing = cramjam.zstd.Compressor(level=_ZSTD_LEVEL)
+    for first in range(0, len(body), _PACKED_AT_ONCE):
+        packing.compress(body[first : first + _PACKED_AT_ONCE])
+        yield _PACKED_AT_ONCE // BYTES_AS_A_ROW
+    summed = _HEADER.pack(MAGIC, VERSION, 0) + bytes(packing.finish())
     return summed + _TRAILER.pack(len(body), crc32c(summed), MAGIC)
 
 
@@ -195,9 +205,9 @@ def unseal(data: Buffer) -> bytes:
     return bytes(body)
 
 
-def encode_head(head: Head) -> bytes:
+def encode_head(head: Head) -> Steps[bytes]:
     """A head as it is stored."""
-    return seal(_encoder.encode(head))
+    return (yield from seal(_encoder.encode(head)))
 
 
 def decode_head(data: Buffer) -> Head:
@@ -211,9 +221,14 @@ def decode_head(data: Buffer) -> Head:
     return head
 
 
-def encode_part(tables: Sequence[Table]) -> bytes:
+def encode_part(rows: Mapping[type[Row], Sequence[Row]]) -> Steps[bytes]:
     """A part as it is stored."""
-    return seal(_encoder.encode(tables))
+    tables: list[Table] = []
+    for kind, found in rows.items():
+        for first in range(0, len(found), TABLE_ROWS):
+            tables.append(encode_rows(kind, found[first : first + TABLE_ROWS]))
+            yield TABLE_ROWS
+    return (yield from seal(_encoder.encode(tables)))
 
 
 def decode_part(data: Buffer, part: Part) -> list[Table]:
@@ -238,17 +253,18 @@ def encode_rows(kind: type[Row], rows: Iterable[Row], deletes: Iterable[tuple[ob
     return Table(kind.__name__, msgspec.Raw(puts), msgspec.Raw(_encoder.encode(list(deletes))))
 
 
-def encode_changes(changes: Changes) -> list[Table]:
+def encode_changes(changes: Changes) -> Steps[list[Table]]:
     """What changed, without what is left out."""
-    return [
-        encode_rows(
-            kind,
-            (row for row in by_key.values() if row is not None),
-            (key for key, row in by_key.items() if row is None),
-        )
-        for kind, by_key in changes.by_kind.items()
-        if kind not in LEFT_OUT
-    ]
+    tables: list[Table] = []
+    for kind, by_key in changes.by_kind.items():
+        if kind in LEFT_OUT:
+            continue
+        rows = iter(by_key.items())
+        while some := list(islice(rows, TABLE_ROWS)):
+            puts = (row for _, row in some if row is not None)
+            tables.append(encode_rows(kind, puts, (key for key, row in some if row is None)))
+            yield len(some)
+    return tables
 
 
 class _TableCodec:

@@ -46,12 +46,15 @@ from sequencer.api import (
     StampRequest,
     TransactionRef,
 )
+from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.committer import Committer
 from sequencer.pages import all_groups
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, ProducerRow, RememberedBatch
+from sequencer.store.rows import Changes, LogEpoch, PartitionRow, ProducerRow, RememberedBatch, TopicRow
 from sequencer.store.sql.store import SqlRowStore
+from sequencer.store.state import HotState, replace_row
 from tailrace.mixed_object import BatchCoordinates
+from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import TRANSACTIONAL_FLAG
 from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -325,5 +328,36 @@ def test_producers_that_expire_together_are_forgotten_in_steps() -> None:
         assert (await sequencer.statistics(Empty())).producers == 3_000
         turns.check(HELD_SECONDS)
         await sequencer.close()
+
+    asyncio.run(scenario())
+
+
+@least_of_three
+def test_checkpoints_of_200_000_rows_leave_the_loop_to_others() -> None:
+    async def scenario() -> None:
+        clock, rows = ManualClock(), 190_000
+        store = MemoryRowStore(clock)
+        wide = [PartitionRow(TOPIC, number, 0, 1, -1, [LogEpoch(0, 0)]) for number in range(rows)]
+        state = await HotState.built(
+            {TopicRow: [TopicRow(TOPIC, "t", rows, {}, 0)], PartitionRow: wide}, clock
+        )
+        exports = Checkpointer(MemoryStore(clock), store, clock, interval_ms=1_000, reservation=100)
+        exports.begin(await store.identity(), 1, state)
+        with measured_turns() as turns:
+            await asyncio.create_task(exports.open())
+        turns.check(HELD_SECONDS)
+        for first in range(0, rows, 10_000):
+            changes = Changes()
+            for number in range(first, first + 10_000):
+                changes.put(replace_row(wide[number], end_offset=5))
+            state.apply(changes)
+            exports.written(changes)
+        with measured_turns() as turns:
+            await asyncio.create_task(exports.export())
+        turns.check(HELD_SECONDS)
+        with measured_turns() as turns:
+            await asyncio.create_task(exports.snapshot())
+        turns.check(HELD_SECONDS)
+        assert exports.is_saved(PartitionRow, (TOPIC, rows - 1))
 
     asyncio.run(scenario())

@@ -36,6 +36,7 @@ from sequencer.store.rows import KEYS, CommitRow, CounterRow, Identity, Row, key
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
+from tailrace.turns import at_once
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.row_samples import changes, one_of_each_kind
 
@@ -174,7 +175,7 @@ def test_rows_of_every_kind_come_back_as_they_were() -> None:
     rows = one_of_each_kind()
     found = CheckpointedRows()
 
-    found.apply(checkpoint.encode_changes(changes(*rows)))
+    found.apply(at_once(checkpoint.encode_changes(changes(*rows))))
 
     expected = [row for row in rows if type(row) not in checkpoint.LEFT_OUT]
     assert [found.by_kind[type(row)][key_of(row)] for row in expected] == expected
@@ -183,7 +184,7 @@ def test_rows_of_every_kind_come_back_as_they_were() -> None:
 
 
 def test_a_flipped_bit_anywhere_is_found() -> None:
-    data = checkpoint.seal(b"some body")
+    data = at_once(checkpoint.seal(b"some body"))
     assert checkpoint.unseal(data) == b"some body"
     for place in range(len(data)):
         broken = bytearray(data)
@@ -218,6 +219,26 @@ def test_a_snapshot_and_what_follows_it_give_the_rows_of_the_database() -> None:
         await world.sequencer.apply_retention(Empty())
         await world.settle()
         assert await world.exported_rows() == await world.stored_rows()
+
+    run(use)
+
+
+def test_who_asks_while_the_head_with_all_there_is_is_on_its_way_is_answered_with_it() -> None:
+    async def use(world: World) -> None:
+        await world.join()
+        topic = await world.make_topic()
+        await world.settle()
+        asked: list[asyncio.Task[None]] = []
+
+        async def ask(key: str) -> None:
+            asked.append(asyncio.create_task(world.checkpointer.saved()))
+            await turns()
+
+        await world.commit(topic)
+        world.bucket.before_put = ask
+        await world.checkpointer.export()
+        await turns()
+        assert [task.done() for task in asked] == [True]
 
     run(use)
 
@@ -601,6 +622,6 @@ def test_a_head_that_a_life_before_may_still_write_keeps_its_number() -> None:
         )
         again.begin(before._identity, before._epoch, before._state)
         await again.export()
-        assert again.last_head is not None and again.last_head.number > late[0].number
+        assert again.last_head is not None and again.last_head.number > late.head.number
 
     run(use)
