@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, Protocol, cast
+from typing import Annotated, NamedTuple, Protocol, cast
 from uuid import UUID
 
 import msgspec
 
 from sequencer.api import ObjectKind, Run, TransactionState
+
+Int32 = Annotated[int, "int32"]
+"""A number that needs no more than 32 bits in a column."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -36,10 +39,10 @@ class CounterRow(Row, frozen=True):
 class TopicRow(Row, frozen=True):
     topic_id: UUID
     name: str
-    partitions: int
+    partitions: Int32
     configs: dict[str, str]
     created_ms: int
-    replication_factor: int = 1
+    replication_factor: Int32 = 1
 
 
 class LogEpoch(NamedTuple):
@@ -54,7 +57,7 @@ class PartitionRow(Row, frozen=True):
     newest run."""
 
     topic_id: UUID
-    partition: int
+    partition: Int32
     log_start_offset: int
     end_offset: int
     running_max_timestamp: int
@@ -72,7 +75,7 @@ class SessionRow(Row, frozen=True):
     next_number: int
     expires_ms: int
     closed_ms: int | None
-    empty_sweeps: int = 0
+    empty_sweeps: Int32 = 0
     swept_ms: int = 0
 
 
@@ -107,9 +110,9 @@ class ProducerRow(Row, frozen=True):
     """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first."""
 
     topic_id: UUID
-    partition: int
+    partition: Int32
     producer_id: int
-    producer_epoch: int
+    producer_epoch: Int32
     recent: list[RememberedBatch]
     last_timestamp: int
     updated_ms: int
@@ -137,9 +140,9 @@ class GroupOffsetRow(Row, frozen=True):
 
     group_id: str
     topic_id: UUID
-    partition: int
+    partition: Int32
     offset: int
-    leader_epoch: int
+    leader_epoch: Int32
     metadata: str
     commit_ms: int
     expires_ms: int | None
@@ -158,7 +161,7 @@ class TransactionRow(Row, frozen=True):
 
     transactional_id: str
     producer_id: int
-    producer_epoch: int
+    producer_epoch: Int32
     number: int
     state: TransactionState
     timeout_ms: int
@@ -166,13 +169,13 @@ class TransactionRow(Row, frozen=True):
     partitions: list[tuple[UUID, int]]
     groups: list[str]
     previous_id: int
-    previous_epoch: int
+    previous_epoch: Int32
     ended_id: int
-    ended_epoch: int
+    ended_epoch: Int32
     ended_number: int
     ended_is_commit: bool
     answered_id: int
-    answered_epoch: int
+    answered_epoch: Int32
     updated_ms: int
 
 
@@ -180,7 +183,7 @@ class OpenRangeRow(Row, frozen=True):
     """Where a producer's open transaction begins in a partition: at the first batch that was stored."""
 
     topic_id: UUID
-    partition: int
+    partition: Int32
     producer_id: int
     first_offset: int
 
@@ -189,7 +192,7 @@ class AbortedRow(Row, frozen=True):
     """An aborted transaction in a partition; `last_offset` is its marker's, and no other row's of the partition."""
 
     topic_id: UUID
-    partition: int
+    partition: Int32
     producer_id: int
     first_offset: int
     last_offset: int
@@ -200,10 +203,10 @@ class PendingOffsetRow(Row, frozen=True):
 
     group_id: str
     topic_id: UUID
-    partition: int
+    partition: Int32
     producer_id: int
     offset: int
-    leader_epoch: int
+    leader_epoch: Int32
     metadata: str
     commit_ms: int
     expires_ms: int | None
@@ -250,7 +253,7 @@ class ObjectRow(Row, frozen=True):
     crc: int
     index_start: int
     created_ms: int
-    format_version: int
+    format_version: Int32
     live_runs: int
     retired_ms: int | None
     index_crc: int = 0
@@ -261,7 +264,7 @@ class RunRow(Row, frozen=True):
     b"" unless the kind is MARKERS; then `object_id` is nil."""
 
     topic_id: UUID
-    partition: int
+    partition: Int32
     base_offset: int
     end_offset: int
     object_id: UUID

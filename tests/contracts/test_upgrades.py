@@ -61,7 +61,7 @@ from tests.support.clocks import ManualClock
 from tests.support.servers import PostgresServer
 
 BEFORE = "0.1.0"
-REVISION = "0001"
+REVISION = "0006"
 """The schema of that version's databases."""
 
 

@@ -27,7 +27,8 @@ def migrate(connection: sa.Connection, *, allowed: bool) -> None:
     Two servers that start together do it one after the other.
 
     Raises:
-        SchemaMismatch: the tables are newer than this program; or older and `allowed` is False.
+        SchemaMismatch: the tables are newer than this program, or of before the first release; or older and
+            `allowed` is False.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("select pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
@@ -35,11 +36,16 @@ def migrate(connection: sa.Connection, *, allowed: bool) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
     scripts = ScriptDirectory.from_config(config)
-    known = {script.revision for script in scripts.walk_revisions()}
+    known = [script.revision for script in scripts.walk_revisions()]
     newest = scripts.get_current_head()
     found = MigrationContext.configure(connection).get_current_revision()
     if found == newest:
         return
+    if found is not None and found < min(known):
+        raise SchemaMismatch(
+            f"the database has schema {found}, of before the first release: this program upgrades databases from schema"
+            f" {min(known)} on. Fill an empty database from the bucket with `tailrace recover`"
+        )
     if found is not None and found not in known:
         raise SchemaMismatch(
             f"the database has schema {found}, this program knows up to {newest}: run a newer tailrace"

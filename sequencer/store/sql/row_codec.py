@@ -16,10 +16,38 @@ import msgspec
 
 from sequencer.api import ObjectKind, Run, TransactionState
 from sequencer.store.batch_table import decode_markers, decode_table
-from sequencer.store.rows import KEYS, Row
+from sequencer.store.rows import KEYS, Int32, Row
 
 Dialect = Literal["sqlite", "postgresql"]
 Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a row, by its annotation. `origin`: the type without its parameters (`list` of list[str])."""
+
+    name: str
+    hint: Any
+    is_optional: bool
+
+    @property
+    def origin(self) -> Any:
+        origin = typing.get_origin(self.hint)
+        return origin if origin in (list, dict) else self.hint
+
+
+def fields_of(kind: type[Row]) -> list[Field]:
+    """The fields of a kind of row, in their order: these are its columns."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [_field(name, hints[name]) for name in kind.__struct_fields__]
+
+
+def _field(name: str, hint: Any) -> Field:
+    choices = typing.get_args(hint)
+    if type(None) not in choices:
+        return Field(name, hint, is_optional=False)
+    (hint,) = (choice for choice in choices if choice is not type(None))
+    return Field(name, hint, is_optional=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +65,7 @@ class RowCodec:
 
     def __init__(self, kind: type[Row], dialect: Dialect) -> None:
         self.kind = kind
-        fields = typing.get_type_hints(kind)
-        self.columns = tuple(_column(name, fields[name], dialect) for name in kind.__struct_fields__)
+        self.columns = tuple(_column(field, dialect) for field in fields_of(kind))
         by_name = {column.name: column for column in self.columns}
         self.key = tuple(by_name[name] for name in KEYS[kind])
         self._decoders = tuple(
@@ -126,18 +153,16 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
 # -- below: per type ---------------------------------------------------------------------------------------
 
 
-def _column(name: str, hint: Any, dialect: Dialect) -> Column:
-    choices = typing.get_args(hint)
-    optional = type(None) in choices
-    plain = next(choice for choice in choices if choice is not type(None)) if optional else hint
-    array_type, encode, decode = _conversions(plain, dialect)
-    if optional:
+def _column(field: Field, dialect: Dialect) -> Column:
+    array_type, encode, decode = _conversions(field, dialect)
+    if field.is_optional:
         encode, decode = _or_none(encode), _or_none(decode)
     # PostgreSQL widens the elements to the column's type.
-    return Column(name, array_type, encode, decode)
+    return Column(field.name, array_type, encode, decode)
 
 
-def _conversions(hint: Any, dialect: Dialect) -> tuple[str, Convert | None, Convert | None]:
+def _conversions(field: Field, dialect: Dialect) -> tuple[str, Convert | None, Convert | None]:
+    hint = field.hint
     sqlite = dialect == "sqlite"
     if hint is UUID:
         return "uuid[]", *((_bytes_of_uuid, _uuid_of_bytes) if sqlite else (None, None))
@@ -147,15 +172,15 @@ def _conversions(hint: Any, dialect: Dialect) -> tuple[str, Convert | None, Conv
         return "bigint[]", int, ObjectKind
     if hint is TransactionState:
         return "text[]", str, TransactionState
-    if hint is int:
+    if hint in (int, Int32):
         return "bigint[]", None, None
     if hint is bytes:
         return "bytea[]", None, None
     if hint is str:
         return "text[]", *((None, None) if sqlite else (_escape, _unescape))
-    if typing.get_origin(hint) is dict:
+    if field.origin is dict:
         return "text[]", _json_text, msgspec.json.Decoder(hint).decode
-    if typing.get_origin(hint) is list:
+    if field.origin is list:
         return "bytea[]", msgspec.msgpack.encode, msgspec.msgpack.Decoder(hint).decode
     raise TypeError(f"no column type for {hint}")
 
