@@ -24,7 +24,6 @@ log = structlog.get_logger("agent.http")
 SEQUENCER_PATIENCE_SECONDS = 2.0
 MAX_LAGS = 10_000
 """Lags that are metrics; `tailrace group` lists all of them."""
-ROW_KINDS = ("runs", "objects", "open_sessions", "dead_sessions", "producers", "groups")
 
 
 class AgentPages:
@@ -72,10 +71,7 @@ class AgentPages:
         """Ask the sequencer for its statistics and for the lag of consumer groups."""
         try:
             statistics = await self._sequencer.statistics(Empty())
-            for kind in ROW_KINDS:
-                self._telemetry.rows.labels(kind).set(getattr(statistics, kind))
-            self._telemetry.garbage_objects.set(statistics.retired_objects)
-            self._telemetry.garbage_bytes.set(statistics.retired_bytes)
+            self._telemetry.sequencer_statistics.show(statistics)
             await self._update_lags()
         except SequencerError as error:
             log.debug("the sequencer's gauges were not updated", error=str(error))

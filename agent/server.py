@@ -162,7 +162,7 @@ class Agent:
         self.telemetry.unanswered_commits.set_function(
             lambda: self._services.lanes.unanswered_commits if self._services is not None else 0
         )
-        self.telemetry.refused_peers.set_function(
+        self.telemetry.count_refused_peers(
             lambda: self._peer_server.refused_connections if self._peer_server is not None else 0
         )
         self.catalog = Catalog(sequencer)
@@ -427,7 +427,7 @@ class Agent:
         )
         self._connections[connection] = None
         if len(self._connections) > self._settings.max_connections:
-            self.telemetry.connections_closed.labels("max_connections").inc()
+            self.telemetry.closed_connections.labels("max_connections").inc()
             log.warning("refused a connection", max_connections=self._settings.max_connections)
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection
@@ -452,7 +452,7 @@ class Agent:
                     closed.setdefault(reason, []).append(connection)
                     connection.abort()
             for reason, connections in closed.items():
-                self.telemetry.connections_closed.labels(reason).inc(len(connections))
+                self.telemetry.closed_connections.labels(reason).inc(len(connections))
                 log.info(
                     "closed connections", reason=reason, count=len(connections), peer=connections[0].peer_host
                 )

@@ -1,4 +1,4 @@
-"""What the object store and the cache tell, as metrics in an agent's registry."""
+"""Metrics of the object store and the cache, in an agent's registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoreMetrics:
             "tailrace_object_store_received_bytes", "Bytes got from the object store.", registry=registry
         )
         self._seconds = Histogram(
-            "tailrace_object_store_request_seconds", "Time of a call to the object store.",
+            "tailrace_object_store_request_duration_seconds", "Time of a call to the object store.",
             ["operation"], buckets=_SECONDS, registry=registry,
         )  # fmt: skip
 
@@ -72,8 +72,8 @@ class CacheMetrics:
             "Cache peers not asked, as they failed of late.",
             registry=registry,
         )
-        self._rotten = Counter(
-            "tailrace_cache_rotten_batches", "Batches whose CRC was wrong when they were read.",
+        self._corrupt = Counter(
+            "tailrace_cache_corrupt_batches", "Batches whose CRC was wrong when they were read.",
             ["outcome"], registry=registry,
         )  # fmt: skip
 
@@ -96,4 +96,4 @@ class CacheMetrics:
 
     def batch_rotten(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """Count one."""
-        self._rotten.labels("repaired" if is_repaired else "lost").inc()
+        self._corrupt.labels("repaired" if is_repaired else "lost").inc()

@@ -282,7 +282,7 @@ class ServerProcess:
         """Requests answered so far, by API."""
         with urllib.request.urlopen(self._metrics_url, timeout=30) as answer:
             found = re.findall(
-                r'^tailrace_request_seconds_count{api="(\w+)"} (\S+)', answer.read().decode(), re.M
+                r'^tailrace_request_duration_seconds_count{api="(\w+)"} (\S+)', answer.read().decode(), re.M
             )
         return {api: int(float(count)) for api, count in found}
 

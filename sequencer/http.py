@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Gauge
 
 from sequencer.api import Empty, SequencerError
+from sequencer.metrics import StatisticsGauges
+from tailrace.counters import CallbackCounter
 from tailrace.http_server import Page, Readiness
 
 if TYPE_CHECKING:
     from sequencer.server import SequencerServer
-
-ROW_KINDS = ("runs", "objects", "open_sessions", "dead_sessions", "producers", "groups")
 
 
 class SequencerPages:
@@ -23,22 +23,23 @@ class SequencerPages:
         self.server: SequencerServer | None = None
         self.routes: Mapping[str, Page] = {}
         self.registry = CollectorRegistry()
-        self._rows = self._gauge("tailrace_sequencer_rows", "Rows at the sequencer, by kind.", "kind")
-        self._bytes = self._gauge("tailrace_sequencer_object_bytes", "Bytes of objects, by state.", "state")
+        self._statistics = StatisticsGauges(self.registry)
         self._gauge("tailrace_sequencer_is_committer", "1 on the server that commits.").set_function(
             lambda: 1.0 if self.server is not None and self.server.is_committer else 0.0
         )
         self._gauge(
             "tailrace_sequencer_checkpoint_age_seconds",
-            "Since the newest checkpoint in the bucket; -1 on a server that writes none.",
+            "Age of the newest checkpoint in the bucket; -1 on a server that writes none.",
         ).set_function(lambda: -1.0 if self.server is None else self.server.checkpoint_age_s)
-        self._gauge(
-            "tailrace_rpc_refused_connections",
-            "RPC connections refused since the start, above max_rpc_connections.",
-        ).set_function(lambda: 0 if self.server is None else self.server.server.refused_connections)
+        CallbackCounter(
+            "tailrace_rpc_refused_connections_total",
+            "RPC connections refused above max_rpc_connections.",
+            lambda: 0 if self.server is None else self.server.server.refused_connections,
+            registry=self.registry,
+        )
 
-    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
-        return Gauge(name, documentation, labels, registry=self.registry)
+    def _gauge(self, name: str, documentation: str) -> Gauge:
+        return Gauge(name, documentation, registry=self.registry)
 
     async def readiness(self) -> Readiness:
         """Whether this server knows the committer."""
@@ -47,14 +48,11 @@ class SequencerPages:
         return Readiness(reasons, {"committer": committer})
 
     async def update_gauges(self) -> None:
-        """Set the gauges of rows and bytes, on the committer."""
+        """Show the statistics, on the committer."""
         if self.server is None or not self.server.is_committer:
             return
         try:
             statistics = await self.server.sequencer.statistics(Empty())
         except SequencerError:
             return  # /readyz says why
-        for kind in ROW_KINDS:
-            self._rows.labels(kind).set(getattr(statistics, kind))
-        self._bytes.labels("live").set(statistics.live_bytes)
-        self._bytes.labels("retired").set(statistics.retired_bytes)
+        self._statistics.show(statistics)

@@ -1,4 +1,4 @@
-"""What a sequencer and its callers do, as metrics of the process that it runs in."""
+"""Metrics of a sequencer and of its callers, in the registry of their process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,39 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sequencer.api import Statistics
 from sequencer.observer import DatabaseWork
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_ROW_KINDS = (
+    "runs",
+    "objects",
+    "retired_objects",
+    "open_sessions",
+    "dead_sessions",
+    "producers",
+    "groups",
+)
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class StatisticsGauges:
+    """What the sequencer keeps, as gauges: on the server that commits and on every agent, which asks for it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._rows = Gauge(
+            "tailrace_sequencer_rows", "Rows at the sequencer, by kind.", ["kind"], registry=registry
+        )
+        self._object_bytes = Gauge(
+            "tailrace_sequencer_object_bytes", "Bytes of objects, by state.", ["state"], registry=registry
+        )
+
+    def show(self, statistics: Statistics) -> None:
+        """Set all of them."""
+        for kind in _ROW_KINDS:
+            self._rows.labels(kind).set(getattr(statistics, kind))
+        self._object_bytes.labels("live").set(statistics.live_bytes)
+        self._object_bytes.labels("retired").set(statistics.retired_bytes)
 
 
 class SequencerMetrics:
@@ -17,22 +46,23 @@ class SequencerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._queued = Gauge(
-            "tailrace_sequencer_queued_requests", "Requests that wait for the committer.", registry=registry
+            "tailrace_sequencer_queued_requests", "Requests waiting for the committer.", registry=registry
         )
         self._group = Histogram(
-            "tailrace_sequencer_group_requests", "Requests that were written in one transaction.",
+            "tailrace_sequencer_group_commit_requests", "Requests written in one database transaction.",
             buckets=_REQUESTS, registry=registry,
         )  # fmt: skip
         self._commit = Histogram(
-            "tailrace_sequencer_commit_seconds", "Time of a group, from its first decision to its answers.",
+            "tailrace_sequencer_group_commit_duration_seconds",
+            "Time of a group commit, from its first decision to its answers.",
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._database = Histogram(
-            "tailrace_sequencer_database_seconds", "Time of the sequencer's database, by kind of work.",
+            "tailrace_sequencer_database_duration_seconds", "Time of the sequencer's database, by kind of work.",
             ["work"], buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._failed = Counter(
-            "tailrace_sequencer_failed_requests", "Requests that failed alone, in a way nobody foresaw.",
+            "tailrace_sequencer_request_failures", "Requests that failed alone with an unexpected exception.",
             ["request"], registry=registry,
         )  # fmt: skip
         self._terms = Counter(
@@ -40,7 +70,7 @@ class SequencerMetrics:
         )
         self._calls = {
             side: Histogram(
-                f"tailrace_rpc_{side}_seconds", f"Time of the sequencer's RPC calls, as the {side} sees them.",
+                f"tailrace_rpc_{side}_duration_seconds", f"Time of the sequencer's RPC calls, as the {side} sees them.",
                 ["method"], buckets=_SECONDS, registry=registry,
             )
             for side in ("server", "client")

@@ -36,8 +36,8 @@ class LoopWatch:
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
         self._clock = clock
         self._blocked = Histogram(
-            "tailrace_loop_blocked_seconds",
-            "How late the event loop's heartbeat came, forty times a second.",
+            "tailrace_event_loop_lag_seconds",
+            "How late the event loop runs, sampled forty times a second.",
             buckets=_BUCKETS,
             registry=registry,
         )

@@ -130,8 +130,8 @@ def _export(registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None) 
         registry=registry,
     )
     unused = Gauge(
-        "tailrace_security_files_unused",
-        "Times in a row that replaced files could not be used; the last good ones stay.",
+        "tailrace_security_reload_failures",
+        "Reloads in a row of replaced files that failed; the last good ones stay in use.",
         ["purpose"],
         registry=registry,
     )

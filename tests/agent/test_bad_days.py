@@ -63,7 +63,7 @@ def test_a_full_disk_is_a_storage_error_and_the_folder_holds_nothing_of_it(
         assert "space" in (refused.error_message or "")
         (line,) = wired.told("a flush failed")
         assert "space" in line["error"] and line["log_level"] == "warning"
-        assert wired.metric("flush_failures_total", cause="storage") == 1
+        assert wired.metric("flush_failures_total", reason="storage") == 1
         assert wired.metric("object_store_requests_total", operation="put", outcome="StoreFull") == 1
         assert await wired.keys() == before
         await nothing_is_half_visible(client, 1)
@@ -93,7 +93,7 @@ def test_a_store_that_answers_503_is_a_storage_error_for_producers_and_consumers
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert unread.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not batches_of(unread)
         assert wired.told("a flush failed") and wired.told("records can't be read now")
-        assert wired.metric("flush_failures_total", cause="storage") == 1
+        assert wired.metric("flush_failures_total", reason="storage") == 1
         assert wired.metric("refused_batches_total", error="KAFKA_STORAGE_ERROR") == 1
         assert wired.metric("fetch_failures_total", error="KAFKA_STORAGE_ERROR") == 1
 
@@ -118,7 +118,7 @@ def test_a_store_that_hangs_is_a_storage_error_at_the_deadline_and_what_lands_la
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "longer than 300 ms" in (refused.error_message or "")
         assert wired.told("a flush failed")
-        assert wired.metric("flush_failures_total", cause="storage") == 1
+        assert wired.metric("flush_failures_total", reason="storage") == 1
         async with asyncio.timeout(5):
             while not await wired.keys():  # the write lands, long after everybody gave up
                 await wired.clock.sleep(0.02)
@@ -147,7 +147,7 @@ def test_a_database_that_is_away_is_a_time_out_and_all_goes_on_when_it_is_back(t
         assert unread.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert wired.told("no answer to a commit yet; its producers are told to retry")
         assert wired.told("a fetch got no answer from the sequencer")
-        assert wired.metric("flush_failures_total", cause="timeout") == 1
+        assert wired.metric("flush_failures_total", reason="timeout") == 1
         assert wired.metric("fetch_failures_total", error="REQUEST_TIMED_OUT") == 1
 
         # Told to retry is not told that it is lost: the commit goes on and the batch may be there, whole.

@@ -97,7 +97,7 @@ def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
         await (await wired.client()).produce(batch(b"x"))
         await pages.update_gauges()
         _, text = await get("/metrics")
-        assert 'tailrace_request_seconds_count{api="PRODUCE"} 1.0' in text
+        assert 'tailrace_request_duration_seconds_count{api="PRODUCE"} 1.0' in text
         assert 'tailrace_sequencer_rows{kind="runs"} 1.0' in text
 
     run(scenario, tmp_path)

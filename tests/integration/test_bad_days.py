@@ -210,7 +210,7 @@ def test_a_full_disk_stops_producers_and_nothing_else_and_all_goes_on_with_room(
     with server_in(small_disk / "data", tmp_path / "log") as server:
         create(server.bootstrap)
         with Load(server.bootstrap, value_bytes=1_000) as load:
-            full = 'flush_failures_total{cause="storage"}'
+            full = 'flush_failures_total{reason="storage"}'
             until(60, lambda: server.metric(full) > 3, lambda: f"the disk is full: {server.said()}")
             so_far = len(load.acknowledged)
             seen = read_all_patiently(server.bootstrap)

@@ -22,12 +22,12 @@ def test_every_event_is_counted_under_its_name() -> None:
     lines = generate_latest(registry).decode().splitlines()
     for line in (
         "tailrace_sequencer_queued_requests 7.0",
-        'tailrace_sequencer_group_requests_bucket{le="4.0"} 1.0',
-        'tailrace_sequencer_commit_seconds_bucket{le="0.025"} 1.0',
-        'tailrace_sequencer_database_seconds_bucket{le="0.005",work="lease"} 1.0',
-        'tailrace_sequencer_failed_requests_total{request="commit_offsets"} 1.0',
+        'tailrace_sequencer_group_commit_requests_bucket{le="4.0"} 1.0',
+        'tailrace_sequencer_group_commit_duration_seconds_bucket{le="0.025"} 1.0',
+        'tailrace_sequencer_database_duration_seconds_bucket{le="0.005",work="lease"} 1.0',
+        'tailrace_sequencer_request_failures_total{request="commit_offsets"} 1.0',
         "tailrace_sequencer_terms_total 1.0",
-        'tailrace_rpc_server_seconds_count{method="commit"} 1.0',
-        'tailrace_rpc_client_seconds_count{method="commit"} 1.0',
+        'tailrace_rpc_server_duration_seconds_count{method="commit"} 1.0',
+        'tailrace_rpc_client_duration_seconds_count{method="commit"} 1.0',
     ):
         assert line in lines

@@ -31,8 +31,8 @@ def test_who_holds_the_loop_is_measured_and_logged_by_name() -> None:
         loop.run(scenario())
     held = [line for line in lines if line["event"] == "the event loop was held"]
     assert any("holds_the_loop" in line["where"] and line["seconds"] > 0.3 for line in held)
-    assert (registry.get_sample_value("tailrace_loop_blocked_seconds_sum") or 0) > 0.3
-    beats = registry.get_sample_value("tailrace_loop_blocked_seconds_count")
+    assert (registry.get_sample_value("tailrace_event_loop_lag_seconds_sum") or 0) > 0.3
+    beats = registry.get_sample_value("tailrace_event_loop_lag_seconds_count")
     assert beats is not None and beats >= 2
 
 

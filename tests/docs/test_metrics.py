@@ -1,0 +1,51 @@
+"""docs/operations.md lists every metric by its full name, and the names follow Prometheus' conventions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Metric
+
+from agent.telemetry import AgentTelemetry
+from agent.telemetry_observers import CacheMetrics, StoreMetrics
+from sequencer.http import SequencerPages
+from sequencer.metrics import SequencerMetrics
+from tailrace.clock import SystemClock
+from tailrace_cli.loop_watch import LoopWatch
+from tailrace_cli.process_metrics import add_process_metrics
+
+TABLE = Path("docs/operations.md").read_text().split("## Metrics")[1].split("## Stopping")[0]
+OF_TLS = {"tailrace_tls_certificate_expiry_timestamp_seconds", "tailrace_security_reload_failures"}
+"""Registered where certificates are opened."""
+
+
+def families() -> Iterator[Metric]:
+    agent = AgentTelemetry()
+    agent.count_refused_peers(lambda: 0)
+    CacheMetrics(agent.registry)
+    StoreMetrics(agent.registry)
+    SequencerMetrics(agent.registry)
+    LoopWatch(SystemClock(), agent.registry)
+    process = CollectorRegistry()
+    add_process_metrics(process, version="1", kind="agent")
+    for registry in (agent.registry, SequencerPages().registry, process):
+        yield from (family for family in registry.collect() if family.name.startswith("tailrace_"))
+
+
+def exposed(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def test_the_page_lists_every_metric_and_no_other() -> None:
+    listed = set(re.findall(r"`(tailrace_\w+)`", TABLE))
+    assert listed - OF_TLS == {exposed(family) for family in families()}
+
+
+def test_only_counters_end_in_total_and_histograms_in_what_they_measure() -> None:
+    for family in families():
+        assert not family.name.endswith("_total"), family.name
+        if family.type == "histogram":
+            assert family.name.endswith(("_seconds", "_bytes", "_requests")), family.name
+        assert not re.search(r"_(ms|millis|kib|mib|percent)\b", family.name), family.name
