@@ -1,41 +1,40 @@
 """One client connection: bytes to frames, frames to the dispatcher, responses out in request order.
 
-Frames are read straight into a buffer of their own size (records are views into it and are not copied before the
-upload); the heads go through one small staging buffer, which all connections of a loop share: a loop asks for a
-buffer, fills it and tells so in one go. Requests of a connection are taken one after another, as Kafka does; a
-produce request is *admitted* in order and its answer comes later, so that several can be in flight.
+    socket --> staging buffer --> frame --> queue --> dispatcher --> replies, in order --> socket
+               (heads only)       |                                  ^
+                                  charged to the memory budget       released when its answer is made
 
-Every frame is charged to the memory budget before it gets its buffer, whatever its size, and is charged nothing before
-its first bytes are there. While the budget has no room, the connection is not read. Whoever slows the others down then
-is let go (`staleness`): a request that does not come in, answers that are not taken, a request that waits for too long.
+The loop reads a frame straight into a buffer of the frame's size: records are views into it and are not copied before
+the upload. Heads go through a small staging buffer that all connections of a loop share, since the loop asks for a
+buffer, fills it and says so in one go. Requests of a connection are handled one after another, as in Kafka. A produce
+request is *admitted* in order and answered later, so that several can be in flight.
 
-What a client does not read costs little: its next request waits until most of what was answered has left.
+A frame is charged to the memory budget once its first bytes have come, and before it gets its buffer. While the budget
+has no room, the connection is not read. A connection that holds up the others then is closed (`staleness`): its request
+does not come in, its answers are not taken, or its request has waited for too long.
+
+A client that does not read its answers costs little: its next request waits until most of them have left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
+import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
 
+from agent.framing import SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
 from agent.leadership import LeadershipTold
 from agent.memory_budget import Claim, MemoryBudget
 from tailrace.buffers import Buffer
 
 STAGING_BYTES = 16 * 1024
-FIRST_BYTES = 4 * 1024
-"""What must have come of a frame (all of a shorter one) before it is charged and gets its buffer."""
-REQUEST_BYTES = 6 * 1024
-"""What a request costs beside its frame: tasks, futures and rows, as measured for a produce request of one batch."""
-DECODED_FACTOR = 16
-"""What a byte of a request other than Produce costs: such requests are decoded into objects. Records are not."""
 CONTENDED_READ_BYTES = 1024
 """What is read at once while somebody waits for memory: it may have to be kept."""
 MAX_QUEUED_FRAMES = 16
@@ -83,11 +82,38 @@ def _patience(size: int) -> float:
     return PRESSED_SECONDS + size / PRESSED_BYTES_PER_SECOND
 
 
+class ConnectionPhase(enum.Enum):
+    """What a connection still does; the table is in `KafkaConnection`."""
+
+    OPEN = "open"
+    DRAINING = "draining"
+    ANSWERING = "answering"
+    CLOSED = "closed"
+
+
+_NEXT_PHASES = {
+    ConnectionPhase.OPEN: (ConnectionPhase.DRAINING, ConnectionPhase.ANSWERING, ConnectionPhase.CLOSED),
+    ConnectionPhase.DRAINING: (ConnectionPhase.ANSWERING, ConnectionPhase.CLOSED),
+    ConnectionPhase.ANSWERING: (ConnectionPhase.CLOSED,),
+    ConnectionPhase.CLOSED: (),
+}
+
+
 class KafkaConnection(asyncio.BufferedProtocol):
     """The protocol object of one socket. All its state belongs to the event loop's thread.
 
-    Reading stops while MAX_QUEUED_FRAMES wait, while the memory budget has no room for the next frame, or while
-    `max_inflight` answers are outstanding; writing waits for the socket's high-water mark.
+    phase      reads the socket    handles frames     sends answers      next phase
+    OPEN       yes, unless paused  yes                yes                DRAINING by `drain`
+    DRAINING   no                  those it has read  yes                ANSWERING when it has handled them
+    ANSWERING  no                  no                 those outstanding  CLOSED when all are sent
+    CLOSED     no                  no                 no
+
+    A reply that closes leads to ANSWERING; `close`, `abort`, a frame that is refused and the loss of the socket lead to
+    CLOSED.
+
+    Reading is paused while MAX_QUEUED_FRAMES wait or while the memory budget has no room for the next frame. Handling
+    is paused while `max_inflight` answers are outstanding or too much is unsent; sending, above the socket's
+    high-water mark.
 
     Args:
         staging: where heads are read; shared by the connections of one loop.
@@ -106,12 +132,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
     ) -> None:
         self._dispatch = dispatch
         self._budget = budget
-        self._max_frame_bytes = min(max_frame_bytes, budget.largest - REQUEST_BYTES)
-        self._max_decoded_bytes = min(max_frame_bytes, (budget.largest - REQUEST_BYTES) // DECODED_FACTOR)
+        self._limits = FrameLimits.of(max_frame_bytes, budget.largest)
         self._max_inflight = max_inflight
         self._on_close = on_close
         self._monotonic = monotonic
         self._staging = bytearray(STAGING_BYTES) if staging is None else staging
+        self._phase = ConnectionPhase.OPEN
         self._rest = b""
         self._frame: bytearray | None = None
         self._filled = 0
@@ -121,7 +147,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_writable = True
         self._replies: deque[Reply] = deque()
         self._written: Reply | None = None
-        self._is_ending = False
         self._unsent_bytes = 0
         self._counted_bytes = 0
         self._has_sent = asyncio.Event()
@@ -131,8 +156,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._claim: Claim | None = None
         self._handling: asyncio.Task[None] | None = None
-        self._closing = False
-        self._draining = False
         self.last_active = monotonic()
         self._frame_began = self._claimed_at = self._unsent_since = self.last_active
         self._write_progress = (0, self.last_active)
@@ -141,7 +164,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.leadership = LeadershipTold()
         self.deferred = 0
         """Produce requests that wait for their answer."""
-        self.principal: Any = None
+
+    def _enter(self, phase: ConnectionPhase) -> None:
+        assert phase in _NEXT_PHASES[self._phase], (
+            f"a connection that is {self._phase.value} can't be {phase.value}"
+        )
+        self._phase = phase
 
     # --- the transport's side ------------------------------------------------------------------------
 
@@ -177,7 +205,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self._phase = ConnectionPhase.CLOSED
         if self._handling is not None:
             self._handling.cancel()
         if self._claim is not None:
@@ -210,38 +238,34 @@ class KafkaConnection(asyncio.BufferedProtocol):
             granted: what is charged already, for the first of them.
         """
         position = 0
-        while (there := len(data) - position - 4) >= 0:
-            size = int.from_bytes(data[position : position + 4], "big", signed=True)
-            if not 0 < size <= self._max_frame_bytes:
-                self._refuse_size(size, self._max_frame_bytes)
+        while (head := read_head(data, position, self._limits)) is not None:
+            if isinstance(head, FrameRefused):
+                self._refuse(head)
                 break
-            if there < size and there < FIRST_BYTES:
-                break
-            start = position + 4
-            charge = size + REQUEST_BYTES
-            if there < 2 or data[start] or data[start + 1]:  # not API 0: Produce
-                if size > self._max_decoded_bytes:
-                    self._refuse_size(size, self._max_decoded_bytes)
-                    break
-                charge = size * DECODED_FACTOR + REQUEST_BYTES
             if granted:
-                assert granted == charge, "what was granted is for this frame"
+                assert granted == head.charge, "what was granted is for this frame"
                 granted = 0
-            elif not self._budget.try_take(charge):
+            elif not self._budget.try_take(head.charge):
                 self._pause()
                 self._claimed_at = self.last_active
-                self._claim = self._budget.claim(charge, self._admitted)
+                self._claim = self._budget.claim(head.charge, self._admitted)
                 break
-            self._charge = charge
-            self._frame = frame = bytearray(size)
-            self._filled = taken = min(size, there)
-            frame[:taken] = data[start : start + taken]
-            position = start + taken
-            if taken < size:
+            position += SIZE_BYTES
+            taken = min(head.size, len(data) - position)
+            self._begin_frame(head, data[position : position + taken])
+            position += taken
+            if taken < head.size:
                 self._frame_began = self.last_active
                 break
             self._frame_is_whole()
         self._keep_rest(bytes(data[position:]))
+
+    def _begin_frame(self, head: FrameHead, first: memoryview) -> None:
+        """Give a frame that was charged its buffer, with those of its bytes that have come."""
+        self._charge = head.charge
+        self._frame = bytearray(head.size)
+        self._filled = len(first)
+        self._frame[: self._filled] = first
 
     def _keep_rest(self, rest: bytes) -> None:
         if rest or self._rest:
@@ -267,9 +291,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if len(self._frames) >= MAX_QUEUED_FRAMES:
             self._pause()
 
-    def _refuse_size(self, size: int, most: int) -> None:
+    def _refuse(self, frame: FrameRefused) -> None:
         log.warning(
-            "closed a connection: frame size out of bounds", peer=self.peer_host, size=size, allowed=most
+            "closed a connection: frame size out of bounds",
+            peer=self.peer_host,
+            size=frame.size,
+            allowed=frame.allowed,
         )
         self.close()
 
@@ -279,13 +306,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _maybe_resume(self) -> None:
-        if (
-            self._paused
-            and not self._closing
-            and self._claim is None
-            and len(self._frames) < MAX_QUEUED_FRAMES
-            and not self._draining
-        ):
+        may_read = self._claim is None and len(self._frames) < MAX_QUEUED_FRAMES
+        if self._paused and may_read and self._phase is ConnectionPhase.OPEN:
             self._paused = False
             assert self._transport is not None
             self._transport.resume_reading()
@@ -293,9 +315,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # --- frames to replies -----------------------------------------------------------------------------
 
     async def _handle_frames(self) -> None:
-        while not self._closing:
+        while self._phase in (ConnectionPhase.OPEN, ConnectionPhase.DRAINING):
             if not self._frames:
-                if self._draining:
+                if self._phase is ConnectionPhase.DRAINING:
                     break
                 self._wake.clear()
                 await self._wake.wait()
@@ -329,8 +351,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._maybe_resume()
             if reply.close:
                 break
-        self._is_ending = True
-        self._send_replies()
+        if self._phase is not ConnectionPhase.CLOSED:
+            self._enter(ConnectionPhase.ANSWERING)
+            self._pause()
+            self._send_replies()
 
     def _is_answered(self, charge: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
         """A deferred answer is there, or never will be; what its request was charged is given back."""
@@ -341,7 +365,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _send_replies(self) -> None:
         """Send the answers that are there, in the order of their requests, as long as the socket takes them."""
-        while not self._closing and (self._written is not None or self._replies):
+        while self._phase is not ConnectionPhase.CLOSED and (self._written is not None or self._replies):
             if self._written is None:
                 later = self._replies[0].later
                 if later is not None and not later.done():
@@ -368,7 +392,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if reply.close:
                 break
         else:
-            if not self._is_ending:
+            if self._phase is not ConnectionPhase.ANSWERING:
                 return
         self.close()
 
@@ -396,20 +420,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Send what is written, then close."""
-        if not self._closing:
-            self._closing = True
+        if self._phase is not ConnectionPhase.CLOSED:
+            self._enter(ConnectionPhase.CLOSED)
             if self._transport is not None:
                 self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
-        self._closing = True
+        self._phase = ConnectionPhase.CLOSED
         if self._transport is not None:
             self._transport.abort()
 
     def drain(self) -> None:
         """Read no more; close once every request that was read is answered."""
-        self._draining = True
+        if self._phase is ConnectionPhase.OPEN:
+            self._enter(ConnectionPhase.DRAINING)
         self._pause()
         self._wake.set()
 
@@ -451,9 +476,3 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if quiet >= idle_seconds and self.is_idle:
             return "idle"
         return None
-
-    @property
-    def tls(self) -> ssl.SSLObject | None:
-        """The TLS session, if there is one."""
-        found = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
-        return found if isinstance(found, ssl.SSLObject) else None

@@ -8,15 +8,13 @@ from typing import Any
 
 from agent.connection import (
     ADMISSION_SECONDS,
-    DECODED_FACTOR,
-    FIRST_BYTES,
     MAX_QUEUED_FRAMES,
     PRESSED_SECONDS,
-    REQUEST_BYTES,
     KafkaConnection,
     Pressed,
     Reply,
 )
+from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.memory_budget import MemoryBudget
 from tailrace.buffers import Buffer
 from tests.support.agents import settle
