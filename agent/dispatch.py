@@ -23,7 +23,7 @@ import structlog
 from agent.connection import KafkaConnection, Reply
 from agent.errors import code_of
 from agent.handlers import HANDLERS
-from agent.services import Deferred, Holding, RequestContext, Services
+from agent.services import Deferred, EncodedResponse, Holding, RequestContext, Services
 from agent.zones import zone_of_client
 from sequencer.api import SequencerError
 from tailrace.buffers import Buffer
@@ -36,7 +36,7 @@ from tailrace.kafka import (
     encode_response,
     parse_request_header,
 )
-from tailrace.kafka.answers import produce_answer
+from tailrace.kafka.answers import produce_answer, sent_again
 from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -140,6 +140,8 @@ class Dispatcher:
         self._services.telemetry.request_served(ApiKey(header.api_key), seconds)
         if response is None:
             return None
+        if isinstance(response, EncodedResponse):
+            return sent_again(header.correlation_id, response.body)
         if header.api_key == ApiKey.PRODUCE:
             return produce_answer(header.correlation_id, header.api_version, response)
         return encode_response(header.correlation_id, header.api_key, header.api_version, response)

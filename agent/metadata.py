@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
+from agent.kept_answers import KeptAnswers
 from cache.ring import Replicas
 from sequencer.api import (
     BrokerConfigsRequest,
@@ -41,6 +42,7 @@ class Snapshot:
     """Everything at one metadata version and ring generation. Immutable; replaced as a whole.
 
     `departed`: the last agents that have left the ring, as the sequencer says or as this one saw it, by broker id.
+    `answers`: Metadata answers that were made from it.
     """
 
     cluster_id: str
@@ -51,6 +53,7 @@ class Snapshot:
     broker_configs: dict[str, str]
     replicas: Replicas
     departed: tuple[Member, ...] = ()
+    answers: KeptAnswers = field(default_factory=KeptAnswers, compare=False, repr=False)
 
     @property
     def ring(self) -> Ring:

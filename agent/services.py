@@ -71,9 +71,15 @@ class Holding(msgspec.Struct, frozen=True):
     release: Callable[[], None]
 
 
+class EncodedResponse(msgspec.Struct, frozen=True):
+    """A handler's answer that is encoded already: what follows the correlation id, the header's rest included."""
+
+    body: bytes
+
+
 Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
-"""Takes a decoded request; returns the response message, one that comes later (Deferred, Produce only), or one that
-holds memory (Holding, Fetch only)."""
+"""Takes a decoded request; returns the response message, one that comes later (Deferred, Produce only), one that
+holds memory (Holding, Fetch only), or one that is encoded (EncodedResponse, Metadata only)."""
 
 
 class Deferred(msgspec.Struct, frozen=True):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Hashable
 
 from agent import authorized_operations
 from agent.errors import EXPECTED, code_of
 from agent.metadata import KnownTopic, Snapshot
-from agent.services import RequestContext, Services
+from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api import CreateTopic, TopicExists
 from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka import ApiKey
+from tailrace.kafka.answers import encoded_once
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -38,6 +41,11 @@ PARTITIONS_IN_A_TURN = 1_000
 """Partitions that are placed in one turn of the loop."""
 CREATED_AT_ONCE = 1_000
 """Topics that one request has under way at the sequencer."""
+MIN_PARTITIONS_OF_KEPT = 100
+"""An answer of fewer partitions is made anew for each who asks: it takes less than half a millisecond."""
+MAX_TOPICS_OF_KEPT = 64
+"""An answer to a request that names more topics is not kept, as hardly anybody else names the same."""
+FIRST_WITH_CREATION_FLAG = 4
 FIRST_NULL_NAME_VERSION = 12
 KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Where Kafka keeps what is the sequencer's here. A client that reads them is told that they are not there: an empty
@@ -49,39 +57,108 @@ def is_legal_topic_name(name: str) -> bool:
     return _LEGAL_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
-async def handle(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+async def handle(
+    services: Services, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | EncodedResponse:
     """Answer from a snapshot that was asked for after the request came."""
-    response = MetadataResponse()
     try:
         snapshot = await services.catalog.refresh()
     except EXPECTED as error:
         snapshot = services.catalog.snapshot
         if snapshot.version < 0:
-            response.error_code = code_of(error)
-            response.topics = [
-                MetadataResponseTopic(
-                    error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=topic.name, topic_id=topic.topic_id
-                )
-                for topic in request.topics or []
-            ]
-            return response
+            return _unavailable(request, code_of(error))
+    refused: dict[str, ErrorCode] = {}
+    to_create = _topics_to_create(services, context, request, snapshot)
+    if to_create:
+        refused = await _create_all(services, to_create)
+        snapshot = await services.catalog.refresh()
+    if refused or not _is_large(context, request, snapshot):
+        return await _answer(services, context, request, snapshot, refused)
+
+    async def encoded() -> EncodedResponse:
+        response = await _answer(services, context, request, snapshot, {})
+        return EncodedResponse(encoded_once(ApiKey.METADATA, context.api_version, response))
+
+    return await snapshot.answers.get(_asked(context, request), encoded)
+
+
+def _unavailable(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:
+    return MetadataResponse(
+        error_code=error,
+        topics=[
+            MetadataResponseTopic(
+                error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=topic.name, topic_id=topic.topic_id
+            )
+            for topic in request.topics or []
+        ],
+    )
+
+
+def _topics_to_create(
+    services: Services, context: RequestContext, request: MetadataRequest, snapshot: Snapshot
+) -> list[str]:
+    """The unknown topics that the request names, if client and agent allow their creation."""
+    if not services.settings.auto_create_topics:
+        return []
+    if not request.allow_auto_topic_creation and context.api_version >= FIRST_WITH_CREATION_FLAG:
+        return []
+    names = [topic.name for topic in request.topics or [] if topic.name]
+    unknown = [name for name in names if name not in snapshot.by_name and name not in KAFKAS_OWN_TOPICS]
+    return list(dict.fromkeys(unknown))
+
+
+async def _create_all(services: Services, names: list[str]) -> dict[str, ErrorCode]:
+    """Create the topics; the error of each that was refused."""
+    refused: dict[str, ErrorCode] = {}
+    for first in range(0, len(names), CREATED_AT_ONCE):
+        some = names[first : first + CREATED_AT_ONCE]
+        codes = await asyncio.gather(*(_create(services, name) for name in some))
+        refused.update((name, code) for name, code in zip(some, codes, strict=True) if code)
+    return refused
+
+
+def _wants_all(context: RequestContext, request: MetadataRequest) -> bool:
+    return request.topics is None or (context.api_version == 0 and not request.topics)
+
+
+def _is_large(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> bool:
+    """Whether the answer has so many partitions that it pays to keep it."""
+    if _wants_all(context, request):
+        topics = iter(snapshot.by_id.values())
+    elif request.topics is None or len(request.topics) > MAX_TOPICS_OF_KEPT:
+        return False
+    else:
+        named = (_known(topic, snapshot) for topic in request.topics)
+        topics = iter([topic for topic in named if topic is not None])
+    partitions = 0
+    while partitions < MIN_PARTITIONS_OF_KEPT and (known := next(topics, None)) is not None:
+        partitions += known.topic.partitions
+    return partitions >= MIN_PARTITIONS_OF_KEPT
+
+
+def _asked(context: RequestContext, request: MetadataRequest) -> Hashable:
+    """All of a request that its answer depends on, besides the snapshot."""
+    return (
+        context.api_version,
+        context.zone,
+        _wants_departed(context),
+        request.include_cluster_authorized_operations,
+        request.include_topic_authorized_operations,
+        None if request.topics is None else tuple((topic.topic_id, topic.name) for topic in request.topics),
+    )
+
+
+async def _answer(
+    services: Services,
+    context: RequestContext,
+    request: MetadataRequest,
+    snapshot: Snapshot,
+    refused: dict[str, ErrorCode],
+) -> MetadataResponse:
     turns = Turns(PARTITIONS_IN_A_TURN)
-    wants_all = request.topics is None or (context.api_version == 0 and not request.topics)
-    if wants_all:
+    if _wants_all(context, request):
         rows = [await _row(known, snapshot, context.zone, turns) for known in snapshot.by_name.values()]
     else:
-        missing = [
-            topic.name for topic in request.topics or [] if topic.name and topic.name not in snapshot.by_name
-        ]
-        refused: dict[str, ErrorCode] = {}
-        may_create = request.allow_auto_topic_creation or context.api_version < 4
-        if missing and may_create and services.settings.auto_create_topics:
-            created = [name for name in dict.fromkeys(missing) if name not in KAFKAS_OWN_TOPICS]
-            for first in range(0, len(created), CREATED_AT_ONCE):
-                some = created[first : first + CREATED_AT_ONCE]
-                codes = await asyncio.gather(*(_create(services, name) for name in some))
-                refused.update(zip(some, codes, strict=True))
-            snapshot = await services.catalog.refresh()
         rows = [
             await _wanted(topic, snapshot, context.zone, refused, turns) for topic in request.topics or []
         ]
@@ -89,13 +166,17 @@ async def handle(services: Services, context: RequestContext, request: MetadataR
             for row in rows:
                 row.name = row.name or ""
     members = [*snapshot.ring.members, *(snapshot.departed if _wants_departed(context) else ())]
-    response.brokers = [
-        MetadataResponseBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
-        for member in members
-    ]
-    response.cluster_id = snapshot.cluster_id
-    response.controller_id = _controller(services, snapshot)
-    response.topics = rows
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                member.broker_id, member.info.host, member.info.port, member.info.zone or None
+            )
+            for member in members
+        ],
+        cluster_id=snapshot.cluster_id,
+        controller_id=_controller(services, snapshot),
+        topics=rows,
+    )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
     if request.include_topic_authorized_operations:
@@ -130,6 +211,12 @@ async def _create(services: Services, name: str) -> ErrorCode:
     return ErrorCode.NONE
 
 
+def _known(topic: MetadataRequestTopic, snapshot: Snapshot) -> KnownTopic | None:
+    if topic.topic_id != NIL_TOPIC_ID:
+        return snapshot.by_id.get(topic.topic_id)
+    return snapshot.by_name.get(topic.name or "")
+
+
 async def _wanted(
     topic: MetadataRequestTopic,
     snapshot: Snapshot,
@@ -137,11 +224,7 @@ async def _wanted(
     refused: dict[str, ErrorCode],
     turns: Turns,
 ) -> MetadataResponseTopic:
-    known = (
-        snapshot.by_id.get(topic.topic_id)
-        if topic.topic_id != NIL_TOPIC_ID
-        else snapshot.by_name.get(topic.name or "")
-    )
+    known = _known(topic, snapshot)
     if known is not None:
         return await _row(known, snapshot, zone, turns)
     if topic.topic_id != NIL_TOPIC_ID:

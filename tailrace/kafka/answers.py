@@ -1,7 +1,10 @@
-"""Answers that are sent so often that they are written into a template, and not field by field.
+"""Answers that are sent so often that they are not encoded field by field.
 
 A produce request of one batch that was stored is answered by the same bytes each time, but for five numbers. What the
 template gives is what the codec gives; where an answer is another shape, the codec makes it.
+
+A large answer that many clients get alike is encoded once (`encoded_once`) and sent with each one's correlation id
+(`sent_again`).
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 from uuid import UUID
 
 from tailrace.kafka import ApiKey, encode_response
@@ -20,7 +24,9 @@ TEMPLATES = 4_096
 FIRST_VERSION = 5
 """From this version on an answer has all five numbers."""
 _CORRELATION_AT = 4
+_REST_AT = 8
 _CORRELATION = Struct(">i")
+_HEAD = Struct(">ii")
 _ROW = Struct(">ihqqq")
 _MARK = PartitionProduceResponse(
     index=0x5EC0DE01, base_offset=0x5EC0DE02, log_append_time_ms=0x5EC0DE03, log_start_offset=0x5EC0DE04
@@ -31,6 +37,16 @@ _MARK = PartitionProduceResponse(
 class _Template:
     frame: bytes
     row_at: int
+
+
+def encoded_once(api_key: int, version: int, response: Any) -> bytes:
+    """The response's frame from behind its correlation id on."""
+    return b"".join(encode_response(0, api_key, version, response))[_REST_AT:]
+
+
+def sent_again(correlation_id: int, encoded: bytes) -> Parts:
+    """The whole frame of what `encoded_once` gave, which is not copied."""
+    return [_HEAD.pack(_REST_AT - _CORRELATION_AT + len(encoded), correlation_id), encoded]
 
 
 def produce_answer(correlation_id: int, version: int, response: ProduceResponse) -> Parts:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
-from tailrace.kafka import ApiKey
+import pytest
+
+import agent.handlers.metadata as metadata_handler
+from agent.handlers.metadata import MIN_PARTITIONS_OF_KEPT
+from agent.kept_answers import KeptAnswers
+from agent.services import EncodedResponse
+from tailrace.kafka import ApiKey, decode_response, encode_response
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.support.agents import AgentBench, run
+from tests.support.agents import AgentBench, context, run
 
 
 async def metadata(
@@ -77,3 +84,72 @@ def test_topics_are_named_by_id_too_and_no_list_means_all() -> None:
         assert (await bench.ask(ApiKey.METADATA, 4, MetadataRequest([]))).topics == []
 
     run(scenario)
+
+
+def test_a_large_answer_is_made_once_for_all_who_ask_the_same_and_anew_after_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    answer = metadata_handler._answer
+
+    async def counted(services: Any, context: Any, request: Any, snapshot: Any, refused: Any) -> Any:
+        made.append(snapshot.version)
+        return await answer(services, context, request, snapshot, refused)
+
+    monkeypatch.setattr(metadata_handler, "_answer", counted)
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=300)
+        first, *others = await asyncio.gather(*(metadata(bench, "t") for _ in range(5)))
+        assert len(first.topics[0].partitions) == 300
+        assert others == [first] * 4 and len(made) == 1
+        assert (await metadata(bench, "t", version=9)).topics[0].partitions[299].partition_index == 299
+        in_another_zone = await metadata(bench, "t", client_id="x,tailrace_az=az-b")
+        assert len(in_another_zone.topics[0].partitions) == 300 and len(made) == 3, (
+            "what differs is not shared"
+        )
+        await bench.join("az-b", 2)
+        assert len((await metadata(bench, "t")).brokers) == 2 and len(made) == 4
+
+    run(scenario)
+
+
+def test_a_large_answer_is_what_the_codec_gives() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(partitions=MIN_PARTITIONS_OF_KEPT)
+        for version in range(14):
+            request = MetadataRequest([MetadataRequestTopic(name="t")])
+            kept = await bench.ask(ApiKey.METADATA, version, request)
+            snapshot = bench.services.catalog.snapshot
+            made = await metadata_handler._answer(bench.services, context(version), request, snapshot, {})
+            parts = encode_response(7, ApiKey.METADATA, version, made)
+            assert decode_response(ApiKey.METADATA, version, memoryview(b"".join(parts))[4:]) == (7, kept)
+
+    run(scenario)
+
+
+def test_kept_answers_stay_within_their_bytes() -> None:
+    async def scenario() -> None:
+        answers, made = KeptAnswers(max_bytes=10), []
+
+        async def get(asked: str, length: int) -> None:
+            async def make() -> EncodedResponse:
+                made.append(asked)
+                return EncodedResponse(bytes(length))
+
+            assert len((await answers.get(asked, make)).body) == length
+
+        for asked, length in (
+            ("a", 4),
+            ("b", 4),
+            ("a", 4),
+            ("c", 4),
+            ("a", 4),
+            ("b", 4),
+            ("too large", 11),
+            ("b", 4),
+        ):
+            await get(asked, length)
+        assert made == ["a", "b", "c", "b", "too large"]
+
+    asyncio.run(scenario())

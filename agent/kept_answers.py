@@ -1,0 +1,46 @@
+"""Large Metadata answers, kept as they are sent: made once, however many clients ask.
+
+All clients ask for metadata anew when an agent comes or goes, and each of them every five minutes. Making the answer of
+10,000 partitions takes tens of milliseconds; sending it once more costs what the socket costs.
+
+Kept beside the snapshot that they were made from, and gone with it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+
+from agent.services import EncodedResponse
+from cache.single_flight import SingleFlight
+
+MAX_BYTES = 16 << 20
+"""Of all answers of one snapshot. One that is larger is not kept."""
+
+
+class KeptAnswers:
+    """Answers by what was asked, the one that was asked longest ago goes first."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[Hashable, EncodedResponse] = OrderedDict()
+        self._making: SingleFlight[Hashable, EncodedResponse] = SingleFlight()
+
+    async def get(self, asked: Hashable, make: Callable[[], Awaitable[EncodedResponse]]) -> EncodedResponse:
+        """The answer that is kept, or what `make` gives; those who ask meanwhile wait for the same."""
+        kept = self._kept.get(asked)
+        if kept is None:
+            return await self._making.do(asked, lambda: self._make(asked, make))
+        self._kept.move_to_end(asked)
+        return kept
+
+    async def _make(self, asked: Hashable, make: Callable[[], Awaitable[EncodedResponse]]) -> EncodedResponse:
+        made = await make()
+        if len(made.body) <= self._max_bytes:
+            self._kept[asked] = made
+            self._bytes += len(made.body)
+        while self._bytes > self._max_bytes:
+            _, gone = self._kept.popitem(last=False)
+            self._bytes -= len(gone.body)
+        return made
