@@ -27,7 +27,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from sequencer.api import BatchStatus, ObjectKind, RunBatch
 from sequencer.store.batch_table import encode_table
-from sequencer.store.rows import Changes, CommitRow, CounterRow, ObjectRow, PartitionRow, RunRow, SessionRow
+from sequencer.store.rows import (
+    Changes,
+    CommitRow,
+    CounterRow,
+    LogEpoch,
+    ObjectRow,
+    PartitionRow,
+    RunRow,
+    SessionRow,
+)
 from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
 
@@ -52,7 +61,7 @@ def commit(number: int, partitions: int, object_id: UUID, now: int) -> Changes:
     base = number * 100 * BATCHES
     end = base + 100 * BATCHES
     for partition in range(partitions):
-        changes.put(PartitionRow(TOPIC, partition, 0, end, now, [(0, 0)]))
+        changes.put(PartitionRow(TOPIC, partition, 0, end, now, [LogEpoch(0, 0)]))
         start = partition * RUN_BYTES
         changes.put(
             RunRow(

@@ -10,7 +10,7 @@ garbage that the collector will come to. What is none of these is found.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,16 @@ from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import InvalidCheckpoint
 from sequencer.recovery.bucket_scan import FoundCheckpoints, each, read_checkpoints, session_of
 from sequencer.recovery.invariants import Finding, check_hot_rows, check_object, check_partition, place_name
-from sequencer.store.rows import Identity, ObjectRow, PartitionRow, RowStore, RunRow, SessionRow, TopicRow
+from sequencer.store.rows import (
+    Identity,
+    ObjectRow,
+    ObjectRowMissing,
+    PartitionRow,
+    RowStore,
+    RunRow,
+    SessionRow,
+    TopicRow,
+)
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace import mixed_object
 from tailrace.clock import Clock, Entropy
@@ -289,28 +298,21 @@ class _Audit:
 
     async def _check_runs_without_object(self) -> None:
         """What is left of the counts is of objects that no row was seen of."""
-        for object_id in list(self._counts):
-            again: Sequence[Run] = ()
-            for _ in range(LOOKS - 1):
-                await self._clock.sleep(PAUSE_S)
-                if await self._rows.object_rows([object_id]):
-                    again = ()
-                    break
-                try:
-                    again = await self._rows.runs_of_object(object_id)
-                except (AssertionError, KeyError):  # what a store says of runs whose object has no row
-                    self._findings.append(
-                        Finding(
-                            "object_row",
-                            str(object_id),
-                            f"{self._counts[object_id]} runs name it; it has no row",
-                        )
-                    )
-                    break
-            if again:
+        for object_id, runs in self._counts.items():
+            if await self._has_runs_and_no_row(object_id):
                 self._findings.append(
-                    Finding("object_row", str(object_id), f"{len(again)} runs name it; it has no row")
+                    Finding("object_row", str(object_id), f"{runs} runs name it; it has no row")
                 )
+
+    async def _has_runs_and_no_row(self, object_id: UUID) -> bool:
+        for _ in range(LOOKS - 1):
+            await self._clock.sleep(PAUSE_S)
+            try:
+                await self._rows.runs_of_object(object_id)
+            except ObjectRowMissing:
+                continue
+            return False  # its row has come, or its runs have gone
+        return True
 
     async def _check_unnamed(self, info: ObjectInfo) -> None:
         self._checked["objects in the bucket"] += 1
@@ -370,14 +372,14 @@ class _Audit:
             data = await self._store.get(row.key)
         except ObjectMissing:
             return [Finding("missing_object", row.key, "it is not in the bucket")]
-        rotten: list[str] = []
+        corrupt: list[str] = []
         if (crc := crc32c(data)) != row.crc:
-            rotten.append(f"CRC {crc:#010x}, its row says {row.crc:#010x}")
+            corrupt.append(f"CRC {crc:#010x}, its row says {row.crc:#010x}")
         if row.kind is ObjectKind.PARQUET:
             inside, wrong = _check_parquet(row, runs, data)
         else:
             inside, wrong = _check_mixed(row, runs, data)
-        return [Finding("rotten_object", row.key, one) for one in rotten + inside] + [
+        return [Finding("corrupt_object", row.key, one) for one in corrupt + inside] + [
             Finding("row_and_object", row.key, one) for one in wrong
         ]
 
@@ -522,11 +524,3 @@ def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[li
     if index.header.object_id != row.object_id:
         wrong.append(f"it says that it is object {index.header.object_id}; its row is {row.object_id}'s")
     return [], wrong
-
-
-def summarize(findings: Iterable[Finding]) -> dict[str, int]:
-    """How many of each kind."""
-    counts: dict[str, int] = {}
-    for finding in findings:
-        counts[finding.kind] = counts.get(finding.kind, 0) + 1
-    return counts

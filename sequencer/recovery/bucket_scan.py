@@ -202,7 +202,7 @@ class FoundObjects:
     asked_again: list[Footer] = field(default_factory=list)
     """Of the newest objects that rows name: a batch that they refused may have been stored since, by reference."""
     garbage: list[str] = field(default_factory=list)
-    rotten: list[str] = field(default_factory=list)
+    corrupt: list[str] = field(default_factory=list)
     missing: list[ObjectRow] = field(default_factory=list)
     prefixes: dict[UUID, str] = field(default_factory=dict)
     """Of every session that left an object."""
@@ -251,7 +251,7 @@ async def find_objects(
         try:
             later = await _read_later(store, info)
         except (InvalidObject, ObjectMissing) as error:
-            found.rotten.append(f"{info.key}: {error}")
+            found.corrupt.append(f"{info.key}: {error}")
             return
         found.later.append(later)
 
@@ -260,7 +260,7 @@ async def find_objects(
             tail = await store.get_range(row.key, row.index_start, row.size - row.index_start)
             found.asked_again.append(read_footer(tail, row.size))
         except (InvalidObject, ObjectMissing) as error:
-            found.rotten.append(f"{row.key}: {error}")
+            found.corrupt.append(f"{row.key}: {error}")
 
     newest = [
         row
@@ -273,7 +273,7 @@ async def find_objects(
     await each(newest, read_again)
     found.asked_again.sort(key=lambda footer: (footer.created_ms, footer.session_id, footer.number))
     found.later.sort(key=lambda later: later.key)
-    found.rotten.sort()
+    found.corrupt.sort()
     return found
 
 

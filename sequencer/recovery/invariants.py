@@ -6,7 +6,7 @@ since rows change while they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import msgspec
@@ -321,12 +321,3 @@ def check_object(row: ObjectRow, runs: int) -> list[Finding]:
     elif (row.retired_ms is None) != (runs > 0):
         found.append(Finding("live_runs", row.key, f"{runs} runs, retired at {row.retired_ms}"))
     return found
-
-
-def count_runs(runs: Iterable[RunRow]) -> dict[UUID, int]:
-    """How many runs name each object."""
-    counts: dict[UUID, int] = {}
-    for run in runs:
-        if run.kind is not ObjectKind.MARKERS:
-            counts[run.object_id] = counts.get(run.object_id, 0) + 1
-    return counts

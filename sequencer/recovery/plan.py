@@ -342,7 +342,7 @@ class _Planner:
 
     def _resequence_waiting(self) -> None:
         """Batches whose gap was closed by what came later; as long as one closes another's."""
-        is_loose = bool(self._objects.rotten or self._objects.missing)
+        is_loose = bool(self._objects.corrupt or self._objects.missing)
         while self._waiting:
             left: list[_Waiting] = []
             for waiting in self._waiting:
@@ -642,7 +642,7 @@ class _Planner:
                     f" {run.end_offset - 1}: object {gone[run.object_id].key} is missing, or has another size"
                 )
         report.lost += [
-            f"object {one} can't be read: what it holds is not re-sequenced" for one in self._objects.rotten
+            f"object {one} can't be read: what it holds is not re-sequenced" for one in self._objects.corrupt
         ]
         if report.aborted_transactions:
             report.lost.append(

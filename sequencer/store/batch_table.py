@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from sequencer.api import Marker, ObjectKind, Run, RunBatch
-from sequencer.store.rows import ObjectRow, RunRow
+from sequencer.store.rows import ObjectRow, ObjectRowMissing, RunRow
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[RunBatch])
@@ -42,9 +42,16 @@ def decode_markers(markers: bytes) -> list[Marker]:
 
 
 def join_run(row: RunRow, stored: ObjectRow | None) -> Run:
-    """The run that readers get: its row and that of the object it stands in (None for markers)."""
+    """The run that readers get: its row and that of the object it stands in (None for markers).
+
+    Raises ObjectRowMissing.
+    """
     if stored is None:
-        assert row.kind is ObjectKind.MARKERS, f"a run in {row.object_id} without its object"
+        if row.kind is not ObjectKind.MARKERS:
+            raise ObjectRowMissing(
+                f"the run at {row.base_offset} of {row.topic_id}-{row.partition} names object {row.object_id},"
+                " which has no row"
+            )
     else:
         assert row.object_id == stored.object_id, f"run of {row.object_id} joined with {stored.object_id}"
     return Run(

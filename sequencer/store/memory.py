@@ -191,7 +191,7 @@ class MemoryRowStore:
     # --- cold rows
 
     def _joined(self, row: RunRow) -> Run:
-        return join_run(row, None if row.kind is ObjectKind.MARKERS else self._objects[row.object_id])
+        return join_run(row, self._objects.get(row.object_id))
 
     def _index_at(self, runs: list[RunRow], offset: int) -> int:
         return bisect_right(runs, offset, key=_end_offset)

@@ -279,12 +279,6 @@ class RunRow(Row, frozen=True):
     markers: bytes = b""
 
 
-AnyRow = (
-    CounterRow | TopicRow | PartitionRow | SessionRow | CommitRow | AgentRow | ProducerRow | GroupRow
-    | GroupOffsetRow | TransactionRow | OpenRangeRow | AbortedRow | PendingOffsetRow | BrokerConfigRow
-    | LeaseRow | SwapRow | AnswerRow | ObjectRow | RunRow
-)  # fmt: skip
-
 KEYS: dict[type[Row], tuple[str, ...]] = {
     CounterRow: ("name",),
     TopicRow: ("topic_id",),
@@ -384,6 +378,11 @@ LONGEST_LEASE_MS = 60_000
 """No committer's lease ends later than this after its last renewal."""
 
 
+class ObjectRowMissing(Exception):
+    """A run names an object that has no row: the rows contradict each other. An object's row is only ever deleted after
+    the last run that names it."""
+
+
 class RowStore(Protocol):
     """Durable rows. The reference is `sequencer.store.memory.MemoryRowStore`; SQL is
     `sequencer.store.sql.store.SqlRowStore`.
@@ -392,6 +391,7 @@ class RowStore(Protocol):
         SequencerUnavailable: the database is away; whether a write took effect is not known.
         RequestFailed: the database refuses the values that it was given. Nothing was written.
         LeaseLost: by a write; another committer has taken over. Nothing was written.
+        ObjectRowMissing: by a read of runs.
     """
 
     async def open(self) -> Identity:

@@ -19,6 +19,7 @@ from sequencer.store.rows import (
     GroupOffsetRow,
     GroupRow,
     Identity,
+    LogEpoch,
     PartitionRow,
     Row,
     SessionRow,
@@ -134,7 +135,7 @@ def test_an_agent_that_asks_for_its_groups_lags_visits_no_other_group() -> None:
             GroupRow: groups,
             GroupOffsetRow: [GroupOffsetRow(each.group_id, topic, 0, 5, 0, "", NOW, None) for each in groups],
             TopicRow: [TopicRow(topic, "t", 1, {}, NOW)],
-            PartitionRow: [PartitionRow(topic, 0, 0, 7, -1, [(0, 0)])],
+            PartitionRow: [PartitionRow(topic, 0, 0, 7, -1, [LogEpoch(0, 0)])],
         }
     )
 

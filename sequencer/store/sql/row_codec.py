@@ -16,7 +16,7 @@ import msgspec
 
 from sequencer.api import ObjectKind, Run, TransactionState
 from sequencer.store.batch_table import decode_markers, decode_table
-from sequencer.store.rows import KEYS, Int32, Row
+from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 
 Dialect = Literal["sqlite", "postgresql"]
 Convert = Callable[[Any], Any]
@@ -115,17 +115,15 @@ RUN_COLUMNS = (
 
 
 def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
-    """A run out of RUN_COLUMNS.
-
-    An object row is only ever deleted after the last run that names it: a run without one is a bug, unless its
-    markers stand in none.
-    """
+    """A run out of RUN_COLUMNS. Raises ObjectRowMissing, but for a run of markers: these stand in no object."""
     topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
     kind = ObjectKind(kind)
     if kind is ObjectKind.MARKERS:
         key, rest[0], rest[1] = "", 0, 0
     elif key is None:
-        raise AssertionError(f"the run at {base_offset} of {topic_id}-{partition} names no known object")
+        raise ObjectRowMissing(
+            f"the run at {base_offset} of {topic_id}-{partition} names object {object_id}, which has no row"
+        )
     *numbers, batches, markers, index_crc = rest
     size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
     return Run(

@@ -527,9 +527,9 @@ def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, par
         await world.settle()
         parts = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".part")]
         newest = max(checkpoint.place_of("c", key) for key in parts)  # type: ignore[type-var]
-        rotten = [key for key in parts if checkpoint.place_of("c", key) == newest]
-        assert rotten
-        await world.bucket.delete(rotten)
+        corrupt = [key for key in parts if checkpoint.place_of("c", key) == newest]
+        assert corrupt
+        await world.bucket.delete(corrupt)
         assert await world.exported_rows() == await world.stored_rows()
         assert (await read_checkpoints(world.bucket, "c")).problems
 

@@ -37,6 +37,7 @@ from sequencer.store.rows import (
     OpenRangeRow,
     PartitionRow,
     ProducerRow,
+    RememberedBatch,
     RunRow,
     SessionRow,
     TopicRow,
@@ -161,14 +162,14 @@ def test_a_missing_object_is_named_with_the_offsets_that_are_gone() -> None:
     run(use)
 
 
-def test_rotten_bytes_are_found_by_reading_all_and_a_wrong_size_without() -> None:
+def test_corrupt_bytes_are_found_by_reading_all_and_a_wrong_size_without() -> None:
     async def use(world: LosableCluster) -> None:
         key = (await objects(world))[1].key
         data = bytearray(await world.bucket.get(key))
         data[75] ^= 1
         await world.bucket.delete([key])
         await world.bucket.put(key, [data])
-        assert await kinds(world) == {"rotten_object"}
+        assert await kinds(world) == {"corrupt_object"}
         await world.bucket.delete([key])
         await world.bucket.put(key, [data, b"more"])
         assert "wrong_size" in await kinds(world)
@@ -294,7 +295,7 @@ async def group_offset_of_nothing(world: LosableCluster) -> None:
 
 
 async def producer_past_the_end(world: LosableCluster) -> None:
-    await world.plant(ProducerRow(world.topics["t"].topic_id, 0, 7, 0, [(0, 0, 999)], 0, 0))
+    await world.plant(ProducerRow(world.topics["t"].topic_id, 0, 7, 0, [RememberedBatch(0, 0, 999)], 0, 0))
 
 
 async def answer_of_no_session(world: LosableCluster) -> None:
@@ -307,12 +308,12 @@ async def topic_without_partition(world: LosableCluster) -> None:
     await world.rows.write(gone, 1)
 
 
-async def rotten_checkpoint(world: LosableCluster) -> None:
+async def corrupt_checkpoint(world: LosableCluster) -> None:
     world.checkpointer._begin_scan()
     await world.checkpoint()
     keys = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".part")]
     await world.bucket.delete([keys[-1]])
-    await world.bucket.put(keys[-1], [b"rotten"])
+    await world.bucket.put(keys[-1], [b"corrupt"])
 
 
 async def older_database(world: LosableCluster) -> None:
@@ -361,7 +362,7 @@ async def half_recovered(world: LosableCluster) -> None:
         (answer_of_no_session, "session"),
         (topic_without_partition, "topic"),
         (topic_without_partition, "unknown_partition"),
-        (rotten_checkpoint, "checkpoint"),
+        (corrupt_checkpoint, "checkpoint"),
         (older_database, "checkpoint"),
         (checkpoint_of_deleted_object, "checkpoint"),
         (another_incarnation, "cluster"),

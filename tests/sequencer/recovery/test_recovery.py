@@ -363,7 +363,7 @@ def test_a_second_loss_starts_from_the_first_recovery() -> None:
     run(use)
 
 
-def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
+def test_missing_and_corrupt_objects_are_reported_and_all_else_is_there() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a", 2))
@@ -373,10 +373,10 @@ def test_missing_and_rotten_objects_are_told_and_all_else_is_there() -> None:
         await world.write("t", Batch("d"))
         keys = [info.key async for info in world.bucket.list("c/mixed/")]
         await world.bucket.delete([keys[0]])
-        rotten = bytearray(await world.bucket.get(keys[2]))
-        rotten[80] ^= 1
+        corrupt = bytearray(await world.bucket.get(keys[2]))
+        corrupt[80] ^= 1
         await world.bucket.delete([keys[2]])
-        await world.bucket.put(keys[2], [rotten])
+        await world.bucket.put(keys[2], [corrupt])
         await world.lose_database()
         report = await world.recover()
         assert any(keys[0] in one and "offsets 0 to 1" in one for one in report.lost)
@@ -486,7 +486,7 @@ def test_a_head_that_cannot_be_read_costs_nothing_but_a_larger_hole() -> None:
         key = [info.key async for info in world.bucket.list("c/meta/") if info.key.endswith(".head")][-1]
         assert len(found.heads) > 2
         await world.bucket.delete([key])
-        await world.bucket.put(key, [b"rotten"])
+        await world.bucket.put(key, [b"corrupt"])
         await world.lose_database()
         report = await world.recover()
         await world.lead()

@@ -108,14 +108,14 @@ def test_a_deletion_is_one_row_and_nothing_of_the_topic_is_seen_after_it() -> No
             kept = await world.rows_of(topic)
             await sequencer.delete_topic(DeleteTopic(topic))
             assert await world.rows_of(topic) == kept
-            assert not any(row.topic_id == topic for row in sequencer._state.all(TopicRow))
+            assert not any(row.topic_id == topic for row in sequencer._view.state.all(TopicRow))
             assert not (await sequencer.fetch_offsets(FetchOffsets("g0", None))).positions
             named = (await sequencer.fetch_offsets(FetchOffsets("g0", [(topic, 0)]))).positions
             assert named == [OffsetPosition(topic, 0, -1, -1, "", is_unknown=True)]
             assert not (await sequencer.lags(LagsRequest())).lags
             described = (await sequencer.transactions(TransactionsRequest(["open"]))).transactions
             assert [each.partitions for each in described] == [[]]
-            assert check_hot_rows(sequencer._state) == []
+            assert check_hot_rows(sequencer._view.state) == []
 
     asyncio.run(scenario())
 
@@ -144,7 +144,7 @@ def test_what_is_left_goes_in_bounded_steps_and_the_partitions_last() -> None:
             while not removing.done():
                 left = await world.rows_of(world.topic)
                 assert left.get("PartitionRow") == PARTITIONS or left.keys() <= {"PartitionRow"}
-                assert check_hot_rows(world.sequencer._state) == []
+                assert check_hot_rows(world.sequencer._view.state) == []
                 seen.append(left)
                 await asyncio.sleep(0)
             await removing
@@ -160,7 +160,7 @@ def test_a_partition_stays_as_long_as_it_has_runs() -> None:
     async def scenario() -> None:
         async with a_world() as world:
             await world.sequencer.delete_topic(DeleteTopic(world.topic))
-            state, gone = world.sequencer._state, {world.topic: None}
+            state, gone = world.sequencer._view.state, {world.topic: None}
             empty = [(PartitionRow, (world.topic, number)) for number in (4, 5)]
             assert await emptied_partitions(state, world.store, gone) == empty
             await world.sequencer.apply_retention(Empty())

@@ -51,6 +51,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     HOT,
     AbortedRow,
+    LogEpoch,
     OpenRangeRow,
     PartitionRow,
     PendingOffsetRow,
@@ -76,7 +77,9 @@ class World:
         rows: dict[type[Row], list[Row]] = {TopicRow: [], PartitionRow: []}
         for number, topic_id in enumerate(TOPICS):
             rows[TopicRow].append(TopicRow(topic_id, f"t{number}", 2, {}, 0))
-            rows[PartitionRow] += [PartitionRow(topic_id, each, 0, 0, -1, [(0, 0)]) for each in (0, 1)]
+            rows[PartitionRow] += [
+                PartitionRow(topic_id, each, 0, 0, -1, [LogEpoch(0, 0)]) for each in (0, 1)
+            ]
         self.state = HotState(rows)
         self.now_ms = 1_000
 
@@ -228,7 +231,7 @@ def test_an_end_and_what_follows_may_be_decided_together() -> None:
 def test_a_range_left_without_a_transaction_is_aborted_by_an_operator() -> None:
     world = World()
     world.put(OpenRangeRow(TOPICS[0], 1, 77, 0))
-    world.put(PartitionRow(TOPICS[0], 1, 0, 5, -1, [(0, 0)]))
+    world.put(PartitionRow(TOPICS[0], 1, 0, 5, -1, [LogEpoch(0, 0)]))
     (answer,) = world.do(lambda draft: abort_producer(draft, AbortProducer(77, 3, [(TOPICS[0], 1)])))
     assert getattr(answer, "errors", None) == [PartitionError.NONE]
     assert list(world.state.all(AbortedRow)) == [AbortedRow(TOPICS[0], 1, 77, 0, 5)]

@@ -14,10 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Changes, CounterRow, GroupOffsetRow, ObjectRow, RowStore, RunRow, key_of
+from sequencer.store.rows import (
+    Changes,
+    CounterRow,
+    GroupOffsetRow,
+    ObjectRow,
+    ObjectRowMissing,
+    RowStore,
+    RunRow,
+    key_of,
+)
 from sequencer.store.sql.store import SqlRowStore, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.row_samples import marker_row, object_row, run_row
+from tests.support.row_samples import changes, marker_row, object_row, run_row
 from tests.support.servers import PostgresServer
 
 CLOCK = ManualClock()
@@ -250,3 +259,19 @@ def test_any_sequence_of_writes_reads_as_in_memory(url: str) -> None:
 async def wipe(store: SqlRowStore) -> None:
     for table in ("counters", "group_offsets", "objects", "runs"):
         await store._database.execute(f"delete from {table}")
+
+
+def test_in_memory_a_run_whose_object_has_no_row_is_not_passed_on() -> None:
+    async def act() -> None:
+        store = MemoryRowStore(ManualClock())
+        epoch = await store.take_committer_lease("test", "", 60_000)
+        assert epoch is not None
+        stored = object_row(1)
+        await store.write(changes(stored, run_row(0, 1, stored)), epoch)
+        removal = Changes()
+        removal.delete(ObjectRow, key_of(stored))
+        await store.write(removal, epoch)
+        with pytest.raises(ObjectRowMissing, match="has no row"):
+            await store.runs_of_object(stored.object_id)
+
+    asyncio.run(act())
