@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 
-from agent.services import EncodedResponse
 from cache.single_flight import SingleFlight
 
 MAX_BYTES = 16 << 20
@@ -24,10 +23,10 @@ class KeptAnswers:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[Hashable, EncodedResponse] = OrderedDict()
-        self._making: SingleFlight[Hashable, EncodedResponse] = SingleFlight()
+        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._making: SingleFlight[Hashable, bytes] = SingleFlight()
 
-    async def get(self, asked: Hashable, make: Callable[[], Awaitable[EncodedResponse]]) -> EncodedResponse:
+    async def get(self, asked: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
         """The answer that is kept, or what `make` gives; those who ask meanwhile wait for the same."""
         kept = self._kept.get(asked)
         if kept is None:
@@ -35,12 +34,12 @@ class KeptAnswers:
         self._kept.move_to_end(asked)
         return kept
 
-    async def _make(self, asked: Hashable, make: Callable[[], Awaitable[EncodedResponse]]) -> EncodedResponse:
+    async def _make(self, asked: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
         made = await make()
-        if len(made.body) <= self._max_bytes:
+        if len(made) <= self._max_bytes:
             self._kept[asked] = made
-            self._bytes += len(made.body)
+            self._bytes += len(made)
         while self._bytes > self._max_bytes:
             _, gone = self._kept.popitem(last=False)
-            self._bytes -= len(gone.body)
+            self._bytes -= len(gone)
         return made

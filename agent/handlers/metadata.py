@@ -75,11 +75,11 @@ async def handle(
     if refused or not _is_large(context, request, snapshot):
         return await _answer(services, context, request, snapshot, refused)
 
-    async def encoded() -> EncodedResponse:
+    async def encoded() -> bytes:
         response = await _answer(services, context, request, snapshot, {})
-        return EncodedResponse(encoded_once(ApiKey.METADATA, context.api_version, response))
+        return encoded_once(ApiKey.METADATA, context.api_version, response)
 
-    return await snapshot.answers.get(_asked(context, request), encoded)
+    return EncodedResponse(await snapshot.answers.get(_asked(context, request), encoded))
 
 
 def _unavailable(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:

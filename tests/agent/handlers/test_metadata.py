@@ -11,7 +11,6 @@ import pytest
 import agent.handlers.metadata as metadata_handler
 from agent.handlers.metadata import MIN_PARTITIONS_OF_KEPT
 from agent.kept_answers import KeptAnswers
-from agent.services import EncodedResponse
 from tailrace.kafka import ApiKey, decode_response, encode_response
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -133,11 +132,11 @@ def test_kept_answers_stay_within_their_bytes() -> None:
         answers, made = KeptAnswers(max_bytes=10), []
 
         async def get(asked: str, length: int) -> None:
-            async def make() -> EncodedResponse:
+            async def make() -> bytes:
                 made.append(asked)
-                return EncodedResponse(bytes(length))
+                return bytes(length)
 
-            assert len((await answers.get(asked, make)).body) == length
+            assert len(await answers.get(asked, make)) == length
 
         for asked, length in (
             ("a", 4),
