@@ -595,20 +595,8 @@ class _Planner:
             # Its client may be epochs ahead of the checkpoint: the next one to ask gets a fresh producer id. It may be
             # transactions ahead, too: no end that it asks for is one that is known.
             timeout_ms = row.timeout_ms or 60_000
-            self._put(
-                replace_row(
-                    row,
-                    producer_epoch=transactions.LAST_EPOCH,
-                    timeout_ms=timeout_ms,
-                    previous_id=-1,
-                    previous_epoch=-1,
-                    ended_id=-1,
-                    ended_epoch=-1,
-                    ended_number=-1,
-                    answered_id=-1,
-                    answered_epoch=-1,
-                )
-            )
+            fenced = replace_row(row, producer_epoch=transactions.LAST_EPOCH, timeout_ms=timeout_ms)
+            self._put(fenced.with_previous(None).with_last_end(None))
         for place, log in self._logs.items():
             ended = self._rows.by_kind[PartitionRow][place]
             assert isinstance(ended, PartitionRow)

@@ -57,11 +57,14 @@ from sequencer.bounds import PageRoom, text_bytes
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT, encode_markers, encode_table, join_run
 from sequencer.store.rows import (
+    NO_PRODUCER,
     AbortedRow,
+    EndedTransaction,
     GroupOffsetRow,
     GroupRow,
     OpenRangeRow,
     PartitionRow,
+    ProducerRef,
     RunRow,
     TopicRow,
     TransactionRow,
@@ -104,24 +107,24 @@ def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettin
     row = draft.get(TransactionRow, name)
     if row is None:
         return _new_transactional_id(draft, name, request.timeout_ms, settings)
-    asked = (request.producer_id, request.producer_epoch)
-    is_named = asked != (-1, -1)
-    if is_named and asked != (row.producer_id, row.producer_epoch):
-        if asked == (row.previous_id, row.previous_epoch) and row.state is not TransactionState.ONGOING:
-            return ProducerGrant(row.producer_id, row.producer_epoch)
+    named = ProducerRef(request.producer_id, request.producer_epoch)
+    is_named = named != NO_PRODUCER
+    if is_named and named != row.producer:
+        if named == row.previous and row.state is not TransactionState.ONGOING:
+            return ProducerGrant(*row.producer)
         raise ProducerFenced(
             f"transactional id {name!r} has producer {row.producer_id} with epoch {row.producer_epoch},"
-            f" not {asked[0]} with {asked[1]}"
+            f" not {named.producer_id} with {named.producer_epoch}"
         )
     if row.state is TransactionState.ONGOING:
         row = yield from _finish(draft, row, is_commit=False)
     row = _bumped(draft, row)
     if not is_named:
-        row = replace_row(row, previous_id=-1, previous_epoch=-1)
+        row = row.with_previous(None)
     draft.put(
         replace_row(row, state=TransactionState.EMPTY, timeout_ms=request.timeout_ms, updated_ms=draft.now_ms)
     )
-    return ProducerGrant(row.producer_id, row.producer_epoch)
+    return ProducerGrant(*row.producer)
 
 
 def _new_transactional_id(
@@ -133,29 +136,9 @@ def _new_transactional_id(
             f"{known} transactional ids; max_transactional_ids is {settings.max_transactional_ids}"
         )
     producer_id = draft.next_value(PRODUCER_ID)
-    draft.put(
-        TransactionRow(
-            transactional_id=name,
-            producer_id=producer_id,
-            producer_epoch=0,
-            number=0,
-            state=TransactionState.EMPTY,
-            timeout_ms=timeout_ms,
-            started_ms=-1,
-            partitions=[],
-            groups=[],
-            previous_id=-1,
-            previous_epoch=-1,
-            ended_id=-1,
-            ended_epoch=-1,
-            ended_number=-1,
-            ended_is_commit=False,
-            answered_id=-1,
-            answered_epoch=-1,
-            updated_ms=draft.now_ms,
-        )
-    )
-    return ProducerGrant(producer_id, 0)
+    row = TransactionRow.new(name, producer_id=producer_id, timeout_ms=timeout_ms, now_ms=draft.now_ms)
+    draft.put(row)
+    return ProducerGrant(*row.producer)
 
 
 def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
@@ -163,13 +146,7 @@ def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
     producer_id, epoch = row.producer_id, row.producer_epoch + 1
     if epoch > LAST_EPOCH:
         producer_id, epoch = draft.next_value(PRODUCER_ID), 0
-    return replace_row(
-        row,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        previous_id=row.producer_id,
-        previous_epoch=row.producer_epoch,
-    )
+    return replace_row(row.with_previous(row.producer), producer_id=producer_id, producer_epoch=epoch)
 
 
 def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
@@ -266,14 +243,12 @@ def _begun(draft: Draft, row: TransactionRow, settings: SequencerSettings) -> Tr
             f" max_open_transactions is {settings.max_open_transactions}"
         )
     return replace_row(
-        row,
+        row.with_previous(None),
         number=row.number + 1,
         state=TransactionState.ONGOING,
         started_ms=draft.now_ms,
         partitions=[],
         groups=[],
-        previous_id=-1,
-        previous_epoch=-1,
     )
 
 
@@ -418,7 +393,7 @@ def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGran
     if not is_open and not (request.bumps_epoch and not request.is_commit):
         done = TransactionState.COMPLETE_COMMIT if request.is_commit else TransactionState.COMPLETE_ABORT
         if row.state is done and not request.bumps_epoch:
-            return ProducerGrant(row.producer_id, row.producer_epoch)
+            return ProducerGrant(*row.producer)
         raise InvalidTransactionState(
             f"transactional id {row.transactional_id!r} is {row.state}; there is nothing to"
             f" {'commit' if request.is_commit else 'abort'}"
@@ -427,42 +402,43 @@ def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGran
     if not is_open:
         ended = replace_row(ended, state=TransactionState.COMPLETE_ABORT)
     ended = _bumped(draft, ended) if request.bumps_epoch else ended
-    draft.put(
-        replace_row(
-            ended,
-            ended_id=row.producer_id,
-            ended_epoch=row.producer_epoch,
-            ended_number=row.number,
-            ended_is_commit=request.is_commit,
-            answered_id=ended.producer_id,
-            answered_epoch=ended.producer_epoch,
-            updated_ms=draft.now_ms,
-        )
+    end = EndedTransaction(
+        producer=row.producer, number=row.number, is_commit=request.is_commit, granted=ended.producer
     )
-    return ProducerGrant(ended.producer_id, ended.producer_epoch)
+    draft.put(replace_row(ended.with_last_end(end), updated_ms=draft.now_ms))
+    return ProducerGrant(*ended.producer)
 
 
 def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGrant | None:
     """The first answer to an end that surely was asked before; None to decide it anew."""
-    named = request.transaction
-    asked = (named.producer_id, named.producer_epoch)
-    is_last = asked == (row.ended_id, row.ended_epoch)
-    is_current = asked == (row.producer_id, row.producer_epoch)
+    named = ProducerRef(request.transaction.producer_id, request.transaction.producer_epoch)
+    is_current = named == row.producer
     if is_current and request.number in (-1, row.number):
         return None
-    if request.number >= 0:
-        is_last = is_last and request.number == row.ended_number
-    elif asked == (row.answered_id, row.answered_epoch):
-        # That end gave no new epoch: what was begun since (and aborted by a time-out) is asked for by the same.
-        is_last = is_last and row.number == row.ended_number
-    if is_last and row.ended_is_commit == request.is_commit:
-        return ProducerGrant(row.answered_id, row.answered_epoch)
-    if is_last or is_current:
+    end = row.last_end
+    is_last = end is not None and _is_end_of(end, row, named, request.number)
+    if not is_last and not is_current:
+        return None
+    if end is None:
         raise InvalidTransactionState(
-            f"transaction {row.ended_number} of transactional id {row.transactional_id!r} was"
-            f" {'committed' if row.ended_is_commit else 'aborted'}"
+            f"transactional id {row.transactional_id!r} is at transaction {row.number}, not {request.number}"
         )
-    return None
+    if is_last and end.is_commit == request.is_commit:
+        return ProducerGrant(*end.granted)
+    raise InvalidTransactionState(
+        f"transaction {end.number} of transactional id {row.transactional_id!r} was"
+        f" {'committed' if end.is_commit else 'aborted'}"
+    )
+
+
+def _is_end_of(end: EndedTransaction, row: TransactionRow, named: ProducerRef, number: int) -> bool:
+    """Whether it is this end that is asked for, under this producer; `number` -1 where the caller knows none."""
+    if named != end.producer:
+        return False
+    if number >= 0:
+        return number == end.number
+    # An end that granted no new epoch: a transaction begun since (and aborted by a time-out) is named by the same.
+    return named != end.granted or row.number == end.number
 
 
 def _finish(draft: Draft, row: TransactionRow, *, is_commit: bool) -> Steps[TransactionRow]:
@@ -560,7 +536,7 @@ def _end_offsets(draft: Draft, group_id: str, producer_id: int, is_commit: bool)
 
 def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
     fenced = _bumped(draft, (yield from _finish(draft, row, is_commit=False)))
-    draft.put(replace_row(fenced, previous_id=-1, previous_epoch=-1, updated_ms=draft.now_ms))
+    draft.put(replace_row(fenced.with_previous(None), updated_ms=draft.now_ms))
 
 
 def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:

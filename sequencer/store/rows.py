@@ -149,14 +149,29 @@ class GroupOffsetRow(Row, frozen=True):
     turn: int = 0
 
 
+class ProducerRef(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+
+
+class EndedTransaction(NamedTuple):
+    """The end of a transaction: which one of which producer, and the producer that the caller was granted for it."""
+
+    producer: ProducerRef
+    number: int
+    is_commit: bool
+    granted: ProducerRef
+
+
+NO_PRODUCER = ProducerRef(-1, -1)
+
+
 class TransactionRow(Row, frozen=True):
     """A transactional id: who its producer is now, and its transaction.
 
     `number` counts the producer's transactions: that of the open one, or of the last. `partitions` and `groups`
-    are the open one's; `started_ms` is -1 when none is open.
-    `previous_*`: the producer id and epoch that the current ones followed, while asking for new ones again
-    under these gets the current ones again; -1 for none.
-    `ended_*`: the last end that was asked for, by producer id, epoch and number; `answered_*` its answer.
+    are the open one's; `started_ms` is -1 when none is open. The fields from `previous_id` to `answered_epoch` store
+    `previous` and `last_end`, column by column; -1 stands for None.
     """
 
     transactional_id: str
@@ -177,6 +192,70 @@ class TransactionRow(Row, frozen=True):
     answered_id: int
     answered_epoch: Int32
     updated_ms: int
+
+    @classmethod
+    def new(cls, transactional_id: str, *, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionRow:
+        """A transactional id that had no transaction yet."""
+        return cls(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            number=0,
+            state=TransactionState.EMPTY,
+            timeout_ms=timeout_ms,
+            started_ms=-1,
+            partitions=[],
+            groups=[],
+            previous_id=-1,
+            previous_epoch=-1,
+            ended_id=-1,
+            ended_epoch=-1,
+            ended_number=-1,
+            ended_is_commit=False,
+            answered_id=-1,
+            answered_epoch=-1,
+            updated_ms=now_ms,
+        )
+
+    @property
+    def producer(self) -> ProducerRef:
+        """The current producer."""
+        return ProducerRef(self.producer_id, self.producer_epoch)
+
+    @property
+    def previous(self) -> ProducerRef | None:
+        """The producer before the current one, as long as a retry of its request is granted the current one."""
+        return None if self.previous_id < 0 else ProducerRef(self.previous_id, self.previous_epoch)
+
+    @property
+    def last_end(self) -> EndedTransaction | None:
+        """The last end that was asked for."""
+        if self.ended_id < 0:
+            return None
+        return EndedTransaction(
+            producer=ProducerRef(self.ended_id, self.ended_epoch),
+            number=self.ended_number,
+            is_commit=self.ended_is_commit,
+            granted=ProducerRef(self.answered_id, self.answered_epoch),
+        )
+
+    def with_previous(self, previous: ProducerRef | None) -> TransactionRow:
+        """The row with another `previous`."""
+        previous_id, previous_epoch = previous or NO_PRODUCER
+        return msgspec.structs.replace(self, previous_id=previous_id, previous_epoch=previous_epoch)
+
+    def with_last_end(self, end: EndedTransaction | None) -> TransactionRow:
+        """The row with another `last_end`."""
+        producer, number, is_commit, granted = end or (NO_PRODUCER, -1, False, NO_PRODUCER)
+        return msgspec.structs.replace(
+            self,
+            ended_id=producer.producer_id,
+            ended_epoch=producer.producer_epoch,
+            ended_number=number,
+            ended_is_commit=is_commit,
+            answered_id=granted.producer_id,
+            answered_epoch=granted.producer_epoch,
+        )
 
 
 class OpenRangeRow(Row, frozen=True):

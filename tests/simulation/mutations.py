@@ -75,6 +75,7 @@ from sequencer.store.rows import (
     GroupRow,
     LeaseRow,
     OpenRangeRow,
+    ProducerRef,
     ProducerRow,
     RunRow,
     SessionRow,
@@ -405,10 +406,10 @@ def _takes_over_without_a_new_epoch(original: Any) -> Any:
 def _remembers_ends_too_long(original: Any) -> Any:
     def answer_before(row: Any, request: Any) -> Any:
         named = request.transaction
-        asked = (named.producer_id, named.producer_epoch)
-        is_last = asked == (row.ended_id, row.ended_epoch) and row.ended_is_commit == request.is_commit
-        if is_last and asked != (row.producer_id, row.producer_epoch):
-            return ProducerGrant(row.answered_id, row.answered_epoch)
+        producer, end = ProducerRef(named.producer_id, named.producer_epoch), row.last_end
+        is_last = end is not None and producer == end.producer and end.is_commit == request.is_commit
+        if is_last and producer != row.producer:
+            return ProducerGrant(*end.granted)
         return original(row, request)
 
     return answer_before
