@@ -23,7 +23,7 @@ import structlog
 from agent.connection import KafkaConnection, Reply
 from agent.errors import code_of
 from agent.handlers import HANDLERS
-from agent.services import Deferred, EncodedResponse, Holding, RequestContext, Services
+from agent.services import Deferred, EncodedResponse, HeldResponse, RequestContext, Services
 from agent.zones import zone_of_client
 from sequencer.api import SequencerError
 from tailrace.buffers import Buffer
@@ -86,7 +86,7 @@ class Dispatcher:
             response = await HANDLERS[spec.key](self._services, context, request)
             if isinstance(response, Deferred):
                 return Reply(later=self._later(header, connection.peer_host, response, started))
-            if isinstance(response, Holding):
+            if isinstance(response, HeldResponse):
                 return self._held(header, response, started)
             return Reply(self._encoded(header, response, started))
         except SequencerError as error:
@@ -95,11 +95,11 @@ class Dispatcher:
             self._failed(header, connection.peer_host, error)
             return Reply(close=True)
 
-    def _held(self, header: RequestHeader, holding: Holding, started: float) -> Reply:
+    def _held(self, header: RequestHeader, held: HeldResponse, started: float) -> Reply:
         try:
-            return Reply(self._encoded(header, holding.response, started), on_sent=holding.release)
+            return Reply(self._encoded(header, held.response, started), on_sent=held.release)
         except BaseException:
-            holding.release()
+            held.release()
             raise
 
     def _sequencer_failed(

@@ -64,7 +64,7 @@ class RequestContext(msgspec.Struct, frozen=True):
     is_first_waiting: bool = True
 
 
-class Holding(msgspec.Struct, frozen=True):
+class HeldResponse(msgspec.Struct, frozen=True):
     """A handler's answer that holds memory until it was sent, or never will be: then `release` is called."""
 
     response: Any
@@ -79,7 +79,7 @@ class EncodedResponse(msgspec.Struct, frozen=True):
 
 Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
 """Takes a decoded request; returns the response message, one that comes later (Deferred, Produce only), one that
-holds memory (Holding, Fetch only), or one that is encoded (EncodedResponse, Metadata only)."""
+holds memory (HeldResponse, Fetch only), or one that is encoded (EncodedResponse, Metadata only)."""
 
 
 class Deferred(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`tailrace`: one command line for the processes and for what they keep."""
+"""`tailrace`: one command line for the processes and for their data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tailrace_cli import (
     transaction,
 )
 from tailrace_cli.bare import group_of_commands, print_help_when_bare
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 
 app = group_of_commands(
     "A Kafka-protocol broker with no disks: objects on S3, offsets in SQL, Parquet for everything old.",
@@ -58,20 +58,20 @@ app.add_typer(config.app, name="config")
 
 
 def main() -> None:
-    """Run the command of this process's arguments and exit: 0, 1 when it failed, 2 when it was misused."""
+    """Run the command that the arguments name and exit: 0, 1 if it failed, 2 for wrong usage."""
     try:
         code = app(standalone_mode=False)
     except typer.Abort:
         sys.exit(130)
-    except typer.TyperException as error:  # how it was called
-        _say(f"{_message(error)}; see `tailrace --help`, or --help after the command")
+    except typer.TyperException as error:  # wrong usage
+        _print_error(f"{_message(error)}; see `tailrace --help`, or --help after the command")
         sys.exit(getattr(error, "exit_code", 2))
     except BadSettings as error:
         for line in str(error).splitlines():
-            _say(line)
+            _print_error(line)
         sys.exit(2)
     except CommandFailed as error:
-        _say(str(error))
+        _print_error(str(error))
         sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()
@@ -80,7 +80,7 @@ def main() -> None:
         explained = _explain(error)
         if explained is None:
             raise
-        _say(explained)
+        _print_error(explained)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -90,12 +90,12 @@ def _message(error: typer.TyperException) -> str:
     return str(form() if form is not None else error).rstrip(".")
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     print(f"tailrace: {line}", file=sys.stderr)
 
 
 def _explain(error: Exception) -> str | None:
-    """One line for what a user can mend; None for what is a bug and shall show its traceback."""
+    """One line for an error that a user can fix; None for a bug, which shows its traceback."""
     from sequencer.api import SequencerError
     from sequencer.store.sql.store import UnknownDatabase
     from tailrace.object_store.api import StoreError
@@ -113,7 +113,7 @@ def _explain(error: Exception) -> str | None:
 
 
 def _explain_address(error: OSError) -> str | None:
-    """What asyncio and uvloop say of an address that can't be bound, as HOST:PORT and what to do."""
+    """An address that can't be bound, as HOST:PORT and what to do about it."""
     from tailrace.rpc.link import join_address
 
     found = re.search(r"\('([^']+)', (\d+)", str(error))

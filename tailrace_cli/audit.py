@@ -1,4 +1,4 @@
-"""`tailrace audit`: do the database and the bucket agree? Exit 0: yes. 1: findings. 2: it could not be looked at."""
+"""`tailrace audit`: do the database and the bucket agree? Exit 0: yes, 1: findings, 2: it could not run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ FOUND, COULD_NOT = 1, 2
 
 
 def register(app: typer.Typer) -> None:
-    """Give `app` the command of this module."""
+    """Add this module's command to `app`."""
     app.command()(audit)
 
 
@@ -31,22 +31,21 @@ def audit(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DIR", help="In their place: the folder of `tailrace serve`."),
+        typer.Option("--data", metavar="DIR", help="Instead of both: the folder of `tailrace serve`."),
     ] = None,
     sample: Annotated[
-        float, typer.Option("--sample", min=0.0, max=1.0, help="The share of objects that are read whole.")
+        float, typer.Option("--sample", min=0.0, max=1.0, help="Share of objects to read whole.")
     ] = 0.01,
     full: Annotated[bool, typer.Option("--full", help="Read all objects whole.")] = False,
     overdue_hours: Annotated[
-        float, typer.Option("--overdue-hours", min=0.0, help="Garbage that is older is a finding.")
+        float, typer.Option("--overdue-hours", min=0.0, help="Report garbage older than this.")
     ] = 48.0,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare database and bucket; check sums and invariants.
 
-    Both ways, and changes nothing; the cluster may run.
-    Exit status 0: all is well. 1: something was found. 2: it could not be looked at.
+    Changes nothing; the cluster may run. Exit status 0: no findings. 1: findings. 2: the audit could not run.
     """
     from sequencer.api import SequencerError
     from sequencer.recovery.audit import AuditSettings
@@ -60,13 +59,13 @@ def audit(
     from tailrace_cli.settings import Settings
 
     configure_logging("warning", "auto")
-    asked = AuditSettings(sample=1.0 if full else sample, overdue_ms=round(overdue_hours * 3_600_000))
+    options = AuditSettings(sample=1.0 if full else sample, overdue_ms=round(overdue_hours * 3_600_000))
     try:
         refuse_password_in_command("--database", database)
         settings = load_settings(
             Settings, flags={"store": store, "database": database, "data": data}, file=config
         )
-        report = run(_look(settings, asked))
+        report = run(_audit(settings, options))
     except (CommandFailed, SequencerError, StoreError, BadStoreUrl, UnknownDatabase, OSError) as error:
         print(f"tailrace: no audit: {error}", file=sys.stderr)
         raise typer.Exit(COULD_NOT) from None
@@ -80,17 +79,17 @@ def audit(
         raise typer.Exit(FOUND)
 
 
-async def _look(settings: object, asked: AuditSettings) -> AuditReport:
-    from sequencer.recovery.audit import audit as look
+async def _audit(settings: object, options: AuditSettings) -> AuditReport:
+    from sequencer.recovery.audit import audit as run_audit
     from sequencer.store.sql.store import open_row_store
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
-    from tailrace_cli.places import check_exists, places_of
+    from tailrace_cli.connecting import check_exists, store_urls
     from tailrace_cli.security import database_password
     from tailrace_cli.settings import Settings
 
     assert isinstance(settings, Settings)
-    store_url, database_url = places_of(settings)
+    store_url, database_url = store_urls(settings)
     check_exists(store_url, database_url)
     clock, entropy = SystemClock(), SystemEntropy()
     rows = open_row_store(
@@ -103,7 +102,7 @@ async def _look(settings: object, asked: AuditSettings) -> AuditReport:
     store = open_store(store_url, clock=clock)
     try:
         await rows.open()
-        return await look(rows, store, clock, entropy, asked)
+        return await run_audit(rows, store, clock, entropy, options)
     finally:
         await store.close()
         await rows.close()
@@ -117,8 +116,8 @@ def _show(report: AuditReport) -> None:
     for note in report.notes:
         print(f"note: {note}")
     if report.findings:
-        rows = [(found.kind, found.subject, found.detail) for found in report.findings]
-        print_table(("finding", "where", "what was seen"), rows)
+        rows = [(finding.kind, finding.subject, finding.detail) for finding in report.findings]
+        print_table(("finding", "where", "seen"), rows)
         print(f"{len(report.findings)} findings")
     else:
-        print("nothing was found")
+        print("no findings")

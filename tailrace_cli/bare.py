@@ -1,4 +1,4 @@
-"""A command that only holds others: called without one, it prints its help and has not failed."""
+"""A command that only groups others: without a subcommand it prints its help and exits with 0."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def group_of_commands(help_text: str, name: str | None = None) -> typer.Typer:
 
 
 def print_help_when_bare(context: typer.Context) -> None:
-    """The callback of a command that only holds others."""
+    """The callback of a command that only groups others."""
     if context.invoked_subcommand is None:
         print(context.get_help())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tailrace_cli.asking import BootstrapFlag, ask_broker
+from tailrace_cli.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:

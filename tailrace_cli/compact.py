@@ -1,4 +1,4 @@
-"""`tailrace compact`: the sequencer and the store by the settings, then the Spark job, imported only here."""
+"""`tailrace compact`: open the store and the sequencer, then run the Spark job, which only this module imports."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from sequencer.api import Sequencer
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace_cli.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
-from tailrace_cli.failures import CommandFailed
-from tailrace_cli.process import Machine, sequencer_node, wait_for_committer
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.process import Runtime, sequencer_server, wait_for_committer
 from tailrace_cli.security import check_rpc_is_closed, open_security
 from tailrace_cli.settings import Settings
 
 
 async def run_compact(settings: Settings, master: str, thresholds: dict[str, int]) -> dict[str, Any]:
-    """Compact until nothing qualifies; what was done, as figures by name. Raises CommandFailed.
+    """Compact until nothing qualifies, and return the figures by name. Raises CommandFailed.
 
-    Without a store, a database and a sequencer, it is the data folder of `serve` that is compacted, beside it where
-    it runs.
+    Without a store, a database and a sequencer, it compacts the data folder of `serve`, which may be running.
 
     `thresholds`: `min_bytes` and `min_age_ms` of `compactor.cycle.CompactionSettings`, where given.
     """
@@ -32,18 +31,18 @@ async def run_compact(settings: Settings, master: str, thresholds: dict[str, int
     data = settings.data.expanduser().absolute()
     if not data.is_dir():
         raise CommandFailed(
-            f"data folder {str(data)!r} is not there; give the --data folder of `tailrace serve`, or --store and "
+            f"data folder {str(data)!r} does not exist; give the --data folder of `tailrace serve`, or --store and "
             "--sequencer of a cluster"
         )
     settings = _with_secret_of(data, settings)
     try:
         with held_folder(data):
-            places = {"store": str(data / OBJECTS), "database": f"sqlite:///{data / DATABASE}"}
-            return await _compact(settings.model_copy(update=places), master, thresholds)
+            urls = {"store": str(data / OBJECTS), "database": f"sqlite:///{data / DATABASE}"}
+            return await _compact(settings.model_copy(update=urls), master, thresholds)
     except FolderInUse:
         serving = find_serving(data)
-    places_beside = {"store": serving.store, "sequencers": (serving.rpc,)}
-    return await _compact(settings.model_copy(update=places_beside), master, thresholds)
+    addresses = {"store": serving.store, "sequencers": (serving.rpc,)}
+    return await _compact(settings.model_copy(update=addresses), master, thresholds)
 
 
 def _with_secret_of(data: Path, settings: Settings) -> Settings:
@@ -55,7 +54,7 @@ def _with_secret_of(data: Path, settings: Settings) -> Settings:
 
 async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) -> dict[str, Any]:
     if settings.store is None:
-        raise CommandFailed("no object store was given; give --store URL, the one that the agents use")
+        raise CommandFailed("no object store; give --store URL, the one that the agents use")
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
             f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
@@ -77,19 +76,19 @@ async def _compact(settings: Settings, master: str, thresholds: dict[str, int]) 
         min_bytes=thresholds.get("min_bytes", plain.min_bytes),
         min_age_ms=thresholds.get("min_age_ms", plain.min_age_ms),
     )
-    machine = Machine(SystemClock(), SystemEntropy())
+    runtime = Runtime(SystemClock(), SystemEntropy())
     async with AsyncExitStack() as stack:
         if settings.database:
-            node = await stack.enter_async_context(
-                sequencer_node(settings, settings.database, machine, None, security, listen=None)
+            server = await stack.enter_async_context(
+                sequencer_server(settings, settings.database, runtime, None, security, listen=None)
             )
-            await wait_for_committer(node, machine.clock)
-            sequencer: Sequencer = node.sequencer
+            await wait_for_committer(server, runtime.clock)
+            sequencer: Sequencer = server.sequencer
         else:
             remote = SequencerClient(
                 settings.sequencers,
-                clock=machine.clock,
-                entropy=machine.entropy,
+                clock=runtime.clock,
+                entropy=runtime.entropy,
                 security=security,
             )
             stack.push_async_callback(remote.close)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_cli.asking import BootstrapFlag, ask_broker, parse_pairs
 from tailrace_cli.bare import group_of_commands
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import BootstrapFlag, ask_broker, parse_pairs
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ TopicFlag = Annotated[
 @app.command("list")
 def list_configs(
     topic: TopicFlag = None,
-    every: Annotated[bool, typer.Option("--all", help="Also what was not set, with its default.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also show unset configs, with their defaults.")
+    ] = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the configs that were set; with --all, all there are."""
+    """Show the configs that are set; with --all, every config."""
     rows = _describe(bootstrap, topic)
     if not every:
         rows = [row for row in rows if row["source"] in ("topic", "broker", "cluster")]
@@ -62,7 +64,7 @@ def get(
         close = difflib.get_close_matches(name, rows, n=1)
         raise CommandFailed(
             f"no config {name!r}; "
-            + (f"did you mean {close[0]}?" if close else "`config list --all` shows all")
+            + (f"did you mean {close[0]}?" if close else "`config list --all` shows them all")
         )
     if as_json:
         print_json(rows[name])
@@ -92,7 +94,7 @@ def unset(
     topic: TopicFlag = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
-    """Give configs their defaults back."""
+    """Reset configs to their defaults."""
 
     async def run(client: KafkaClient) -> None:
         await alter_resource(client, *_resource(topic), {}, names)
@@ -140,8 +142,8 @@ async def alter_resource(
     ]
     changes += [AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in unset]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
-    asked = IncrementalAlterConfigsRequest(resources=[resource])
-    (result,) = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)).responses
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    (result,) = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)).responses
     check(result.error_code, result.error_message, f"configs of {name or 'the cluster'} were not changed")
 
 

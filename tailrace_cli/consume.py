@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.clock import SystemClock
-from tailrace_cli.asking import PATIENCE_SECONDS, BootstrapFlag, PartitionsFlag
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import PATIENCE_SECONDS, BootstrapFlag, PartitionsFlag
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import Encoding, Record, compile_template, parse_time_ms, to_json
@@ -40,23 +40,28 @@ def consume(
             "--from",
             "-o",
             metavar="START",
-            help="start, end, an offset, or -N: the last N of each partition.",
+            help="start, end, an offset, or -N for the last N of each partition.",
         ),
     ] = "start",
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="From a moment: 2026-01-31T12:00, ms, 2h ago as 2h."),
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Start at a time: 2026-01-31T12:00, ms, or 2h for 2 hours ago.",
+        ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Leave out records of this moment and later."),
+        typer.Option("--until", metavar="TIME", help="Leave out records of this time and later."),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")] = False,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Join this group; go on where it is, and commit.")
+        str | None,
+        typer.Option("--group", "-g", help="Join this group, start at its committed offsets, and commit."),
     ] = None,
     template: Annotated[
         str,
@@ -66,27 +71,27 @@ def consume(
         ),
     ] = "{value}",
     encoding: Annotated[
-        Encoding, typer.Option("--encoding", "-e", help="How keys, values and headers are shown.")
+        Encoding, typer.Option("--encoding", "-e", help="Encoding of printed keys, values and headers.")
     ] = Encoding.TEXT,
     uncommitted: Annotated[
         bool,
-        typer.Option("--uncommitted", help="Also records of transactions that are open or were aborted."),
+        typer.Option("--uncommitted", help="Also read records of open and aborted transactions."),
     ] = False,
     bootstrap: BootstrapFlag = None,
     client: ClientFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Read topics, from the start to their present end.
+    """Read topics from the start to their current end.
 
-    --follow goes on from there.
+    With --follow it keeps reading.
 
-    One record a line. With --group the partitions and the first offsets are the group's, and what was printed is
-    committed.
+    Prints one record per line. With --group, the group assigns partitions and first offsets, and the offsets of
+    printed records are committed.
     """
     began = _parse_start(start, since, until)
     if group is not None and (partition or began.offset is not None or began.since_ms is not None):
         raise CommandFailed(
-            "a group has its own offsets: leave out --partition, --from and --since, or see `tailrace group reset`"
+            "a group has its own offsets; leave out --partition, --from and --since, or use `tailrace group reset`"
         )
     write = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
     watch = BrokerWatch(bootstrap)
@@ -306,5 +311,5 @@ def _parse_start(start: str, since: str | None, until: str | None) -> Start:
         return Start(offset=int(start), until_ms=until_ms)
     except ValueError:
         raise CommandFailed(
-            f"--from {start!r}: allowed is start, end, an offset such as 42, or -10: the last 10"
+            f"--from {start!r}: expected start, end, an offset such as 42, or -10: the last 10"
         ) from None

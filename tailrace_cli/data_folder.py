@@ -18,7 +18,7 @@ import structlog
 
 from tailrace.clock import Entropy
 from tailrace.credentials import make_secret_file
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 
 DATABASE = "tailrace.db"
 OBJECTS = "objects"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_cli.asking import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker
 from tailrace_cli.bare import group_of_commands
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
 @app.command("list")
 def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show the groups of all coordinators."""
+    """List the groups of all coordinators."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace.kafka import ApiKey
@@ -108,12 +108,14 @@ def reset(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="PLACE", help="start, end, an offset, +N or -N from where it is, or a TIME as 2h."
+            "--to",
+            metavar="POSITION",
+            help="start, end, an offset, +N or -N from the committed one, or a time.",
         ),
     ],
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all that it has offsets in."),
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all topics with committed offsets."),
     ] = None,
     partition: PartitionsFlag = None,
     execute: ExecuteFlag = False,
@@ -122,7 +124,7 @@ def reset(
 ) -> None:
     """Move a group's committed offsets.
 
-    The group must have no members. Without --execute, a preview is shown.
+    The group must have no members. Without --execute, only shows a preview.
     """
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
@@ -158,7 +160,7 @@ def reset(
         ("topic", "partition", "committed", "new" if execute else "would be"),
         [(each["topic"], each["partition"], each["committed"], each["new"]) for each in moved],
     )
-    print(f"group {group} was reset" if execute else "nothing was changed; --execute does it")
+    print(f"group {group} was reset" if execute else "nothing was changed; run it again with --execute")
 
 
 @app.command()

@@ -13,8 +13,8 @@ from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.rpc.link import join_address, split_address
-from tailrace_cli.asking import CLIENT_ID, PATIENCE_SECONDS, no_broker
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import CLIENT_ID, PATIENCE_SECONDS, no_broker
+from tailrace_cli.errors import CommandFailed
 
 MAX_RESPONSE_BYTES = 256 << 20
 GROUP, TRANSACTION = 0, 1
@@ -38,7 +38,7 @@ class KafkaClient:
             self._host, self._port = split_address(bootstrap)
         except ValueError:
             raise CommandFailed(
-                f"--bootstrap {bootstrap!r}: allowed is HOST:PORT, such as 127.0.0.1:9092"
+                f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092"
             ) from None
         self._versions: dict[int, int] = {}
         self._correlation_id = 0

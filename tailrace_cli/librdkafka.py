@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace_cli.asking import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker, parse_pairs
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker, parse_pairs
+from tailrace_cli.errors import CommandFailed
 
 ClientFlag = Annotated[
     list[str] | None,
@@ -16,13 +16,13 @@ ClientFlag = Annotated[
         "--client",
         "-X",
         metavar="NAME=VALUE",
-        help="A property of librdkafka, such as linger.ms=0 or security.protocol=SSL. More than once.",
+        help="A property of librdkafka, such as linger.ms=0 or security.protocol=SSL. Can be repeated.",
     ),
 ]
 
 
 class BrokerWatch:
-    """Remembers what librdkafka complains of, so that a command can say why nothing came."""
+    """Remembers librdkafka's errors, so that a command can say why nothing came."""
 
     def __init__(self, bootstrap: str | None) -> None:
         self.bootstrap = bootstrap or DEFAULT_BOOTSTRAP
@@ -39,7 +39,7 @@ class BrokerWatch:
             self._last = error.str()
 
     def failure(self) -> CommandFailed:
-        """That no broker answers, and what was seen."""
+        """The error for a broker that doesn't answer, with librdkafka's last error."""
         return no_broker(self.bootstrap, self._last)
 
 

@@ -1,4 +1,4 @@
-"""`tailrace object`: what lies on the store, read with nothing but the objects themselves."""
+"""`tailrace object`: objects on the store, read without the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tailrace_cli.bare import group_of_commands
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -49,15 +49,12 @@ def list_objects(
         return
     print_table(("key", "bytes"), [(one["key"], one["size"]) for one in objects], if_none="no objects")
     if len(objects) == limit:
-        print(f"the first {limit}; --limit shows more")
+        print(f"showing the first {limit}; --limit shows more")
 
 
 @app.command()
 def show(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) -> None:
-    """Print what an object says of itself.
-
-    A mixed object's footer, or a Parquet object's index.
-    """
+    """Print an object's footer or index."""
 
     async def run(opened: ObjectStore) -> dict[str, Any]:
         size = (await opened.head(key)).size
@@ -79,9 +76,9 @@ def show(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) 
 
 @app.command()
 def audit(key: Key, store: StoreFlag = DEFAULT_STORE, as_json: JsonFlag = False) -> None:
-    """Read a whole object and check every sum in it.
+    """Read a whole object and verify its checksums.
 
-    Exit 1 when it is not sound.
+    Exit status 1 if the object is corrupt.
     """
 
     async def run(opened: ObjectStore) -> tuple[str, list[str]]:
@@ -112,7 +109,7 @@ def _with_store(url: str, question: Callable[[ObjectStore], Awaitable[T]]) -> T:
     if "://" not in url and not Path(url).expanduser().is_dir():
         raise CommandFailed(f"--store {url!r}: there is no such folder; give the --store that the agents use")
 
-    async def asked() -> T:
+    async def ask() -> T:
         store = open_store(url, clock=SystemClock())
         try:
             return await question(store)
@@ -123,7 +120,7 @@ def _with_store(url: str, question: Callable[[ObjectStore], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    return run(asked())
+    return run(ask())
 
 
 async def _mixed_footer(store: ObjectStore, key: str, size: int) -> dict[str, Any]:

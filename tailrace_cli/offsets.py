@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.clock import SystemClock
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.record_text import parse_time_ms
 
 if TYPE_CHECKING:

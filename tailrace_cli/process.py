@@ -1,6 +1,6 @@
-"""A process's life: made of settings, run until a signal, drained, ended.
+"""The life of a process: built from its settings, run until a signal, drained, closed.
 
-The parts of each kind of process are wired here, outermost first closed last.
+The parts of each kind of process are wired here. What is opened first is closed last.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tailrace_cli.data_folder import (
     open_data_folder,
     shown_as_serving,
 )
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.loop import collect_rarely
 from tailrace_cli.loop_watch import watched_loop
 from tailrace_cli.process_metrics import add_process_metrics
@@ -57,18 +57,18 @@ from tailrace_cli.security import (
     open_http_tls,
     open_security,
 )
-from tailrace_cli.service_manager import told_service_manager
+from tailrace_cli.service_manager import service_manager_notified
 from tailrace_cli.settings import Settings
 
 log = structlog.get_logger("tailrace.process")
 
 _COMMITTER_PATIENCE_SECONDS = 15.0
 LAST_RESORT_SECONDS = 30.0
-"""How long after its drain a process may take to end before it is ended by force."""
+"""How long a process may take to end after its drain before it exits by force."""
 
 
 def check_configs(scope: str, configs: Mapping[str, str]) -> None:
-    """Configs of topics and brokers, as the sequencer checks them. Raises InvalidConfig."""
+    """The sequencer's check of topic and broker configs. Raises InvalidConfig."""
     try:
         if scope == "topic":
             check_topic_configs(configs)
@@ -78,16 +78,16 @@ def check_configs(scope: str, configs: Mapping[str, str]) -> None:
         raise InvalidConfig(str(error)) from error
 
 
-class Ending:
-    """Signals turned into an event: SIGTERM or SIGINT ask for the end, a second one cuts it short.
+class ShutdownSignals:
+    """SIGTERM and SIGINT as an event: the first signal starts the drain, a second one stops the process at once.
 
-    Once asked for, the end comes: what has not ended after `patience_seconds` and `last_resort_seconds` exits with
-    status 1 and prints the stacks of its threads, whatever it waits for.
+    A process that has not ended `patience_seconds` and `last_resort_seconds` after the first signal prints the stacks
+    of its threads and exits with status 1.
     """
 
     def __init__(self, patience_seconds: float, *, last_resort_seconds: float = LAST_RESORT_SECONDS) -> None:
         self._bound_seconds = patience_seconds + last_resort_seconds
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._failure: str | None = None
         self._main = asyncio.current_task()
         loop = asyncio.get_running_loop()
@@ -95,36 +95,38 @@ class Ending:
             loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: int) -> None:
-        if self._asked.is_set():
-            log.warning("ended at once by a second signal; what was not flushed is lost to its producers")
+        if self._requested.is_set():
+            log.warning(
+                "stopped by a second signal; records that were not flushed are lost to their producers"
+            )
             assert self._main is not None
             self._main.cancel()
             return
-        log.info("ending: a second signal ends at once", signal=signal.Signals(number).name)
-        self._ask()
+        log.info("draining; send the signal again to stop now", signal=signal.Signals(number).name)
+        self._request()
 
     def fail(self, reason: str) -> None:
-        """Ask for the end because the process can't go on."""
+        """Request the shutdown because the process can't go on."""
         self._failure = reason
-        self._ask()
+        self._request()
 
-    def _ask(self) -> None:
-        # Never cancelled: it also holds for what the interpreter waits for at its own end, such as threads.
+    def _request(self) -> None:
+        # Never cancelled: it also bounds what the interpreter waits for at exit, such as threads.
         faulthandler.dump_traceback_later(self._bound_seconds, exit=True, file=2)
-        self._asked.set()
+        self._requested.set()
 
     async def wait(self) -> None:
-        """Until the end is asked for."""
-        await self._asked.wait()
+        """Wait until shutdown is requested."""
+        await self._requested.wait()
 
     def check(self) -> None:
-        """Raises CommandFailed where the end was not asked for by a signal."""
+        """Raises CommandFailed if `fail` requested the shutdown."""
         if self._failure is not None:
             raise CommandFailed(self._failure)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Runtime:
     """The real clock and randomness."""
 
     clock: Clock
@@ -133,22 +135,22 @@ class Machine:
 
 @asynccontextmanager
 async def opened_store(
-    url: str, machine: Machine, observer: StoreObserver | None
+    url: str, runtime: Runtime, observer: StoreObserver | None
 ) -> AsyncIterator[ObjectStore]:
-    """The store, each attempt metered, puts and gets hedged."""
-    inner = open_store(url, clock=machine.clock)
-    metered = MeteredStore(inner, machine.clock, observer)
+    """The store; each attempt is metered, PUTs and GETs are hedged."""
+    inner = open_store(url, clock=runtime.clock)
+    metered = MeteredStore(inner, runtime.clock, observer)
     try:
-        yield HedgedStore(metered, machine.clock, machine.entropy)
+        yield HedgedStore(metered, runtime.clock, runtime.entropy)
     finally:
         await inner.close()
 
 
 @asynccontextmanager
-async def sequencer_node(
+async def sequencer_server(
     settings: Settings,
     database: str,
-    machine: Machine,
+    runtime: Runtime,
     store: ObjectStore | None,
     security: RpcSecurity,
     *,
@@ -156,15 +158,15 @@ async def sequencer_node(
     on_lost: Callable[[str], None] | None = None,
     observer: SequencerObserver | None = None,
 ) -> AsyncIterator[SequencerServer]:
-    """A sequencer over a database, serving others where `listen` says so; it does the housekeeping."""
+    """A sequencer over a database, with its housekeeping. It serves other processes at `listen`, if given."""
     rows = open_row_store(
-        database, clock=machine.clock, entropy=machine.entropy, password=database_password(settings)
+        database, clock=runtime.clock, entropy=runtime.entropy, password=database_password(settings)
     )
     host, port = split_address(listen) if listen else ("127.0.0.1", 0)
-    node = SequencerServer(
+    server = SequencerServer(
         rows,
-        machine.clock,
-        machine.entropy,
+        runtime.clock,
+        runtime.entropy,
         settings=NodeSettings(
             host=host,
             port=port,
@@ -182,15 +184,15 @@ async def sequencer_node(
         on_lost=on_lost,
     )
     try:
-        await node.start(listen=listen is not None)
-        yield node
+        await server.start(listen=listen is not None)
+        yield server
     finally:
-        await node.close()
+        await server.close()
         await rows.close()
 
 
 async def run_serve(settings: Settings) -> None:
-    """Everything in one process: agent, sequencer, SQLite, a folder. `rpc` serves the sequencer, to compactors."""
+    """Agent, sequencer, SQLite and a folder in one process. `rpc` serves the sequencer to compactors."""
     data = settings.data.expanduser().absolute()
     open_data_folder(data, SystemEntropy())
     with held_folder(data):
@@ -207,9 +209,9 @@ async def _run_in(data: Path, settings: Settings) -> None:
 
 
 async def run_agent(settings: Settings) -> None:
-    """One agent, with its sequencer inside (`database`) or elsewhere (`sequencers`)."""
+    """One agent, with a sequencer inside it (`database`) or in other processes (`sequencers`)."""
     if settings.store is None:
-        raise CommandFailed("no object store was given; give --store URL, such as s3://bucket/prefix")
+        raise CommandFailed("no object store; give --store URL, such as s3://bucket/prefix")
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
             f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
@@ -232,48 +234,48 @@ async def _run_agent(
 ) -> None:
     """`data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others."""
     name_process(lambda: "agent" if data is None else "serve")
-    ending = Ending(settings.agent.drain_ms / 1000)
-    machine = Machine(SystemClock(), SystemEntropy())
+    shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
+    runtime = Runtime(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
     observer = SequencerMetrics(telemetry.registry)
     http_tls = open_http_tls(settings)
     async with AsyncExitStack() as stack:
         kind = "agent" if data is None else "serve"
         add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
-        stack.enter_context(watched_loop(machine.clock, telemetry.registry))
-        tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
-        await stack.enter_async_context(kept_current(machine.clock, telemetry.registry, security, http_tls))
+        stack.enter_context(watched_loop(runtime.clock, telemetry.registry))
+        notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
+        await stack.enter_async_context(kept_current(runtime.clock, telemetry.registry, security, http_tls))
         store = await stack.enter_async_context(
-            opened_store(store_url, machine, StoreMetrics(telemetry.registry))
+            opened_store(store_url, runtime, StoreMetrics(telemetry.registry))
         )
-        node: SequencerServer | None = None
+        server: SequencerServer | None = None
         if database is not None:
-            node = await stack.enter_async_context(
-                sequencer_node(
+            server = await stack.enter_async_context(
+                sequencer_server(
                     settings,
                     database,
-                    machine,
+                    runtime,
                     store,
                     security.rpc,
                     listen=sequencer_listens,
-                    on_lost=ending.fail,
+                    on_lost=shutdown.fail,
                     observer=observer,
                 )
             )
-            sequencer: Sequencer = node.sequencer
-            await wait_for_committer(node, machine.clock)
+            sequencer: Sequencer = server.sequencer
+            await wait_for_committer(server, runtime.clock)
         else:
             remote = SequencerClient(
                 settings.sequencers,
-                clock=machine.clock,
-                entropy=machine.entropy,
+                clock=runtime.clock,
+                entropy=runtime.entropy,
                 security=security.rpc,
                 observer=observer,
             )
             stack.push_async_callback(remote.close)
             sequencer = remote.sequencer
         pages = AgentPages(telemetry, sequencer)
-        http = HttpServer(pages, machine.clock)
+        http = HttpServer(pages, runtime.clock)
         stack.push_async_callback(http.close)
         await http.start(*split_address(settings.http), http_tls)
         agent = Agent(
@@ -281,26 +283,26 @@ async def _run_agent(
             settings.agent.on_store(store_url),
             sequencer=sequencer,
             store=store,
-            clock=machine.clock,
-            entropy=machine.entropy,
+            clock=runtime.clock,
+            entropy=runtime.entropy,
             cache_settings=settings.cache,
             cache_observer=CacheMetrics(telemetry.registry),
             telemetry=telemetry,
-            on_lost=ending.fail,
+            on_lost=shutdown.fail,
         )
         name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
         await agent.start()
         stack.push_async_callback(agent.drain)
         pages.agent = agent
         if data is not None:
-            assert node is not None, "the sequencer of serve is inside it"
-            serving = Serving(os.getpid(), agent.kafka_port, http.port, node.address, store_url)
+            assert server is not None, "the sequencer of serve is inside it"
+            serving = Serving(os.getpid(), agent.kafka_port, http.port, server.address, store_url)
             stack.enter_context(shown_as_serving(data, serving))
         collect_rarely()
-        tell_ready()
+        notify_ready()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
-        await ending.wait()
-    ending.check()
+        await shutdown.wait()
+    shutdown.check()
 
 
 def _agent_name(kind: str, agent: Agent) -> str:
@@ -308,12 +310,12 @@ def _agent_name(kind: str, agent: Agent) -> str:
 
 
 def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> AgentOptions:
-    """Where the agent listens and is reached, out of the addresses of the settings."""
+    """Where the agent listens and where others reach it, from the addresses of the settings."""
     host, port = split_address(settings.listen)
     advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
     if not advertise_host and host in ("0.0.0.0", "::"):
         raise CommandFailed(
-            f"listen {settings.listen!r} is every address of this machine, which clients can't be told to use; "
+            f"listen {settings.listen!r} stands for every address of this machine, so clients can't be sent there; "
             "give --advertise HOST:PORT"
         )
     peer_host, peer_port = split_address(settings.rpc) if settings.rpc else ("127.0.0.1", None)
@@ -335,18 +337,18 @@ def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> 
     )
 
 
-async def wait_for_committer(node: SequencerServer, clock: Clock) -> None:
-    """Until this process is the committer: one that was killed leaves a lease of seconds behind."""
-    if not node.is_committer:
-        log.warning("waiting for another process to end that uses this database as its sequencer",
-                    address=node.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
+async def wait_for_committer(server: SequencerServer, clock: Clock) -> None:
+    """Wait until this process is the committer. A killed one leaves a lease of some seconds behind."""
+    if not server.is_committer:
+        log.warning("waiting for another process to end: it uses this database as its sequencer",
+                    address=server.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
     give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
-    while not node.is_committer:
-        if node.lost is not None:
-            raise CommandFailed(str(node.lost))
+    while not server.is_committer:
+        if server.lost is not None:
+            raise CommandFailed(str(server.lost))
         if clock.monotonic() > give_up:
             raise CommandFailed(
-                f"another process{_at(node.committer_address)} uses this database as its sequencer; stop it, or "
+                f"another process{_at(server.committer_address)} uses this database as its sequencer; stop it, or "
                 "start agents with --sequencer HOST:PORT"
             )
         await clock.sleep(0.1)
@@ -362,15 +364,15 @@ async def run_sequencer(settings: Settings) -> None:
 
     if settings.database is None:
         raise CommandFailed(
-            "no database was given; give --database postgresql://USER@HOST/NAME, and its password by "
+            "no database; give --database postgresql://USER@HOST/NAME, and its password by "
             "--database-password-file FILE or PGPASSWORD"
         )
-    ending = Ending(NodeSettings().drain_s)
-    machine = Machine(SystemClock(), SystemEntropy())
+    shutdown = ShutdownSignals(NodeSettings().drain_s)
+    runtime = Runtime(SystemClock(), SystemEntropy())
     rpc = settings.rpc or "127.0.0.1:9645"
     if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
         raise CommandFailed(
-            f"rpc {rpc!r} is every address of this machine, which agents can't be told to use; set rpc_advertise "
+            f"rpc {rpc!r} stands for every address of this machine, so agents can't be sent there; set rpc_advertise "
             "(--rpc-advertise HOST:PORT)"
         )
     security, http_tls = open_security(settings), open_http_tls(settings)
@@ -378,32 +380,32 @@ async def run_sequencer(settings: Settings) -> None:
     name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
     async with AsyncExitStack() as stack:
         pages = SequencerPages()
-        http = HttpServer(pages, machine.clock)
+        http = HttpServer(pages, runtime.clock)
         add_process_metrics(pages.registry, version=package_version(), kind="sequencer")
-        stack.enter_context(watched_loop(machine.clock, pages.registry))
-        tell_ready = await stack.enter_async_context(told_service_manager(machine.clock))
+        stack.enter_context(watched_loop(runtime.clock, pages.registry))
+        notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
         stack.push_async_callback(http.close)
-        await stack.enter_async_context(kept_current(machine.clock, pages.registry, security, http_tls))
+        await stack.enter_async_context(kept_current(runtime.clock, pages.registry, security, http_tls))
         await http.start(*split_address(settings.http), http_tls)
         store = None
         if settings.store is not None:
             store = await stack.enter_async_context(
-                opened_store(settings.store, machine, StoreMetrics(pages.registry))
+                opened_store(settings.store, runtime, StoreMetrics(pages.registry))
             )
-        node = await stack.enter_async_context(
-            sequencer_node(
+        server = await stack.enter_async_context(
+            sequencer_server(
                 settings,
                 settings.database,
-                machine,
+                runtime,
                 store,
                 security.rpc,
                 listen=rpc,
-                on_lost=ending.fail,
+                on_lost=shutdown.fail,
                 observer=SequencerMetrics(pages.registry),
             )
         )
-        pages.server = node
-        tell_ready()
-        log.info("ready", rpc=node.address, http_port=http.port, collects_garbage=store is not None)
-        await ending.wait()
-    ending.check()
+        pages.server = server
+        notify_ready()
+        log.info("ready", rpc=server.address, http_port=http.port, collects_garbage=store is not None)
+        await shutdown.wait()
+    shutdown.check()

@@ -1,4 +1,4 @@
-"""`tailrace serve`, `agent`, `sequencer`, `compact`, `demo`, `version`: flags, and what they start."""
+"""`tailrace serve`, `agent`, `sequencer`, `compact`, `demo`, `version`: their flags and what they start."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML. Flags and TAILRACE_* win.")
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings as TOML; flags and TAILRACE_* override it."),
 ]
 Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")]
 Database = Annotated[
@@ -25,7 +26,9 @@ Database = Annotated[
 PasswordFile = Annotated[
     str | None,
     typer.Option(
-        "--database-password-file", metavar="FILE", help="Its password. Or: PGPASSWORD, PGPASSFILE."
+        "--database-password-file",
+        metavar="FILE",
+        help="The database's password. Or set PGPASSWORD or PGPASSFILE.",
     ),
 ]
 SecretFile = Annotated[
@@ -35,28 +38,32 @@ SecretFile = Annotated[
     ),
 ]
 Sequencers = Annotated[
-    str | None, typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Where sequencers are served.")
+    str | None,
+    typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Addresses of the sequencer servers."),
 ]
 Listen = Annotated[
     str | None,
-    typer.Option("--listen", metavar="HOST:PORT", help="For Kafka clients. Default: 127.0.0.1:9092"),
+    typer.Option("--listen", metavar="HOST:PORT", help="Address for Kafka clients. Default: 127.0.0.1:9092"),
 ]
 Advertise = Annotated[
-    str | None, typer.Option("--advertise", metavar="HOST:PORT", help="What clients are told to use.")
+    str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients connect to.")
 ]
 Http = Annotated[
     str | None,
     typer.Option(
         "--http",
         metavar="HOST:PORT",
-        help="For metrics, health and a page that shows what is there. Default: 127.0.0.1:9644",
+        help="Address for metrics, health and the overview. Default: 127.0.0.1:9644",
     ),
 ]
-Rpc = Annotated[str | None, typer.Option("--rpc", metavar="HOST:PORT", help="For other Tailrace processes.")]
-RpcAdvertise = Annotated[
-    str | None, typer.Option("--rpc-advertise", metavar="HOST:PORT", help="What the others are told to use.")
+Rpc = Annotated[
+    str | None, typer.Option("--rpc", metavar="HOST:PORT", help="Address for other Tailrace processes.")
 ]
-Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone this agent is in.")]
+RpcAdvertise = Annotated[
+    str | None,
+    typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address that they connect to."),
+]
+Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone that this agent runs in.")]
 LogLevelFlag = Annotated[
     str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 ]
@@ -66,14 +73,14 @@ LogFormatFlag = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Give `app` the commands of this module."""
+    """Add this module's commands to `app`."""
     for command in (serve, agent, sequencer, compact, demo, version):
         app.command()(command)
 
 
 def serve(
     data: Annotated[
-        str | None, typer.Option("--data", metavar="DIR", help="Where all is kept. Default: ./data")
+        str | None, typer.Option("--data", metavar="DIR", help="Folder for all data. Default: ./data")
     ] = None,
     listen: Listen = None,
     http: Http = None,
@@ -88,7 +95,7 @@ def serve(
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
-    """Run all in one process, on SQLite and a folder."""
+    """Run everything in one process, on SQLite and a folder."""
     settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
                          store=store, database=database, database_password_file=database_password_file,
                          rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
@@ -110,14 +117,15 @@ def agent(
     http: Http = None,
     zone: Zone = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", metavar="N", help="One a core, on ports P, P+1, ...")
+        int | None,
+        typer.Option("--processes", metavar="N", help="Processes, one per core, on ports P, P+1, ..."),
     ] = None,
     rpc_secret_file: SecretFile = None,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
-    """Run an agent of a cluster (or N, with --processes)."""
+    """Run one agent of a cluster, or N with --processes."""
     settings = _settings(config, store=store, database=database, sequencers=sequencer, listen=listen,
                          advertise=advertise, rpc=rpc, rpc_advertise=rpc_advertise, http=http, zone=zone,
                          processes=processes, database_password_file=database_password_file,
@@ -144,9 +152,9 @@ def sequencer(
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
 ) -> None:
-    """Run a sequencer server before PostgreSQL.
+    """Run a sequencer server on PostgreSQL.
 
-    Several may share one database. Without --store it collects no garbage.
+    Several servers can share one database. Without --store the server collects no garbage.
     """
     settings = _settings(config, database=database, rpc=rpc, rpc_advertise=rpc_advertise, http=http, store=store,
                          database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
@@ -167,10 +175,11 @@ def compact(
     sequencer: Sequencers = None,
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master.")] = "local[*]",
     min_bytes: Annotated[
-        int | None, typer.Option("--min-bytes", min=1, help="Compact partitions with so much uncompacted.")
+        int | None,
+        typer.Option("--min-bytes", min=1, help="Compact partitions with this much uncompacted data."),
     ] = None,
     min_age_ms: Annotated[
-        int | None, typer.Option("--min-age-ms", min=0, help="And what is older than this, however little.")
+        int | None, typer.Option("--min-age-ms", min=0, help="Compact any data older than this.")
     ] = None,
     rpc_secret_file: SecretFile = None,
     config: ConfigFile = None,
@@ -207,10 +216,10 @@ def compact(
 def demo(
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Keep the data there. Default: a folder that goes."),
+        typer.Option("--data", metavar="DIR", help="Keep the data in this folder. Default: a temporary one."),
     ] = None,
 ) -> None:
-    """Run the main job end to end on real data, and check it."""
+    """Run the main job on real data and check the result."""
     try:
         from tailrace_cli.demo.embedded import main as run_demo
     except ModuleNotFoundError as error:
@@ -225,17 +234,17 @@ def demo(
 def version(as_json: JsonFlag = False) -> None:
     """Print Tailrace's version."""
     try:
-        found = installed_version("tailrace")
+        installed = installed_version("tailrace")
     except PackageNotFoundError:
-        found = "0"
+        installed = "0"
     if as_json:
-        print_json({"version": found})
+        print_json({"version": installed})
     else:
-        print(found)
+        print(installed)
 
 
 def _settings(config: Path | None, **flags: Any) -> Any:
-    """The settings in force, with logging set up as they say."""
+    """The effective settings. Sets logging up accordingly."""
     from tailrace.settings import load_settings
     from tailrace.telemetry import configure_logging
     from tailrace_cli.security import refuse_password_in_command

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.clock import SystemClock
-from tailrace_cli.asking import PATIENCE_SECONDS, BootstrapFlag, parse_pairs
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import PATIENCE_SECONDS, BootstrapFlag, parse_pairs
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.output import JsonFlag
 from tailrace_cli.record_text import Encoding, Record, from_json, parse_time_ms, to_bytes, to_json, unescape
@@ -21,34 +21,42 @@ MAX_SHOWN_ERRORS = 3
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[VALUE]...", help="Without one, each line of stdin is one.")
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]...", help="Without values, each line of stdin is one."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     key_separator: Annotated[
         str | None,
         typer.Option(
-            "--key-separator", "-K", metavar="TEXT", help=r"A line is KEY TEXT VALUE, such as '\t'."
+            "--key-separator",
+            "-K",
+            metavar="TEXT",
+            help=r"Text between key and value of a line, such as '\t'.",
         ),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="May be given more than once."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated."),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, help="Default: by the key, as Java clients choose."),
+        typer.Option("--partition", "-p", min=0, help="Default: by the key, as Java clients do."),
     ] = None,
     timestamp: Annotated[
-        str | None, typer.Option("--timestamp", metavar="TIME", help="2026-01-31T12:00, ms, or 2h ago as 2h.")
+        str | None,
+        typer.Option("--timestamp", metavar="TIME", help="2026-01-31T12:00, ms, or 2h for 2 hours ago."),
     ] = None,
     tombstone: Annotated[
-        bool, typer.Option("--tombstone", help="An empty value is null: a deletion.")
+        bool, typer.Option("--tombstone", help="Send an empty value as null (a deletion).")
     ] = False,
     lines_of_json: Annotated[
-        bool, typer.Option("--from-json", help="A line is an object, as `tailrace consume --json` writes it.")
+        bool,
+        typer.Option(
+            "--from-json", help="Each line is a JSON object, as `tailrace consume --json` prints it."
+        ),
     ] = False,
     encoding: Annotated[
-        Encoding, typer.Option("--encoding", "-e", help="What keys, values and headers are written in.")
+        Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
     ] = Encoding.TEXT,
     compression: Annotated[
         str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -159,7 +159,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise CommandFailed(
-            f"{text!r} is no time; allowed is 2026-01-31T12:00, ms since 1970, or how long ago: 90s, 15m, 2h, 7d"
+            f"{text!r} is no time; expected 2026-01-31T12:00, ms since 1970, or how long ago: 90s, 15m, 2h, 7d"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 

@@ -1,4 +1,4 @@
-"""`tailrace recover`: an empty database filled again from the bucket."""
+"""`tailrace recover`: rebuild the database from the bucket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SHOWN_PARTITIONS = 50
 
 
 def register(app: typer.Typer) -> None:
-    """Give `app` the command of this module."""
+    """Add this module's command to `app`."""
     app.command()(recover)
 
 
@@ -28,25 +28,25 @@ def recover(
         str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")
     ] = None,
     database: Annotated[
-        str | None, typer.Option("--database", metavar="URL", help="An empty database, to be filled.")
+        str | None, typer.Option("--database", metavar="URL", help="An empty database to fill.")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DIR", help="In their place: the folder of `tailrace serve`."),
+        typer.Option("--data", metavar="DIR", help="Instead of both: the folder of `tailrace serve`."),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="ID", help="Which, where the bucket has several.")
+        str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket has several.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would come back; touch nothing.")
+        bool, typer.Option("--dry-run", help="Report what would come back; change nothing.")
     ] = False,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Rebuild a lost database from the bucket.
 
-    Says what is certain, re-sequenced and lost. Stop all agents and sequencers first. The database must exist
-    and be empty.
+    Reports what is certain, re-sequenced and lost. Stop all agents and sequencers first. The database must exist and
+    be empty.
     """
     from sequencer.recovery.recover import RecoveryRefused
     from tailrace.settings import load_settings
@@ -73,14 +73,14 @@ def recover(
 
 
 async def _recover(settings: Settings, cluster: str | None, dry_run: bool) -> RecoveryReport:
-    from sequencer.recovery.recover import recover as do
+    from sequencer.recovery.recover import recover as run_recovery
     from sequencer.store.sql.store import open_row_store
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
-    from tailrace_cli.places import check_exists, places_of
+    from tailrace_cli.connecting import check_exists, store_urls
     from tailrace_cli.security import database_password
 
-    store_url, database_url = places_of(settings)
+    store_url, database_url = store_urls(settings)
     check_exists(store_url, None)
     clock, entropy = SystemClock(), SystemEntropy()
     holder = f"recover#{entropy.uuid()}"
@@ -90,7 +90,9 @@ async def _recover(settings: Settings, cluster: str | None, dry_run: bool) -> Re
     try:
         if rows is not None:
             await rows.open()
-        return await do(store, rows, clock, holder=holder, cluster_id=cluster, settings=settings.sequencer)
+        return await run_recovery(
+            store, rows, clock, holder=holder, cluster_id=cluster, settings=settings.sequencer
+        )
     finally:
         await store.close()
         if rows is not None:
@@ -104,37 +106,37 @@ def _show(report: RecoveryReport) -> None:
     print(f"cluster {report.cluster_id}, from now on incarnation {report.incarnation}")
     print(f"checkpoint {report.checkpoint} of {at}, commit {report.commit_number}")
     print_table(("certain", "count"), list(report.certain.items()))
-    moved = [one for one in report.partitions if one.records]
+    moved = [partition for partition in report.partitions if partition.records]
     if moved:
         rows = [
             (
-                one.topic,
-                one.partition,
-                one.certain_end,
-                one.resumed_at,
-                one.end_offset,
-                one.batches,
-                one.records,
+                row.topic,
+                row.partition,
+                row.certain_end,
+                row.resumed_at,
+                row.end_offset,
+                row.batches,
+                row.records,
             )
-            for one in moved[:SHOWN_PARTITIONS]
+            for row in moved[:SHOWN_PARTITIONS]
         ]
         columns = ("topic", "partition", "certain below", "resumed at", "end", "batches", "records")
-        print_table(columns, rows, title="re-sequenced: what was written after the checkpoint")
+        print_table(columns, rows, title="re-sequenced: records written after the checkpoint")
         if len(moved) > SHOWN_PARTITIONS:
-            print(f"and {len(moved) - SHOWN_PARTITIONS} partitions more; --json lists all")
+            print(f"and {len(moved) - SHOWN_PARTITIONS} more partitions; --json lists all")
     count = report.resequenced
     print(
         f"re-sequenced: {count.records} records in {count.batches} batches of {count.objects} objects; left out:"
         f" {count.duplicates} duplicates, {count.refused} refused, {count.out_of_sequence} out of sequence,"
         f" {count.transactional} of transactions, {count.of_deleted_topics} of deleted topics"
     )
-    for one in report.aborted_transactions:
-        print(f"aborted: transaction of {one!r}")
+    for transactional_id in report.aborted_transactions:
+        print(f"aborted: transaction of {transactional_id!r}")
     for note in report.notes:
         print(f"note: {note}")
-    for one in report.lost:
-        print(f"lost: {one}")
+    for loss in report.lost:
+        print(f"lost: {loss}")
     if report.is_exact:
         print("exact: the cluster had been stopped, and nothing was written after the checkpoint")
     if report.is_dry_run:
-        print("dry run: nothing was touched")
+        print("dry run: nothing was changed")

@@ -19,7 +19,7 @@ from tailrace.rpc.link import split_address
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
 from tailrace.tls import BadCertificate, Tls, TlsFiles
 from tailrace_cli.data_folder import SECRET
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.settings import Settings
 
 log = structlog.get_logger("tailrace.security")

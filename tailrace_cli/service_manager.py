@@ -1,7 +1,7 @@
-"""What a service manager is told, as systemd's `sd_notify` has it: that the process serves, and that its loop turns.
+"""Notifications for a service manager, as systemd's `sd_notify` sends them: the process is ready; its loop turns.
 
-With `WatchdogSec=` in its unit, systemd ends a process that is frozen. Its connections are reset then, and its clients
-go to another; else a client with a request at a frozen agent waits for its own request time-out.
+With `WatchdogSec=` in the unit, systemd kills a frozen process. That resets its connections, and its clients go to
+another agent; otherwise a client with a request at a frozen agent waits for its own request time-out.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tailrace.clock import Clock
 
 
 @asynccontextmanager
-async def told_service_manager(
+async def service_manager_notified(
     clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Callable[[], None]]:
-    """Say several times within each watchdog period that the process lives, until it has drained; what is given is
-    called when it is ready.
+    """Notify the watchdog four times in each of its periods, until the process has drained. Yields a function that the
+    process calls when it is ready.
 
-    Does nothing where no service manager wants to be told: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` for the watchdog.
+    Does nothing without `NOTIFY_SOCKET`, and nothing for the watchdog without `WATCHDOG_USEC`.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -32,21 +32,21 @@ async def told_service_manager(
         channel.setblocking(False)
         channel.connect("\0" + address[1:] if address.startswith("@") else address)
         period = int(environ.get("WATCHDOG_USEC", "0")) / 1_000_000
-        task = asyncio.create_task(_keep_saying(channel, clock, period / 4)) if period > 0 else None
+        task = asyncio.create_task(_keep_notifying(channel, clock, period / 4)) if period > 0 else None
         try:
-            yield lambda: _say(channel, b"READY=1")
+            yield lambda: _notify(channel, b"READY=1")
         finally:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
 
-async def _keep_saying(channel: socket.socket, clock: Clock, pause: float) -> None:
+async def _keep_notifying(channel: socket.socket, clock: Clock, pause: float) -> None:
     while True:
-        _say(channel, b"WATCHDOG=1")
+        _notify(channel, b"WATCHDOG=1")
         await clock.sleep(pause)
 
 
-def _say(channel: socket.socket, text: bytes) -> None:
-    with suppress(OSError):  # a manager that is busy or gone is told again, or needn't be
+def _notify(channel: socket.socket, text: bytes) -> None:
+    with suppress(OSError):  # a busy manager gets the next notification
         channel.send(text)

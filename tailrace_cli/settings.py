@@ -23,7 +23,7 @@ def _checked(address: str) -> str:
         split_address(address)
     except ValueError:
         raise ValueError(
-            "allowed is HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
+            "expected HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9092 or [::1]:9092"
         ) from None
     return address
 

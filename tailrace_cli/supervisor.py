@@ -1,7 +1,7 @@
-"""`tailrace agent --processes N`: one process a core, each with its own loop, ports and broker id.
+"""`tailrace agent --processes N`: one process per core, each with its own loop, ports and broker id.
 
-A child that ends by itself is started again, later each time it dies young. With `database`, a sequencer server is
-one more child, and the agents use it: only one process may commit.
+The supervisor restarts a child that ends by itself, after a pause that doubles while it keeps dying young. With
+`database`, one more child is a sequencer server that the agents use: only one process may commit.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
-from tailrace.clock import Clock, SystemClock
+from tailrace.clock import Clock, SystemClock, wait_for
 from tailrace.rpc.link import join_address, split_address
 from tailrace.settings import PREFIX
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.security import check_rpc_is_closed, open_security
 from tailrace_cli.settings import Settings
 
@@ -33,7 +34,7 @@ HEALTHY_AFTER_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """One child: its name in logs, its command, and what its environment has beyond ours."""
+    """One child: its name in logs, its command, and what its environment adds to ours."""
 
     name: str
     command: tuple[str, ...]
@@ -43,12 +44,12 @@ class ChildPlan:
 def plan_children(
     settings: Settings, *, config: Path | None, sequencer_address: str | None, sequencer_http: str | None
 ) -> list[ChildPlan]:
-    """The children of these settings. `sequencer_*`: where the sequencer child serves, when there is a database."""
+    """The children of these settings. `sequencer_*`: where the sequencer child serves, if there is a database."""
     base = [sys.executable, "-m", "tailrace_cli.app"]
     file = ["--config", str(config)] if config is not None else []
     log_flags = ["--log-level", settings.log_level, "--log-format", settings.log_format]
     secret = settings.rpc_secret.get_secret_value()
-    # By the environment, as it must not stand in the list of processes.
+    # In the environment: a command line is visible to every user of the machine.
     hidden = {f"{PREFIX}RPC_SECRET": secret} if secret else {}
     files = {"RPC_SECRET_FILE": settings.rpc_secret_file}
     files["DATABASE_PASSWORD_FILE"] = settings.database_password_file
@@ -57,7 +58,7 @@ def plan_children(
     store = ["--store", settings.store] if settings.store else []
     sequencers = list(settings.sequencers)
     if settings.database is not None:
-        assert sequencer_address is not None and sequencer_http is not None, "a place for the sequencer"
+        assert sequencer_address is not None and sequencer_http is not None, "addresses for the sequencer"
         command = [*base, "sequencer", *file, *log_flags, *store]
         command += [
             "--rpc",
@@ -73,7 +74,7 @@ def plan_children(
         sequencers = [sequencer_address]
     for number in range(settings.processes):
         command = [*base, "agent", *file, *log_flags, *store, "--processes", "1", "--zone", settings.zone]
-        # An agent with a sequencer elsewhere must not see the database that a file may name: "" clears it.
+        # An agent with a sequencer elsewhere must not use the database that a config file may name: "" clears it.
         command += ["--database", "", "--sequencer", ",".join(sequencers)]
         for flag, address in (
             ("--listen", settings.listen),
@@ -89,13 +90,13 @@ def plan_children(
 
 
 def shifted(address: str, by: int) -> str:
-    """The address `by` ports on; port 0 takes a free one and stays."""
+    """The address with its port moved up by `by`; port 0 takes a free one and stays."""
     host, port = split_address(address)
     return join_address(host, port + by if port else 0)
 
 
 def next_pause(before: float, lived_seconds: float) -> float:
-    """How long to wait before a child that lived so long is started again."""
+    """The pause before restarting a child that lived for `lived_seconds`."""
     return (
         FIRST_PAUSE_SECONDS
         if lived_seconds >= HEALTHY_AFTER_SECONDS
@@ -104,12 +105,12 @@ def next_pause(before: float, lived_seconds: float) -> float:
 
 
 async def run_supervisor(settings: Settings, config: Path | None) -> None:
-    """Run the children until SIGTERM or SIGINT, which they get too; a second signal kills them."""
+    """Run the children until SIGTERM or SIGINT, which is passed on to them; a second signal kills them."""
     address = http = None
     if settings.database is not None and settings.sequencers:
-        raise CommandFailed("both --database and --sequencer were given; give one of them")
+        raise CommandFailed("--database and --sequencer exclude each other; give one of them")
     if settings.database is None and not settings.sequencers:
-        raise CommandFailed("neither --database nor --sequencer was given; give one of them")
+        raise CommandFailed("no sequencer; give --database URL or --sequencer HOST:PORT")
     if settings.database is not None:
         address, http = _free_addresses(2)
     check_rpc_is_closed(
@@ -124,15 +125,15 @@ async def run_supervisor(settings: Settings, config: Path | None) -> None:
 
 
 def _free_addresses(count: int) -> Sequence[str]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    for each in held:
-        each.close()
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    for listener in listeners:
+        listener.close()
     return addresses
 
 
 class Supervisor:
-    """Keeps children running until `stop`; agents end before the sequencer that they need."""
+    """Keeps children running until `stop`; agents stop before the sequencer that they need."""
 
     def __init__(
         self, clock: Clock, plans: Sequence[ChildPlan], *, on_start: Callable[[str, int], None] | None = None
@@ -144,7 +145,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Ask the children to drain; the second time, kill them."""
+        """Drain the children; when called again, kill them."""
         if self._stopping.is_set():
             for child in self._running.values():
                 _send(child, signal.SIGKILL)
@@ -152,12 +153,13 @@ class Supervisor:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until stopped, and all children have ended."""
+        """Run until `stop` was called and all children have ended."""
+        stopping = asyncio.create_task(self._stopping.wait(), name="supervisor: stop")
         keepers = {
-            plan.name: asyncio.create_task(self._keep(plan), name=f"supervisor: {plan.name}")
+            plan.name: asyncio.create_task(self._keep(plan, stopping), name=f"supervisor: {plan.name}")
             for plan in self._plans
         }
-        await self._stopping.wait()
+        await stopping
         agents = [name for name in keepers if name != "sequencer"]
         for names in (agents, [name for name in keepers if name == "sequencer"]):
             for name in names:
@@ -165,7 +167,7 @@ class Supervisor:
                     _send(self._running[name], signal.SIGTERM)
             await asyncio.gather(*(keepers[name] for name in names))
 
-    async def _keep(self, plan: ChildPlan) -> None:
+    async def _keep(self, plan: ChildPlan, stopping: asyncio.Task[Any]) -> None:
         pause = FIRST_PAUSE_SECONDS / 2
         while not self._stopping.is_set():
             began = self._clock.monotonic()
@@ -183,20 +185,8 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             pause = next_pause(pause, self._clock.monotonic() - began)
-            log.error(
-                "a child ended by itself and is started again", child=plan.name, code=code, pause_s=pause
-            )
-            await self._pause(pause)
-
-    async def _pause(self, seconds: float) -> None:
-        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait([sleeping, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            stopping.cancel()
-            await asyncio.gather(sleeping, stopping, return_exceptions=True)
+            log.error("a child ended by itself; it is restarted", child=plan.name, code=code, pause_s=pause)
+            await wait_for(self._clock, stopping, pause)
 
 
 def _send(child: asyncio.subprocess.Process, number: signal.Signals) -> None:

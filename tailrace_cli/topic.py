@@ -1,4 +1,4 @@
-"""`tailrace topic`: create, list, describe, alter, trim, delete; by Kafka's protocol, so with any broker."""
+"""`tailrace topic`: create, list, describe, alter, trim, delete. By Kafka's protocol, so with any broker."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_cli.asking import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker, parse_pairs
 from tailrace_cli.bare import group_of_commands
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.connecting import BootstrapFlag, ExecuteFlag, PartitionsFlag, ask_broker, parse_pairs
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
 Configs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="May be given more than once."),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="Can be repeated."),
 ]
 
 
 @app.command("list")
 def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show the topics with their partitions."""
+    """List topics and their number of partitions."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         return [_summary(topic) for topic in await client.topics(None)]
@@ -50,7 +50,7 @@ def create(
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
+        bool, typer.Option("--if-not-exists", help="Do not fail if the topic exists.")
     ] = False,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
@@ -85,13 +85,13 @@ def create(
     if as_json:
         print_json(made)
     else:
-        verb = "created" if made["created"] else "exists already:"
+        verb = "created" if made["created"] else "already exists:"
         print(f"{verb} topic {made['name']} with {made['partitions']} partitions")
 
 
 @app.command()
 def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show partitions, offsets, leaders and the configs set."""
+    """Show partitions, offsets, leaders and configs that are set."""
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace_cli.config import RESOURCE_TOPIC, describe_resource
@@ -129,15 +129,16 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="More than now.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="The new number of partitions, higher than now."),
     ] = None,
     config: Configs = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to default.")
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset a config to its default.")
     ] = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
-    """Add partitions, set or unset configs."""
+    """Add partitions; set or unset configs."""
     configs = parse_pairs(config or [], "--config")
     if partitions is None and not configs and not unset:
         raise CommandFailed("nothing to alter; give --partitions, --config NAME=VALUE or --unset NAME")
@@ -151,12 +152,12 @@ def alter(
         if configs or unset:
             await alter_resource(client, RESOURCE_TOPIC, name, configs, unset or [])
         if partitions is not None:
-            asked = CreatePartitionsRequest(
+            request = CreatePartitionsRequest(
                 topics=[CreatePartitionsTopic(name=name, count=partitions, assignments=None)],
                 timeout_ms=30_000,
             )
-            (result,) = (await client.ask(ApiKey.CREATE_PARTITIONS, asked)).results
-            check(result.error_code, result.error_message, f"topic {name!r} was not given more partitions")
+            (result,) = (await client.ask(ApiKey.CREATE_PARTITIONS, request)).results
+            check(result.error_code, result.error_message, f"topic {name!r} did not get more partitions")
 
     ask_broker(bootstrap, run)
     print(f"altered topic {name}")
@@ -168,7 +169,9 @@ def trim(
     before: Annotated[
         str,
         typer.Option(
-            "--before", metavar="PLACE", help="An offset, end, or a TIME: 2026-01-31T12:00, or 2h ago as 2h."
+            "--before",
+            metavar="POSITION",
+            help="An offset, end, or a time: 2026-01-31T12:00, or 2h for 2 hours ago.",
         ),
     ],
     partition: PartitionsFlag = None,
@@ -176,9 +179,9 @@ def trim(
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete a topic's records before a place, for good.
+    """Delete a topic's records before a position, for good.
 
-    Without --execute, a preview is shown.
+    Without --execute, only shows a preview.
     """
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
@@ -203,10 +206,10 @@ def trim(
         print_json(trimmed)
         return
     print_table(
-        ("partition", "first offset", "new" if execute else "would be"),
+        ("partition", "first offset", "new first offset" if execute else "would become"),
         [(each["partition"], each["start_offset"], each["new_start_offset"]) for each in trimmed],
     )
-    print(f"topic {name} was trimmed" if execute else "nothing was changed; --execute does it")
+    print(f"topic {name} was trimmed" if execute else "nothing was changed; run it again with --execute")
 
 
 @app.command()
@@ -218,8 +221,10 @@ def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
         from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
         from tailrace_cli.kafka_client import check
 
-        asked = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names], timeout_ms=30_000)
-        for result in (await client.ask(ApiKey.DELETE_TOPICS, asked)).responses:
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in names], timeout_ms=30_000
+        )
+        for result in (await client.ask(ApiKey.DELETE_TOPICS, request)).responses:
             check(result.error_code, result.error_message, f"topic {result.name!r} was not deleted")
 
     ask_broker(bootstrap, run)
@@ -236,12 +241,12 @@ async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int
     from tailrace_cli.kafka_client import check
 
     partitions = [DeleteRecordsPartition(partition_index=index, offset=before[index]) for index in before]
-    asked = DeleteRecordsRequest(
+    request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=30_000
     )
-    for answered in (await client.ask(ApiKey.DELETE_RECORDS, asked)).topics:
-        for each in answered.partitions:
-            check(each.error_code, None, f"{topic}-{each.partition_index} was not trimmed")
+    for response in (await client.ask(ApiKey.DELETE_RECORDS, request)).topics:
+        for partition in response.partitions:
+            check(partition.error_code, None, f"{topic}-{partition.partition_index} was not trimmed")
 
 
 def _summary(topic: Any) -> dict[str, Any]:

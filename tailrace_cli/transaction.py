@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_cli.asking import BootstrapFlag, ask_broker
 from tailrace_cli.bare import group_of_commands
+from tailrace_cli.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.output import JsonFlag, print_json, print_table
 from tailrace_cli.record_text import iso_time
 
@@ -113,9 +113,9 @@ def describe(
 
 @app.command()
 def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) -> None:
-    """Abort what is open and fence its producer.
+    """Abort an open transaction and fence its producer.
 
-    The producer gets PRODUCER_FENCED at its next step.
+    The producer gets PRODUCER_FENCED on its next request.
     """
 
     async def run(client: KafkaClient) -> int:

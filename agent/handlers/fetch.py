@@ -17,7 +17,7 @@ from agent.fetch.memory import Grant
 from agent.fetch.sessions import FetchContext, FetchWish
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.metadata import KnownTopic, has
-from agent.services import Holding, RequestContext, Services
+from agent.services import HeldResponse, RequestContext, Services
 from cache.read_batches import ReadBatches
 from cache.reader import BatchReader
 from sequencer.api import (
@@ -96,7 +96,7 @@ class _Reading:
 
 async def handle(
     services: Services, context: RequestContext, request: FetchRequest
-) -> FetchResponse | Holding:
+) -> FetchResponse | HeldResponse:
     """Serve one fetch; see the module."""
     fetch = services.sessions.begin(request, context.client_id)
     if isinstance(fetch, ErrorCode):
@@ -120,7 +120,7 @@ async def handle(
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.wishes))
         wanted = _failed(fetch, code)
     response = _response(fetch, wanted)
-    return response if grant is None else Holding(response, grant.release)
+    return response if grant is None else HeldResponse(response, grant.release)
 
 
 def _failed(fetch: FetchContext, code: ErrorCode) -> list[_Wanted]:

@@ -72,7 +72,7 @@ def test_what_a_file_has_wrong_is_named(tmp_path: Path, text: str, expected: str
 
 
 def test_a_bad_flag_is_called_by_its_flag() -> None:
-    with pytest.raises(BadSettings, match=r"^listen: allowed is HOST:PORT .*; given was '9092' by --listen$"):
+    with pytest.raises(BadSettings, match=r"^listen: expected HOST:PORT .*; given was '9092' by --listen$"):
         load_settings(Settings, flags={"listen": "9092"}, environ={})
 
 

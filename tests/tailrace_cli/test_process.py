@@ -11,12 +11,12 @@ ROOT = Path(__file__).parents[2]
 
 NEVER_DRAINED = """
 import asyncio
-from tailrace_cli.process import Ending
+from tailrace_cli.process import ShutdownSignals
 
 async def main():
-    ending = Ending(0.1, last_resort_seconds=0.2)
+    shutdown = ShutdownSignals(0.1, last_resort_seconds=0.2)
     print("ready", flush=True)
-    await ending.wait()
+    await shutdown.wait()
     await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, input))
 
 asyncio.run(main())

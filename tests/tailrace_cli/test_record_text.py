@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_cli.failures import CommandFailed
+from tailrace_cli.errors import CommandFailed
 from tailrace_cli.record_text import (
     Encoding,
     Record,

@@ -57,7 +57,7 @@ def test_a_lost_database_is_recovered_and_the_audit_is_clean(
     data = tmp_path / "data"
     make_cluster(data)
     assert call(monkeypatch, "audit", "--data", str(data), "--full") == 0
-    assert "nothing was found" in capsys.readouterr().out
+    assert "no findings" in capsys.readouterr().out
 
     assert call(monkeypatch, "recover", "--data", str(data)) == 1
     assert "not empty" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-from tailrace_cli.service_manager import told_service_manager
+from tailrace_cli.service_manager import service_manager_notified
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 
@@ -27,9 +27,9 @@ def test_the_watchdog_is_told_within_each_period_for_as_long_as_the_loop_turns(t
                         return found
 
             environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
-            async with told_service_manager(clock, environ) as tell_ready:
+            async with service_manager_notified(clock, environ) as notify_ready:
                 await settle()
-                tell_ready()
+                notify_ready()
                 assert said() == [b"WATCHDOG=1", b"READY=1"]
                 for _ in range(4):
                     clock.advance(1.0)
@@ -44,7 +44,7 @@ def test_the_watchdog_is_told_within_each_period_for_as_long_as_the_loop_turns(t
 
 def test_nobody_has_to_be_told() -> None:
     async def scenario() -> None:
-        async with told_service_manager(ManualClock(), {}) as tell_ready:
-            tell_ready()
+        async with service_manager_notified(ManualClock(), {}) as notify_ready:
+            notify_ready()
 
     asyncio.run(scenario())
