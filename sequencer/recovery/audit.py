@@ -129,13 +129,13 @@ class _Audit:
         await self._check_runs_without_object()
         await self._check_checkpoints()
         return AuditReport(
-            self._identity.cluster_id,
-            self._identity.incarnation,
-            self._state.counter(COMMIT_NUMBER),
-            self._checked,
-            self._garbage,
-            sorted(set(self._findings)),
-            self._notes,
+            cluster_id=self._identity.cluster_id,
+            incarnation=self._identity.incarnation,
+            commit_number=self._state.counter(COMMIT_NUMBER),
+            checked=self._checked,
+            garbage=self._garbage,
+            findings=sorted(set(self._findings)),
+            notes=self._notes,
         )
 
     async def _look(self) -> None:

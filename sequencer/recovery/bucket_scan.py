@@ -70,11 +70,19 @@ async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoi
     await each(sorted(await list_heads(store, cluster_id)), read)
     for chain in checkpoint.chains(heads):
         try:
-            return FoundCheckpoints(chain, await _rows_of(store, chain), heads, unreadable, problems)
+            return FoundCheckpoints(
+                chain=chain,
+                rows=await _rows_of(store, chain),
+                heads=heads,
+                unreadable=unreadable,
+                problems=problems,
+            )
         except (InvalidCheckpoint, ObjectMissing) as error:
             name = checkpoint.head_key(cluster_id, chain.snapshot.place)
             problems.append(f"the snapshot of checkpoint {name} can't be read: {error}")
-    return FoundCheckpoints(None, CheckpointedRows(), heads, unreadable, problems)
+    return FoundCheckpoints(
+        chain=None, rows=CheckpointedRows(), heads=heads, unreadable=unreadable, problems=problems
+    )
 
 
 async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadPlace]:

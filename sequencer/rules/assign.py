@@ -85,27 +85,45 @@ def assign_offsets(
                     # transaction's, also where the purged ones had been stored. As duplicates they would be
                     # acknowledged and lost. This error has its epoch raised.
                     check = SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
-        if check.error is BatchError.NONE:
-            outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
-            table.append(
-                RunBatch(
-                    batch.length, batch.record_count, BatchStatus.STORED, end_offset, batch.max_timestamp
-                )
-            )
-            if producer_id != NO_PRODUCER_ID:
-                changed[producer_id] = advance(
-                    known, batch.producer_epoch, batch.base_sequence, batch.record_count, end_offset
-                )
-            if batch.is_transactional:
-                transactional.setdefault(producer_id, end_offset)
-            end_offset += batch.record_count
-            max_timestamp = max(max_timestamp, batch.max_timestamp)
+        if check.error is not BatchError.NONE:
+            outcomes.append(BatchOutcome(check.error, check.base_offset))
+            is_duplicate = check.error is BatchError.DUPLICATE
+            table.append(_entry(batch, BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED))
             continue
-        outcomes.append(BatchOutcome(check.error, check.base_offset))
-        is_duplicate = check.error is BatchError.DUPLICATE
-        status = BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED
-        table.append(RunBatch(batch.length, batch.record_count, status, -1, batch.max_timestamp))
-    return Assignment(outcomes, table, base_offset, end_offset, max_timestamp, changed, transactional)
+        outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
+        table.append(_entry(batch, BatchStatus.STORED, end_offset))
+        if producer_id != NO_PRODUCER_ID:
+            changed[producer_id] = advance(
+                known,
+                batch.producer_epoch,
+                base_sequence=batch.base_sequence,
+                record_count=batch.record_count,
+                base_offset=end_offset,
+            )
+        if batch.is_transactional:
+            transactional.setdefault(producer_id, end_offset)
+        end_offset += batch.record_count
+        max_timestamp = max(max_timestamp, batch.max_timestamp)
+    return Assignment(
+        outcomes=outcomes,
+        table=table,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        max_timestamp=max_timestamp,
+        producers=changed,
+        transactional=transactional,
+    )
+
+
+def _entry(batch: BatchCoordinates, status: BatchStatus, base_offset: int = -1) -> RunBatch:
+    """The batch's entry in the batch table."""
+    return RunBatch(
+        length=batch.length,
+        record_count=batch.record_count,
+        status=status,
+        base_offset=base_offset,
+        max_timestamp=batch.max_timestamp,
+    )
 
 
 def _refusal(batch: BatchCoordinates, index: int, admit: Callable[[int], BatchError] | None) -> BatchError:

@@ -92,7 +92,7 @@ async def find_candidates(
         topic = state.get(TopicRow, size.topic_id)
         row = state.get(PartitionRow, size.topic_id, size.partition)
         if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
-            found = await _candidate(state, store, topic, row, room, skipped)
+            found = await _candidate(state, store, topic=topic, row=row, room=room, skipped=skipped)
             looked_at += 1
             if found is not None:
                 room.runs -= len(found.runs)
@@ -161,7 +161,7 @@ async def _candidate(
     # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
     stable = state.last_stable_offset(row)
     aborted = state.aborted_from(row.topic_id, row.partition, row.log_start_offset)
-    runs = await _oldest_stretch(store, row, stable, room, skipped)
+    runs = await _oldest_stretch(store, row, stable=stable, room=room, skipped=skipped)
     if not runs:
         return None
     turns = Turns(RANGES_IN_A_TURN)
@@ -171,7 +171,14 @@ async def _candidate(
             ranges.append(AbortedTransaction(one.producer_id, one.first_offset, one.last_offset))
         await turns.did()
     ranges.sort(key=lambda one: one.first_offset)
-    return CompactionCandidate(topic_value(topic), row.partition, row.log_start_offset, stable, runs, ranges)
+    return CompactionCandidate(
+        topic=topic_value(topic),
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        last_stable_offset=stable,
+        runs=runs,
+        aborted=ranges,
+    )
 
 
 async def _oldest_stretch(
@@ -184,7 +191,9 @@ async def _oldest_stretch(
     size = 0
     offset = row.log_start_offset
     while offset < stable:
-        page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
+        page = await store.runs_from(
+            row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=_PAGE
+        )
         if not page:
             break
         for run in page:
@@ -232,7 +241,9 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
             continue
         await _shorten_aborted(draft, store, replacement)
         await release_runs(draft, store, old)
-        draft.put_run(_replacement_row(draft, replacement, old, described.object_id, number))
+        draft.put_run(
+            _replacement_row(draft, replacement, old=old, object_id=described.object_id, number=number)
+        )
         draft.publish(replacement.topic_id, replacement.partition)
         added += 1
     stored = object_row(described)
@@ -255,7 +266,9 @@ async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRu
     found: list[Run] = []
     offset = replacement.base_offset
     while offset < replacement.end_offset:
-        page = await store.runs_from(row.topic_id, row.partition, offset, _ALL_BYTES, _PAGE)
+        page = await store.runs_from(
+            row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=_PAGE
+        )
         found += [run for run in page if run.base_offset < replacement.end_offset]
         if not page or page[-1].end_offset >= replacement.end_offset:
             break
@@ -300,7 +313,7 @@ async def _shorten_aborted(draft: Draft, store: RowStore, replacement: Replaceme
 async def _has_mixed_run(store: RowStore, row: PartitionRow, begin: int, end: int) -> bool:
     """Whether a run between the offsets may hold an aborted producer's records: markers and Parquet runs hold none."""
     while begin < end:
-        page = await store.runs_from(row.topic_id, row.partition, begin, _ALL_BYTES, _PAGE)
+        page = await store.runs_from(row.topic_id, row.partition, begin, max_bytes=_ALL_BYTES, max_runs=_PAGE)
         if any(run.kind is ObjectKind.MIXED and run.base_offset < end for run in page):
             return True
         if not page:

@@ -71,13 +71,21 @@ def load_group(draft: Draft, request: LoadGroup) -> GroupState:
     agent = live_agent(draft, request.broker_id, request.lease_epoch)
     row = draft.get(GroupRow, request.group_id)
     if row is None:
-        return GroupState(request.group_id, 0, EMPTY_GROUP, "", [], b"")
+        return GroupState(
+            group_id=request.group_id, generation=0, state=EMPTY_GROUP, protocol_type="", members=[], blob=b""
+        )
     if row.owner != agent.broker_id and placeable_agent(draft, row.owner) is not None:
         raise StaleGroup(f"group {row.group_id!r} is coordinated by agent {row.owner}; locate it again")
     row = replace_row(row, owner=agent.broker_id, owner_epoch=agent.epoch, term=row.term + 1)
     draft.put(row)
     return GroupState(
-        row.group_id, row.generation, row.state, row.protocol_type, row.members, row.blob, row.term
+        group_id=row.group_id,
+        generation=row.generation,
+        state=row.state,
+        protocol_type=row.protocol_type,
+        members=row.members,
+        blob=row.blob,
+        term=row.term,
     )
 
 
@@ -378,13 +386,35 @@ def _places_after(
 
 def _position(state: HotState, group_id: str, topic_id: UUID, partition: int) -> OffsetPosition:
     if state.live_partition(topic_id, partition) is None:
-        return OffsetPosition(topic_id, partition, -1, -1, "", -1, is_unknown=True)
+        return OffsetPosition(
+            topic_id=topic_id,
+            partition=partition,
+            offset=-1,
+            leader_epoch=-1,
+            metadata="",
+            commit_ms=-1,
+            is_unknown=True,
+        )
     row = state.get(GroupOffsetRow, group_id, topic_id, partition)
     has_pending = (group_id, topic_id, partition) in state.pending_at
     if row is None:
-        return OffsetPosition(topic_id, partition, -1, -1, "", -1, has_pending)
+        return OffsetPosition(
+            topic_id=topic_id,
+            partition=partition,
+            offset=-1,
+            leader_epoch=-1,
+            metadata="",
+            commit_ms=-1,
+            has_pending=has_pending,
+        )
     return OffsetPosition(
-        topic_id, partition, row.offset, row.leader_epoch, row.metadata, row.commit_ms, has_pending
+        topic_id=topic_id,
+        partition=partition,
+        offset=row.offset,
+        leader_epoch=row.leader_epoch,
+        metadata=row.metadata,
+        commit_ms=row.commit_ms,
+        has_pending=has_pending,
     )
 
 
@@ -442,7 +472,15 @@ def lags(state: HotState, request: LagsRequest) -> Lags:
                 if row is not None and topic is not None and partition is not None:
                     if not room.takes(40 + text_bytes(group_id, topic.name)):
                         return Lags(found, last)
-                    found.append(Lag(group_id, topic.name, row.partition, row.offset, partition.end_offset))
+                    found.append(
+                        Lag(
+                            group_id=group_id,
+                            topic=topic.name,
+                            partition=row.partition,
+                            committed=row.offset,
+                            high_watermark=partition.end_offset,
+                        )
+                    )
                 last = (group_id, *place)
             if len(places) <= MAX_PAGE:
                 break

@@ -121,7 +121,13 @@ def register_agent(
         )
     )
     draft.bump_once(RING_GENERATION)
-    return AgentLease(broker_id, epoch, settings.agent_lease_ms, identity.incarnation, silence_ms(settings))
+    return AgentLease(
+        broker_id=broker_id,
+        epoch=epoch,
+        lease_ms=settings.agent_lease_ms,
+        incarnation=identity.incarnation,
+        silence_ms=silence_ms(settings),
+    )
 
 
 def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
@@ -146,7 +152,13 @@ def renew_agent(
     if row.draining != request.draining or left_ms <= settings.agent_lease_ms * 2 // 3:
         left_ms = settings.agent_lease_ms
         draft.put(replace_row(row, expires_ms=draft.now_ms + left_ms, draining=request.draining))
-    return AgentLease(row.broker_id, row.epoch, left_ms, identity.incarnation, silence_ms(settings))
+    return AgentLease(
+        broker_id=row.broker_id,
+        epoch=row.epoch,
+        lease_ms=left_ms,
+        incarnation=identity.incarnation,
+        silence_ms=silence_ms(settings),
+    )
 
 
 def release_agent(draft: Draft, request: AgentRef) -> Empty:

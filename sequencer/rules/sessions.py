@@ -196,7 +196,9 @@ def apply_commit(
     """
     if request.object is None:
         return _answer(draft, session, request, [])
-    outcomes = yield from _commit_object(draft, session, request.object, request.runs, settings)
+    outcomes = yield from _commit_object(
+        draft, session, described=request.object, proposals=request.runs, settings=settings
+    )
     return _answer(draft, session, request, outcomes)
 
 
@@ -252,7 +254,9 @@ def _commit_object(
     added: list[RunRow] = []
     joined: Joined = {}
     for proposal in proposals:
-        outcome, row = _commit_run(draft, stored.object_id, proposal, joined, settings)
+        outcome, row = _commit_run(
+            draft, stored.object_id, proposal=proposal, joined=joined, settings=settings
+        )
         outcomes.append(outcome)
         if row is not None:
             added.append(row)
@@ -304,13 +308,21 @@ def _commit_run(
 
     def admitted(index: int) -> BatchError:
         named = proposal.transactions[index] if proposal.transactions else ANY_TRANSACTION
-        return admit(draft, topic_id, number, proposal.batches[index], named, settings)
+        return admit(
+            draft, topic_id, partition=number, batch=proposal.batches[index], number=named, settings=settings
+        )
 
     def open_from(producer_id: int) -> int | None:
         opened = draft.get(OpenRangeRow, topic_id, number, producer_id)
         return None if opened is None else opened.first_offset
 
-    assigned = assign_offsets(partition.end_offset, proposal.batches, producer_state, admitted, open_from)
+    assigned = assign_offsets(
+        partition.end_offset,
+        proposal.batches,
+        producer_state=producer_state,
+        admit=admitted,
+        open_from=open_from,
+    )
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None
@@ -325,7 +337,14 @@ def _commit_run(
                 updated_ms=draft.now_ms,
             )
         )
-    note_stored(draft, topic_id, number, assigned.transactional, joined, settings)
+    note_stored(
+        draft,
+        topic_id,
+        partition=number,
+        first_offsets=assigned.transactional,
+        joined=joined,
+        settings=settings,
+    )
     running_max = max(partition.running_max_timestamp, assigned.max_timestamp)
     draft.put(replace_row(partition, end_offset=assigned.end_offset, running_max_timestamp=running_max))
     row = RunRow(

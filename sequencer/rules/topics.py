@@ -59,7 +59,14 @@ def accept_any_config(scope: str, configs: Mapping[str, str]) -> None:
 
 def topic_value(row: TopicRow) -> Topic:
     """A topic as callers see it."""
-    return Topic(row.topic_id, row.name, row.partitions, row.configs, row.created_ms, row.replication_factor)
+    return Topic(
+        topic_id=row.topic_id,
+        name=row.name,
+        partitions=row.partitions,
+        configs=row.configs,
+        created_ms=row.created_ms,
+        replication_factor=row.replication_factor,
+    )
 
 
 def create_topic(

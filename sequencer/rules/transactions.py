@@ -185,7 +185,7 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
         if count % PLACES_AS_A_STEP == 0:
             yield PLACES_AS_A_STEP // 10
     groups = [] if request.group_id is None else [request.group_id]
-    _add(draft, row, request.partitions, groups, settings)
+    _add(draft, row, partitions=request.partitions, groups=groups, settings=settings)
     return Empty()
 
 
@@ -343,7 +343,7 @@ def note_stored(
         if row.state is TransactionState.ONGOING:
             joined.setdefault(producer_id, []).append((topic_id, partition))
         else:
-            _add(draft, row, [(topic_id, partition)], [], settings)
+            _add(draft, row, partitions=[(topic_id, partition)], groups=[], settings=settings)
         if draft.get(OpenRangeRow, topic_id, partition, producer_id) is None:
             draft.put(
                 OpenRangeRow(
@@ -359,7 +359,7 @@ def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -
         assert row is not None and row.state is TransactionState.ONGOING, (
             "it was open when the run was stored"
         )
-        _add(draft, row, places, [], settings)
+        _add(draft, row, partitions=places, groups=[], settings=settings)
 
 
 def transaction_for_offsets(
@@ -368,7 +368,7 @@ def transaction_for_offsets(
     """The open transaction that a group's positions wait for."""
     row = _current(draft, named)
     if request.joins:
-        return _add(draft, row, [], [request.group_id], settings)
+        return _add(draft, row, partitions=[], groups=[request.group_id], settings=settings)
     if row.state is not TransactionState.ONGOING or request.group_id not in row.groups:
         raise InvalidTransactionState(
             f"transactional id {row.transactional_id!r} is {row.state} and group {request.group_id!r} was not"
@@ -467,7 +467,17 @@ def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commi
     if partition is None:
         return
     offset = partition.end_offset
-    _append_marker(draft, partition, Marker(offset, producer_id, producer_epoch, is_commit, draft.now_ms))
+    _append_marker(
+        draft,
+        partition,
+        Marker(
+            offset=offset,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_commit=is_commit,
+            timestamp=draft.now_ms,
+        ),
+    )
     if not is_commit:
         draft.put(
             AbortedRow(
@@ -502,7 +512,16 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
         created_ms=draft.now_ms,
         kind=ObjectKind.MARKERS,
         batches=encode_table(
-            [RunBatch(MARKER_LENGTH, 1, BatchStatus.STORED, one.offset, -1) for one in markers]
+            [
+                RunBatch(
+                    length=MARKER_LENGTH,
+                    record_count=1,
+                    status=BatchStatus.STORED,
+                    base_offset=one.offset,
+                    max_timestamp=-1,
+                )
+                for one in markers
+            ]
         ),
         markers=encode_markers(markers),
     )
@@ -624,13 +643,13 @@ def describe(state: HotState, request: TransactionsRequest) -> TransactionDescri
 def _description(state: HotState, row: TransactionRow) -> TransactionDescription:
     known = [place for place in row.partitions if state.get(TopicRow, place[0]) is not None]
     return TransactionDescription(
-        row.transactional_id,
-        row.producer_id,
-        row.producer_epoch,
-        row.number,
-        row.state,
-        row.timeout_ms,
-        row.started_ms,
-        known,
-        row.groups,
+        transactional_id=row.transactional_id,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        number=row.number,
+        state=row.state,
+        timeout_ms=row.timeout_ms,
+        started_ms=row.started_ms,
+        partitions=known,
+        groups=row.groups,
     )
