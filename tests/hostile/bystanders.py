@@ -2,8 +2,9 @@
 
     python -m tests.hostile.bystanders HOST:PORT
 
-It prints `quiet` when the producer has begun and is measured, takes a line for the time in which others are hostile,
-another for the end, and prints what became of the records as JSON.
+It prints `ready` when the producer has begun. Each line that it takes says what begins now: a slice of time that is
+`quiet` or `hostile`, something `between` that is not measured, or that it is `over`; then it prints what became of the
+records as JSON.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ OWN_CONFIGS = {
     "message.timestamp.type": "CreateTime",
 }  # fmt: skip
 """Their topic's own, so that a change of the cluster's defaults is none for them."""
+BETWEEN, QUIET, HOSTILE, OVER = "between", "quiet", "hostile", "over"
 
 
 @dataclass(slots=True)
 class Seen:
     """What became of the records."""
 
-    latencies: dict[str, list[float]] = field(default_factory=lambda: {"quiet": [], "hostile": []})
+    slices: dict[str, list[list[float]]] = field(
+        default_factory=lambda: {BETWEEN: [[]], QUIET: [], HOSTILE: []}
+    )
+    """Latencies in seconds, by what was so when the record was sent."""
     failed: list[str] = field(default_factory=list)
     acknowledged: set[int] = field(default_factory=set)
     read: dict[int, int] = field(default_factory=dict)
@@ -44,16 +49,16 @@ class Seen:
 def produce(producer: Producer, seen: Seen, phase: dict[str, str]) -> None:
     """One record after another at a steady pace, until the phase is `over`."""
     number = 0
-    while phase["now"] != "over":
-        began, of = time.perf_counter(), phase["now"]
+    while (now := phase["now"]) != OVER:
+        began, latencies = time.perf_counter(), seen.slices[now][-1]
 
         def acknowledged(error: KafkaError | None, message: Message, *, n: int = number, at: float = began,
-                         kind: str = of) -> None:  # fmt: skip
+                         kept: list[float] = latencies) -> None:  # fmt: skip
             if error is not None:
                 seen.failed.append(f"record {n}: {error.str()}")
             else:
                 seen.acknowledged.add(n)
-                seen.latencies[kind].append(time.perf_counter() - at)
+                kept.append(time.perf_counter() - at)
 
         producer.produce(
             QUIET_TOPIC, str(number).encode(), partition=number % PARTITIONS, on_delivery=acknowledged
@@ -84,11 +89,6 @@ def consume(consumer: Consumer, seen: Seen, stop: threading.Event) -> None:
     consumer.close()
 
 
-def p99(latencies: list[float]) -> float:
-    """In ms."""
-    return sorted(latencies)[int(len(latencies) * 0.99)] * 1000 if latencies else 0.0
-
-
 def report(seen: Seen) -> dict[str, Any]:
     """What the one who started us wants to know."""
     return {
@@ -97,9 +97,7 @@ def report(seen: Seen) -> dict[str, Any]:
         "lost": sorted(seen.acknowledged - seen.read.keys())[:20],
         "doubled": sorted(number for number, times in seen.read.items() if times > 1)[:20],
         "consumer_errors": seen.consumer_errors[:20],
-        "quiet_p99_ms": p99(seen.latencies["quiet"]),
-        "hostile_p99_ms": p99(seen.latencies["hostile"]),
-        "hostile_max_ms": max(seen.latencies["hostile"], default=0.0) * 1000,
+        "slices": {kind: seen.slices[kind] for kind in (QUIET, HOSTILE)},
     }
 
 
@@ -121,7 +119,7 @@ def main() -> None:
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": QUIET_GROUP, "auto.offset.reset": "earliest"}
     )
-    seen, phase, stop = Seen(), {"now": "quiet"}, threading.Event()
+    seen, phase, stop = Seen(), {"now": BETWEEN}, threading.Event()
     consuming = threading.Thread(target=consume, args=(consumer, seen, stop))
     producing = threading.Thread(target=produce, args=(producer, seen, phase))
     is_assigned = threading.Event()
@@ -129,9 +127,11 @@ def main() -> None:
     consuming.start()
     is_assigned.wait(60)
     producing.start()
-    print("quiet", flush=True)
-    for now in ("hostile", "over"):
-        sys.stdin.readline()
+    print("ready", flush=True)
+    while phase["now"] != OVER:
+        now = sys.stdin.readline().strip() or OVER  # our starter is gone
+        if now != OVER:
+            seen.slices[now].append([])
         phase["now"] = now
     producing.join()
     stop.set()

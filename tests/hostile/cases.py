@@ -61,6 +61,8 @@ class Stage:
     seed: int
     rate: float
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    may_send: asyncio.Event = field(default_factory=asyncio.Event)
+    """Not set while it is to be quiet: whoever wants to send waits."""
     sent: Counter[str] = field(default_factory=Counter)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     unforeseen: list[str] = field(default_factory=list)
@@ -69,6 +71,7 @@ class Stage:
 
     async def turn(self) -> None:
         """Wait until one more request may be sent: the rate is that of all cases together."""
+        await self.may_send.wait()
         now = asyncio.get_running_loop().time()
         self._next_at = max(self._next_at + 1 / self.rate, now)
         await asyncio.sleep(self._next_at - now)
@@ -231,15 +234,16 @@ CASES = (
 )  # fmt: skip
 
 
-async def play(stage: Stage, seconds: float) -> None:
-    """All cases for so long. The same seed plays the same requests, but for ids that the broker gives."""
+async def play(stage: Stage) -> None:
+    """All cases, whenever the stage lets them send, until it is over.
+
+    The same seed plays the same requests, but for ids that the broker gives.
+    """
     async with asyncio.TaskGroup() as tasks:
         for case in CASES:
             for client in range(case.clients):
                 luck = random.Random(f"{stage.seed} {case.name} {client}")
                 tasks.create_task(_keep_on(case, stage, luck))
-        await asyncio.sleep(seconds)
-        stage.is_over.set()
 
 
 async def _keep_on(case: Case, stage: Stage, luck: random.Random) -> None:

@@ -2,9 +2,10 @@
 
 A `tailrace serve` process gets every API and version with values at their bounds, and what else `cases.py` lists, while
 a producer without retries and a consumer of their own topic go on. Nothing of theirs may be lost, the broker stays
-ready, no request fails in a way that no handler foresaw, no traceback is logged, and memory stays bounded; their p99 is
-shown beside that of quiet seconds before. Exit 1 on a fault, or when p99 doubled. The seed that is printed plays it
-again.
+ready, no request fails in a way that no handler foresaw, no traceback is logged, and memory stays bounded. The hostile
+ones pause again and again: the p99 of the others beside them stays below twice what it is in the pauses
+(`judge.py`), in one of three runs at least. Exit 1 on a fault, or when p99 doubled; a machine that was busy with
+something else is said to be so. The seed that is printed plays it again.
 """
 
 from __future__ import annotations
@@ -12,21 +13,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import re
 import subprocess
 import sys
 import urllib.request
+from asyncio import FIRST_COMPLETED
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.compat.broker import Broker, running_broker
+from tests.hostile.bystanders import BETWEEN, HOSTILE, OVER, QUIET
 from tests.hostile.cases import CASES, Stage, play
+from tests.hostile.judge import MAX_RATIO, Slice, p99_ratio, was_busy
 from tests.support.servers import postgres_server
 
-QUIET_SECONDS = 8.0
+HOSTILE_SECONDS, QUIET_SECONDS = 4.0, 2.0
+"""Of each slice."""
+SETTLING_SECONDS = 0.5
+"""What was asked for before a pause is answered within it."""
+TRIES = 3
 RATE = 150.0
 MAX_GROWTH_MIB = 256
 READY_EVERY_SECONDS = 0.5
@@ -48,10 +58,17 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     last_sent: list[str] = field(default_factory=list)
+    running: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {QUIET: [], HOSTILE: []})
+    """Of each slice, for how long the broker ran, and waited to run."""
+    p99_ratio: float = math.inf
+    """Of the bystanders' p99 beside hostile clients, over the quiet one."""
+    was_busy: bool = False
+    """The machine had so much else to do that a bad ratio proves nothing."""
 
     @property
-    def p99_ratio(self) -> float:
-        return float(self.figures["hostile_p99_ms"] / max(self.figures["quiet_p99_ms"], 1e-9))
+    def is_fit(self) -> bool:
+        """Whether nobody had to wait for the hostile ones."""
+        return self.p99_ratio < MAX_RATIO
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -62,16 +79,32 @@ class Verdict:
             yield from (f"  {sent[:300]}" for sent in self.last_sent)
 
 
+def try_until_fit(
+    database: str, seconds: float, *, seed: int, rate: float = RATE, tries: int = TRIES
+) -> list[Verdict]:
+    """Try brokers on this database, one after the other, until one is fit, has a fault, or was on a busy machine: a
+    verdict each."""
+    verdicts: list[Verdict] = []
+    while len(verdicts) < tries:
+        with ExitStack() as stack:
+            url = None
+            if database == "postgresql":
+                url = stack.enter_context(postgres_server()).create_database()
+            broker = stack.enter_context(running_broker(url, SETTINGS))
+            verdicts.append(try_broker(broker, seconds, seed=seed, rate=rate))
+        if verdicts[-1].faults or verdicts[-1].is_fit or verdicts[-1].was_busy:
+            break
+    return verdicts
+
+
 def try_broker(broker: Broker, seconds: float, *, seed: int, rate: float = RATE) -> Verdict:
-    """Play all cases for so long against a running broker, beside the bystanders."""
+    """Play all cases for so long against a running broker, with pauses, beside the bystanders."""
     verdict = Verdict()
     with _bystanders(broker) as bystanders:
         before = _resident_mib(broker)
-        asyncio.run(asyncio.sleep(QUIET_SECONDS))
         stage = Stage(broker.port, seed, rate)
-        _tell(bystanders)
-        asyncio.run(_play_and_watch(broker, stage, seconds, verdict))
-        _tell(bystanders)
+        asyncio.run(_play_and_watch(broker, stage, bystanders, seconds, verdict))
+        _tell(bystanders, OVER)
         said = bystanders.stdout.readline() if bystanders.stdout else ""
     verdict.last_sent = list(stage.last)
     if stage.unforeseen:
@@ -83,16 +116,58 @@ def try_broker(broker: Broker, seconds: float, *, seed: int, rate: float = RATE)
     return verdict
 
 
-async def _play_and_watch(broker: Broker, stage: Stage, seconds: float, verdict: Verdict) -> None:
-    playing = asyncio.ensure_future(play(stage, seconds))
-    while not playing.done():
-        await asyncio.wait([playing], timeout=READY_EVERY_SECONDS)
+async def _play_and_watch(
+    broker: Broker, stage: Stage, bystanders: subprocess.Popen[str], seconds: float, verdict: Verdict
+) -> None:
+    playing = asyncio.ensure_future(play(stage))
+    slicing = asyncio.ensure_future(_slice(broker, stage, bystanders, seconds, verdict))
+    while not slicing.done() and not playing.done():
+        await asyncio.wait([playing, slicing], timeout=READY_EVERY_SECONDS, return_when=FIRST_COMPLETED)
         try:
             await asyncio.to_thread(_get, broker, "/readyz")
         except OSError as error:
             verdict.faults.append(f"/readyz: {error}")
-            stage.is_over.set()
+            break
+    slicing.cancel()
+    stage.is_over.set()
+    stage.may_send.set()
     await playing
+
+
+async def _slice(
+    broker: Broker, stage: Stage, bystanders: subprocess.Popen[str], seconds: float, verdict: Verdict
+) -> None:
+    """Let the hostile ones send for so long in all, with a pause before each slice of it."""
+    for _ in range(max(1, round(seconds / HOSTILE_SECONDS))):
+        _tell(bystanders, QUIET)
+        with _watched(broker, verdict.running[QUIET]):
+            await asyncio.sleep(QUIET_SECONDS)
+        _tell(bystanders, HOSTILE)
+        with _watched(broker, verdict.running[HOSTILE]):
+            stage.may_send.set()
+            await asyncio.sleep(HOSTILE_SECONDS)
+            stage.may_send.clear()
+        _tell(bystanders, BETWEEN)
+        await asyncio.sleep(SETTLING_SECONDS)
+
+
+@contextmanager
+def _watched(broker: Broker, running: list[tuple[float, float]]) -> Iterator[None]:
+    """Add for how long the broker runs meanwhile, and waits to run, in seconds."""
+    before = _ran_and_waited(broker)
+    yield
+    after = _ran_and_waited(broker)
+    running.append((after[0] - before[0], after[1] - before[1]))
+
+
+def _ran_and_waited(broker: Broker) -> tuple[float, float]:
+    """Of all threads together; (0, 0) where the kernel does not say."""
+    ran = waited = 0
+    for path in Path(f"/proc/{broker.process.pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has ended
+            said = path.read_text().split()
+            ran, waited = ran + int(said[0]), waited + int(said[1])
+    return ran / 1e9, waited / 1e9
 
 
 def _judge(broker: Broker, verdict: Verdict, told: dict[str, Any], before_mib: float) -> None:
@@ -102,9 +177,13 @@ def _judge(broker: Broker, verdict: Verdict, told: dict[str, Any], before_mib: f
     for what in ("failed", "lost", "doubled", "consumer_errors"):
         if told.get(what):
             faults.append(f"the bystanders' records: {what}: {told[what]}")
-    verdict.figures = {
-        name: round(value, 1) for name, value in told.items() if isinstance(value, int | float)
-    }
+    quiet, hostile = (_slices(told, verdict, kind) for kind in (QUIET, HOSTILE))
+    if quiet and hostile:
+        verdict.p99_ratio, verdict.was_busy = p99_ratio(quiet, hostile), was_busy(hostile)
+    verdict.figures = {"records": told.get("records", 0)}
+    for kind, slices in ((QUIET, quiet), (HOSTILE, hostile)):
+        verdict.figures[f"{kind} p99 ms"] = [round(1000 * each.p99_s) for each in slices]
+        verdict.figures[f"{kind} slices stretched by"] = [round(each.stretch, 1) for each in slices]
     metrics = _get(broker, "/metrics")
     for line in metrics.splitlines():
         if line.startswith("tailrace_request_failures_total") and not line.endswith(" 0.0"):
@@ -122,6 +201,11 @@ def _judge(broker: Broker, verdict: Verdict, told: dict[str, Any], before_mib: f
             faults.append(f"{len(found)} {what} were logged; the first: {found[0][:3000]}")
 
 
+def _slices(told: dict[str, Any], verdict: Verdict, kind: str) -> list[Slice]:
+    latencies = told.get("slices", {}).get(kind, [])
+    return [Slice(each, *ran) for each, ran in zip(latencies, verdict.running[kind], strict=False)]
+
+
 @contextmanager
 def _bystanders(broker: Broker) -> Iterator[subprocess.Popen[str]]:
     """The two, begun and settled; ended at the end, whatever happens."""
@@ -131,7 +215,7 @@ def _bystanders(broker: Broker) -> Iterator[subprocess.Popen[str]]:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        if process.stdout.readline() != "quiet\n":
+        if process.stdout.readline() != "ready\n":
             raise RuntimeError(
                 f"the bystanders did not begin:\n{broker.log.read_text(errors='replace')[-3000:]}"
             )
@@ -141,9 +225,9 @@ def _bystanders(broker: Broker) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def _tell(bystanders: subprocess.Popen[str]) -> None:
+def _tell(bystanders: subprocess.Popen[str], what: str) -> None:
     assert bystanders.stdin is not None
-    bystanders.stdin.write("\n")
+    bystanders.stdin.write(f"{what}\n")
     bystanders.stdin.flush()
 
 
@@ -172,15 +256,11 @@ def main() -> int:
     for database in ("sqlite", "postgresql"):
         if asked.only not in (None, database):
             continue
-        with ExitStack() as stack:
-            url = None
-            if database == "postgresql":
-                url = stack.enter_context(postgres_server()).create_database()
-            broker = stack.enter_context(running_broker(url, SETTINGS))
-            verdict = try_broker(broker, asked.seconds, seed=seed, rate=asked.rate)
-        print(f"{database}: p99 {verdict.p99_ratio:.1f} times its quiet value")
-        print("\n".join(f"  {line}" for line in verdict.lines()))
-        is_clean = is_clean and not verdict.faults and verdict.p99_ratio < 2
+        for verdict in try_until_fit(database, asked.seconds, seed=seed, rate=asked.rate):
+            busy = "; the machine was busy with something else" if verdict.was_busy else ""
+            print(f"{database}: p99 {verdict.p99_ratio:.1f} times its quiet value{busy}")
+            print("\n".join(f"  {line}" for line in verdict.lines()), flush=True)
+        is_clean = is_clean and not verdict.faults and (verdict.is_fit or verdict.was_busy)
     return 0 if is_clean else 1
 
 

@@ -1,0 +1,65 @@
+"""The judge of latencies can say no, and is not misled by a busy machine: with latencies that are made up."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.hostile.judge import MAX_RATIO, Slice, p99_ratio, was_busy
+
+
+def slices(latency: Callable[[random.Random], float], *, waited_s: float = 0.0) -> list[Slice]:
+    luck = random.Random(7)
+    return [Slice([latency(luck) for _ in range(80)], 0.5, waited_s) for _ in range(5)]
+
+
+def usual(luck: random.Random) -> float:
+    return 0.02 + 0.01 * luck.random()
+
+
+def behind_a_slow_handler(luck: random.Random) -> float:
+    return usual(luck) + (0.05 if luck.random() < 0.05 else 0.0)
+
+
+def test_a_handler_that_holds_one_request_in_twenty_is_seen() -> None:
+    assert p99_ratio(slices(usual), slices(behind_a_slow_handler)) > MAX_RATIO
+
+
+def test_it_is_seen_on_a_busy_machine_too() -> None:
+    quiet = slices(lambda luck: 1.5 * usual(luck), waited_s=0.25)
+    hostile = slices(lambda luck: 3.0 * behind_a_slow_handler(luck), waited_s=1.0)
+
+    assert p99_ratio(quiet, hostile) > MAX_RATIO
+
+
+def test_handlers_that_are_a_little_slower_are_let_pass() -> None:
+    assert p99_ratio(slices(usual), slices(lambda luck: 1.3 * usual(luck))) < MAX_RATIO
+
+
+def test_a_broker_that_waits_for_a_processor_as_it_has_more_to_do_is_let_pass() -> None:
+    hostile = slices(lambda luck: 3.0 * usual(luck), waited_s=1.0)
+
+    assert p99_ratio(slices(usual), hostile) < MAX_RATIO
+
+
+def test_a_broker_that_waits_for_longer_than_it_runs_was_on_a_busy_machine() -> None:
+    assert was_busy(slices(usual, waited_s=0.6))
+    assert not was_busy(slices(usual, waited_s=0.4))
+    assert not was_busy([Slice([0.02], 0.0, 0.0)])
+
+
+def test_a_moment_in_which_all_was_slow_does_not_count() -> None:
+    quiet, hostile = slices(usual), slices(usual)
+    for kind, at in ((quiet, 0), (hostile, 1), (hostile, 4)):
+        kind[at] = replace(kind[at], latencies_s=[10 * each for each in kind[at].latencies_s])
+
+    assert p99_ratio(quiet, hostile) < MAX_RATIO
+
+
+def test_a_time_in_which_nothing_was_answered_is_no_good_time() -> None:
+    silent = Slice([], 0.5, 0.0)
+
+    assert silent.p99_s == math.inf
+    assert p99_ratio(slices(usual), [silent, silent]) > MAX_RATIO
