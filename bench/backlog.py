@@ -1,4 +1,4 @@
-"""A log of many small runs, made without a broker: its objects in a folder, its rows in the database, in bulk."""
+"""Create a log of many small runs without a broker: objects in a folder, rows in the database, in bulk."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _AGE_MS = 7_200_000
 
 
 async def make_backlog(data: Path, *, partitions: int, runs: int) -> int:
-    """Topic TOPIC in the folder of a `tailrace serve` that has not started: so many runs in each partition, each of one
-    batch of one record. Run n of every partition is in object n. Returns the bytes of one run."""
+    """Create topic TOPIC in the folder of a `tailrace serve` that has not started, with that many runs in each
+    partition. A run has one batch of one record. Run n of every partition is in object n. Returns the bytes of one
+    run."""
     data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     store = open_row_store(f"sqlite:///{data / 'tailrace.db'}", clock=clock, entropy=SystemEntropy())

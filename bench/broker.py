@@ -2,17 +2,17 @@
 
     python -m bench.broker [--seconds 8] [--rounds 3] [--json FILE]
 
-For records of 1 KiB and of 100 B, and librdkafka once with its default settings, once with large batches:
+For records of 1 KiB and of 100 B, with librdkafka's default settings and with large batches:
 
-    produce       as fast as librdkafka takes the records; acks=all. A second producer with default settings sends a
-                  record every 10 ms to the same broker: the latencies are its
-    fetch cached  what was just produced, read again and again out of the agent's cache, by librdkafka
-    fetch raw     the same by a client that only reads batch headers: the broker's own limit
-    fetch cold    all that was produced, much more than the cache holds, by librdkafka
+    produce       as fast as librdkafka accepts the records; acks=all. A second producer with default settings sends
+                  a record every 10 ms to the same broker; the latencies are those of its records
+    fetch cached  librdkafka repeatedly reads the newest records from the agent's cache
+    fetch raw     the same with a client that only reads batch headers: the broker's own limit
+    fetch cold    librdkafka reads all records, many more than the cache holds
 
 The server is `tailrace serve` in a process of its own. Its CPU is user + system time of that process while the load
-ran: on a shared machine MiB per server CPU-second is the figure to compare; `others` says how many cores other
-processes kept busy meanwhile. Loads are repeated: memory must not grow with them.
+ran. On a shared machine, compare MiB per server CPU-second; `others` is the number of cores that other processes used
+meanwhile. The bench repeats the loads; memory must not grow with them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MIB = 2**20
 PARTITIONS = 16
 CACHE_MIB = 1024
 HOT_SHARE = 0.15
-"""Of the cache, what is read again and again: less than its share for fresh objects, which is a quarter."""
+"""Bytes that the cached fetch reads: less than the cache's share for fresh objects, which is a quarter."""
 RECORD_BYTES = (1024, 100)
 PROFILES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -145,7 +145,7 @@ class Bench:
         _show(row)
 
     def _produce(self, topic: str, size: int, settings: dict[str, Any]) -> dict[str, Any]:
-        """Send one value as fast as librdkafka takes it; that all arrived is seen by the end offsets."""
+        """Send one value as fast as librdkafka accepts it. The end offsets show that all records arrived."""
         producer = BatchProducer(
             {"bootstrap.servers": self.bootstrap, "acks": "all", **settings}, topic, os.urandom(size)
         )
@@ -213,7 +213,7 @@ class Bench:
 
 
 def _last_bytes(ends: dict[int, int], size: int, hot_bytes: int) -> dict[int, int]:
-    """Offsets from which on `hot_bytes` of records are left, spread as the records are."""
+    """The offset of each partition from which on `hot_bytes` of records remain in total."""
     total = sum(ends.values())
     share = min(1.0, hot_bytes / size / max(total, 1))
     return {partition: int(end * (1 - share)) for partition, end in ends.items()}
@@ -221,7 +221,8 @@ def _last_bytes(ends: dict[int, int], size: int, hot_bytes: int) -> dict[int, in
 
 @contextmanager
 def latency_probe(bootstrap: str, topic: str) -> Iterator[list[float]]:
-    """Seconds from `produce` to the acknowledgement of a record sent every 10 ms, by a producer of default settings."""
+    """Seconds from `produce` to the acknowledgement of a record sent every 10 ms, by a producer with default
+    settings."""
     latencies: list[float] = []
     ended = threading.Event()
 
@@ -246,7 +247,7 @@ def latency_probe(bootstrap: str, topic: str) -> Iterator[list[float]]:
 
 
 class ServerProcess:
-    """What a process used, as /proc tells."""
+    """What a process used, according to /proc."""
 
     def __init__(self, pid: int, metrics_url: str) -> None:
         self._pid = pid
@@ -254,7 +255,8 @@ class ServerProcess:
 
     @contextmanager
     def measured(self) -> Iterator[dict[str, Any]]:
-        """Filled at the end with what the server used meanwhile, and what processes other than it and us did."""
+        """Filled at the end with the CPU that the server used meanwhile, and that of processes other than the server
+        and this one."""
         cost: dict[str, Any] = {}
         requests = self._requests()
         started, own, busy = time.monotonic(), _own_cpu(), _busy_seconds()
@@ -314,7 +316,7 @@ def memory_of(rows: list[dict[str, Any]], pid: int) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine on which the figures were measured."""
     model = next(
         (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
          if line.startswith("model name")), platform.processor()
@@ -334,7 +336,7 @@ def machine() -> dict[str, Any]:
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What else than defaults was set."""
+    """The settings that differ from the defaults."""
     return {
         "server": {
             "cache.memory_bytes": options.cache_mib * MIB,

@@ -1,6 +1,6 @@
 """The figures of a bench run as the table of docs/figures.md: `python -m bench.figures bench/results/FILE.json`.
 
-Rounds of the same load are joined by their median.
+Prints the median of all rounds of a load.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print machine, memory and table of the file that is named."""
+    """Print machine, memory and table of the named file."""
     result = json.loads(Path(sys.argv[1]).read_text())
     machine, memory = result["machine"], result["memory"]
     print(

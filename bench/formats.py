@@ -5,7 +5,7 @@
 MB are of record batches, uncompressed; half of each value is noise. `--mallopt` keeps freed memory in the process,
 as Tailrace's own processes do (M_MMAP_THRESHOLD 256 MiB, M_TRIM_THRESHOLD 512 MiB).
 
-Reports; never passes or fails. Compare ratios within one run.
+The bench only reports; it never passes or fails. Compare ratios within one run.
 """
 
 from __future__ import annotations

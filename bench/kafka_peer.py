@@ -1,4 +1,4 @@
-"""Apache Kafka beside us: one broker from its jars, where Java and Maven are."""
+"""Apache Kafka for comparison: one broker from its jars, if Java and Maven are installed."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class KafkaPeer:
 
 
 def unavailable() -> str | None:
-    """Why Kafka can't be run here; None: it can. Brings its jars."""
+    """Fetch Kafka's jars. Returns the reason why Kafka can't run here, or None if it can."""
     return with_java.unavailable()
 
 
 @contextmanager
 def kafka(folder: Path) -> Iterator[KafkaPeer]:
-    """One broker, which is its own controller, with its log in `folder`; ready."""
+    """One ready broker, which is its own controller, with its log in `folder`."""
     ports = {"kafka": free_port(), "controller": free_port()}
     folder.mkdir(parents=True, exist_ok=True)
     properties = folder / "server.properties"

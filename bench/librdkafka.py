@@ -1,7 +1,7 @@
-"""The librdkafka that confluent-kafka brings, driven without a Python object or callback per record.
+"""confluent-kafka's librdkafka, driven without a Python object or callback per record.
 
-confluent-kafka's `produce` and `consume` cost more than librdkafka and the broker together. Here the library's own
-batch calls are used through ctypes, so a load measures the broker. Records are counted, and thrown away.
+confluent-kafka's `produce` and `consume` cost more than librdkafka and the broker together. This module uses the
+library's own batch calls through ctypes, so a load measures the broker. It counts the records and drops them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PRODUCER, CONSUMER = 0, 1
 BATCH = 20_000
 ANY_PARTITION = -1
 COPIES_VALUES = 0x2
-"""RD_KAFKA_MSG_F_COPY: as every client has it, since its caller may change the value after the call."""
+"""RD_KAFKA_MSG_F_COPY: every client copies, because its caller may change the value after the call."""
 
 
 class _Message(ctypes.Structure):
@@ -90,7 +90,7 @@ def _client(library: Any, kind: int, settings: Mapping[str, object]) -> Any:
 
 
 class BatchProducer:
-    """Sends the same value again and again; whether all of it arrived is for the topic's end offsets to say."""
+    """Sends the same value repeatedly. The topic's end offsets show whether all records arrived."""
 
     def __init__(self, settings: Mapping[str, object], topic: str, value: bytes) -> None:
         self._library = _library()
@@ -102,18 +102,18 @@ class BatchProducer:
             message.payload, message.len = ctypes.addressof(self._value), len(value)
 
     def produce(self, count: int) -> int:
-        """Hand over up to `count` records; how many the queue took."""
+        """Hand over up to `count` records; returns how many the queue accepted."""
         taken: int = self._library.rd_kafka_produce_batch(
             self._topic, ANY_PARTITION, COPIES_VALUES, self._messages, min(count, BATCH)
         )
         return taken
 
     def wait(self, milliseconds: int) -> None:
-        """Give librdkafka time."""
+        """Let librdkafka work."""
         self._library.rd_kafka_poll(self._producer, milliseconds)
 
     def flush(self, milliseconds: int) -> int:
-        """Wait until all is answered; how many are not."""
+        """Wait until all records are answered; returns how many are not."""
         self._library.rd_kafka_flush(self._producer, milliseconds)
         left: int = self._library.rd_kafka_outq_len(self._producer)
         return left
@@ -125,7 +125,7 @@ class BatchProducer:
 
 
 class CountingConsumer:
-    """Reads partitions from given offsets and counts what comes."""
+    """Reads partitions from given offsets and counts the records."""
 
     def __init__(self, settings: Mapping[str, object], topic: str, starts: Mapping[int, int]) -> None:
         self._library = _library()
@@ -137,7 +137,7 @@ class CountingConsumer:
         self._messages = (ctypes.c_void_p * BATCH)()
 
     def seek(self, starts: Mapping[int, int]) -> None:
-        """Read from these offsets on; what was fetched before is dropped."""
+        """Read from these offsets on, and drop what was fetched before."""
         assigned = self._library.rd_kafka_topic_partition_list_new(len(starts))
         for partition, offset in starts.items():
             self._library.rd_kafka_topic_partition_list_add(assigned, self._topic.encode(), partition)
@@ -148,7 +148,7 @@ class CountingConsumer:
         self._library.rd_kafka_topic_partition_list_destroy(assigned)
 
     def consume(self, most: int, timeout_ms: int) -> int:
-        """Take up to `most` records, waiting until they are there or the time is over; how many came."""
+        """Take up to `most` records; wait until they arrive or the time is over. Returns how many arrived."""
         taken: int = self._library.rd_kafka_consume_batch_queue(
             self._queue, timeout_ms, self._messages, min(most, BATCH)
         )

@@ -1,9 +1,10 @@
-"""Loads that ask for more memory than there is: what the server takes at most, and that everybody is served in the end.
+"""Loads that need more memory than there is: how much the server uses at most, and whether it serves everybody in the
+end.
 
-Each case starts processes of its own with small budgets (BUDGETS), brings them into trouble, and then probes: a record
-is produced and read back. `above_start_mib` is the highest resident memory above that of the idle server;
-`allowed_mib` the budgets, CONNECTION_KIB for each connection, and SLACK_MIB for the allocator and all that is not
-counted in bytes. What a case needs beside time: a file descriptor for each connection, here and in the server.
+Each case starts its own processes with small budgets (BUDGETS), overloads them, and then probes: it produces a record
+and reads it back. `above_start_mib` is the highest resident memory above that of the idle server. `allowed_mib` is the
+sum of the budgets, CONNECTION_KIB for each connection, and SLACK_MIB for the allocator and everything that is not
+counted in bytes. A case needs a file descriptor for each connection, here and in the server.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ FRAME_BYTES = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each trouble. The defaults are what `make overload` runs; SMALL is what a test does in seconds."""
+    """The size of each case. `make overload` runs the defaults; a test runs SMALL in seconds."""
 
     away_seconds: float = 120.0
     senders: int = 16
@@ -80,7 +81,7 @@ SMALL = Sizes(2.0, 4, 200, 40, 8, 20, 25, 60.0)
 
 @dataclass
 class Server:
-    """The process whose memory is watched, and how to reach it."""
+    """The process whose memory is measured, and its address."""
 
     pid: int
     bootstrap: str
@@ -92,7 +93,7 @@ class Server:
 
 @dataclass
 class Result:
-    """A row of the table. `is_served`: the probe, and whoever the case says, got everything in the end."""
+    """A row of the table. `is_served`: the probe, and the clients of the case, got everything in the end."""
 
     case: str
     seconds: float = 0.0
@@ -110,7 +111,7 @@ class Result:
 
 
 async def sequencer_away(sizes: Sizes, folder: Path) -> Result:
-    """The sequencer is stopped (SIGSTOP) for two minutes under full load, then goes on."""
+    """Stop the sequencer (SIGSTOP) for two minutes under full load, then let it continue."""
     result = Result("sequencer-away")
     with agent_and_sequencer(folder) as server:
         await create_topics(server.bootstrap)
@@ -137,7 +138,7 @@ async def sequencer_away(sizes: Sizes, folder: Path) -> Result:
 
 
 async def half_sent(sizes: Sizes, folder: Path) -> Result:
-    """Connections that declare a megabyte and stop; a probe lives beside them."""
+    """Connections that declare a megabyte and stop, with a probe beside them."""
     result = Result("half-sent")
     with serve(folder, {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}) as server:
         await create_topics(server.bootstrap)
@@ -151,7 +152,7 @@ async def half_sent(sizes: Sizes, folder: Path) -> Result:
                 for connection in held:
                     connection.write((MIB).to_bytes(4, "big"))
                 result.probe_worst_ms = await probed(server.bootstrap, 20)
-                # The same that have sent enough of a frame to be given memory for it.
+                # The same connections after they have sent enough of a frame to get memory for it.
                 for connection in held:
                     connection.write(bytes(8_000))
                 result.served_after_seconds = await served_again(server.bootstrap)
@@ -187,7 +188,7 @@ async def frames_60k(sizes: Sizes, folder: Path) -> Result:
 
 
 async def many_small_runs(sizes: Sizes, folder: Path) -> Result:
-    """A consumer of a thousand partitions with a million small runs behind it reads all; a probe lives beside."""
+    """A consumer reads a million small runs of a thousand partitions, with a probe beside it."""
     result = Result("many-small-runs")
     await make_backlog(folder, partitions=sizes.partitions, runs=sizes.runs_each)
     with serve(folder) as server:
@@ -205,7 +206,7 @@ async def many_small_runs(sizes: Sizes, folder: Path) -> Result:
 
 
 async def compaction_backlog(sizes: Sizes, folder: Path) -> Result:
-    """A compactor works off a million runs that wait for it, until none is left; a probe lives beside."""
+    """A compactor compacts a million runs until none is left, with a probe beside it."""
     result = Result("compaction-backlog")
     total = sizes.partitions * sizes.runs_each
     await make_backlog(folder, partitions=sizes.partitions, runs=sizes.runs_each)
@@ -226,7 +227,7 @@ async def compaction_backlog(sizes: Sizes, folder: Path) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class RunAside:
-    """Runs items on a thread, as Spark runs them in processes: the lease and the session are renewed meanwhile."""
+    """Runs items on a thread, as Spark runs them in processes, so the job renews its lease and session meanwhile."""
 
     data: Path
 
@@ -245,8 +246,8 @@ class RunAside:
 
 @dataclass
 class Compacted:
-    """What a compactor did. `again`: how often it had to begin anew, as the sequencer was away for longer than it
-    waits; records are counted from its last beginning. `left`: runs that it would go on with."""
+    """What a compactor did. `again`: how often it had to start again because the sequencer was away for longer than it
+    waits; the records count from its last start. `left`: runs that are still to be compacted."""
 
     records: int = 0
     rounds: int = 0
@@ -322,7 +323,7 @@ async def create_topics(bootstrap: str) -> None:
 async def keep_producing(
     bootstrap: str, partition: int, batch: bytes, stop: asyncio.Event, sent: dict[str, int]
 ) -> None:
-    """Sixteen requests in flight, again and again; a connection that is closed is opened anew."""
+    """Keep sixteen requests in flight; reopen a connection that was closed."""
     request = produce_request("load", partition, batch)
     while not stop.is_set():
         try:
@@ -345,7 +346,7 @@ async def keep_producing(
 
 
 async def send_all(bootstrap: str, partition: int, batch: bytes, count: int, answers: dict[str, int]) -> None:
-    """So many requests, all sent before the first answer is read; what fails is sent again."""
+    """Send that many requests before reading the first answer; send failed ones again."""
     request = produce_request("load", partition, batch)
     left = count
     while left:
@@ -397,7 +398,7 @@ async def probe_once(bootstrap: str) -> float | None:
 
 
 async def probed(bootstrap: str, times: int) -> float:
-    """The worst latency of so many probes in ms; one that fails counts as a minute."""
+    """The worst latency of that many probes in ms; a failed probe counts as a minute."""
     worst = 0.0
     for _ in range(times):
         seconds = await probe_once(bootstrap)
@@ -407,7 +408,7 @@ async def probed(bootstrap: str, times: int) -> float:
 
 
 async def keep_probing(bootstrap: str) -> float:
-    """Probe until cancelled: the worst latency in ms; one that fails counts as a minute."""
+    """Probe until cancelled. Returns the worst latency in ms; a failed probe counts as a minute."""
     worst = 0.0
     with suppress(asyncio.CancelledError):
         while True:
@@ -416,7 +417,7 @@ async def keep_probing(bootstrap: str) -> float:
 
 
 async def served_again(bootstrap: str) -> float:
-    """Seconds until a probe succeeds; RECOVERY_SECONDS when none did by then."""
+    """Seconds until a probe succeeds; RECOVERY_SECONDS if none does by then."""
     began = time.monotonic()
     while time.monotonic() - began < RECOVERY_SECONDS:
         if await probe_once(bootstrap) is not None:
@@ -426,7 +427,7 @@ async def served_again(bootstrap: str) -> float:
 
 
 async def read_backlog(bootstrap: str, sizes: Sizes) -> int:
-    """Fetch all partitions in every request, from where each stands, until everything is read: the records."""
+    """Fetch all partitions in every request, each from its position, until everything is read. Returns the records."""
     positions = dict.fromkeys(range(sizes.partitions), 0)
     connection = await Connection.open(bootstrap)
     read = 0
@@ -465,7 +466,7 @@ async def read_backlog(bootstrap: str, sizes: Sizes) -> int:
 
 @asynccontextmanager
 async def watched(server: Server, result: Result, connections: int) -> Any:
-    """Note the highest resident memory of the server while this lasts, and whether it was allowed."""
+    """Record the server's highest resident memory inside the block, and whether it was allowed."""
     yield
     result.peak_mib = peak_rss_mib(server.pid)
     result.above_start_mib = result.peak_mib - server.started_mib
@@ -485,7 +486,7 @@ def serve(data: Path, more: dict[str, int] | None = None) -> Iterator[Server]:
 
 @contextmanager
 def agent_and_sequencer(data: Path) -> Iterator[Server]:
-    """An agent and the sequencer that it asks, each a process."""
+    """An agent and its sequencer, one process each."""
     kafka, http, rpc, sequencer_http = (free_port() for _ in range(4))
     objects = str(data / "objects")
     with ExitStack() as stack:

@@ -1,20 +1,20 @@
-"""What a broker does with more than it can carry, and with clients that behave badly.
+"""How the broker behaves above its capacity, and with clients that behave badly.
 
     python -m bench.overload [--seconds 6] [--only NAME,NAME] [--small] [--json FILE]
 
-The server is `tailrace serve` in a process of its own. First its capacity is measured: produce requests in a closed
-loop. Then twice as much is offered, by as many connections again that send without waiting for answers: goodput,
-the server's memory and the probe's latency are shown beside the capacity's, and how soon after the load the probe is
-as fast as before. Then each bad neighbour in turn lives beside a steady load (a probe that produces and reads its
-own records): consumers that don't take what they asked for, idle connections, a consumer that asks for everything,
-a producer of 1-byte records in requests of their own.
+The server is `tailrace serve` in a process of its own. The bench first measures its capacity with produce requests in a
+closed loop. Then it offers twice as much: as many connections again send without waiting for answers. It prints
+goodput, the server's memory and the probe's latency beside those at capacity, and how soon after the load the probe is
+as fast as before. Then each bad neighbour in turn runs beside a steady load (a probe that produces and reads its own
+records): consumers that don't read their answers, idle connections, a consumer that reads everything, a producer that
+sends each 1-byte record in its own request.
 
-Then the cases of `bench.memory_cases`, each on processes of its own: the sequencer away for two minutes, connections
-that stop within a request, requests of 60 KiB from a thousand connections, a consumer and a compactor with a million
-runs before them (filled in a minute or two; the compactor is a real one, and none may be left). Ten thousand
+Then it runs the cases of `bench.memory_cases`, each with its own processes: the sequencer away for two minutes,
+connections that stop within a request, requests of 60 KiB from a thousand connections, a consumer and a compactor with
+a million runs to read (created in a minute or two; the compactor is a real one and must leave none). Ten thousand
 connections need `ulimit -n` of 10,500 or more, here and in the server.
 
-Everything runs on one machine's cores, the load too: compare the rows of one run with each other.
+Server and load share one machine's cores, so compare the rows of one run with each other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tailrace_cli.loop import allow_open_files
 
 MIB = 2**20
 LOADS = "loads"
-"""The name of all that is before the cases."""
+"""The name under which `--only` selects everything before the cases."""
 PARTITIONS = 16
 BATCH_RECORDS = 512
 RECORD_BYTES = 1024
@@ -73,7 +73,7 @@ class Outcome:
 async def send_batches(
     bootstrap: str, topic: str, partition: int, batch: bytes, window: int, until: float, outcome: Outcome
 ) -> None:
-    """Keep `window` produce requests in flight until the time; count what was acknowledged."""
+    """Keep `window` produce requests in flight until the time is over; count the acknowledged ones."""
     connection = await Connection.open(bootstrap)
     request = produce_request(topic, partition, batch)
     room = asyncio.Semaphore(window)
@@ -119,7 +119,7 @@ async def offered(bootstrap: str, topic: str, senders: int, window: int, seconds
 
 
 async def probe(bootstrap: str, topic: str, until: float, outcome: Outcome, pause: float = 0.02) -> None:
-    """Produce a record and read it back, again and again; the latency is of both together."""
+    """Repeatedly produce a record and read it back; the latency is that of both together."""
     writing, reading = await Connection.open(bootstrap), await Connection.open(bootstrap)
     batch = batch_of(1, 100)
     try:
@@ -156,7 +156,7 @@ async def nobody(bootstrap: str, topic: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def idle_connections(bootstrap: str, topic: str) -> AsyncIterator[None]:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     held: list[Connection] = []
     try:
         for _ in range(IDLE_CONNECTIONS // 100):
@@ -169,7 +169,7 @@ async def idle_connections(bootstrap: str, topic: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def slow_consumers(bootstrap: str, topic: str) -> AsyncIterator[None]:
-    """Consumers that ask for 50 MiB, several times over, and take 1 KiB twice a second."""
+    """Consumers that each send several requests for 50 MiB, and read 1 KiB twice a second."""
 
     async def consume(number: int) -> None:
         connection = await Connection.open(bootstrap, buffer=4096)
@@ -188,7 +188,7 @@ async def slow_consumers(bootstrap: str, topic: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def greedy_consumer(bootstrap: str, topic: str) -> AsyncIterator[None]:
-    """A consumer that reads everything there is from the start, as fast as it comes, over and over."""
+    """A consumer that repeatedly reads everything from the start, as fast as it can."""
 
     async def consume(number: int) -> None:
         connection = await Connection.open(bootstrap, buffer=8 * MIB)
@@ -240,7 +240,7 @@ NEIGHBOURS: dict[str, Callable[[str, str], Any]] = {
 
 
 class Watch:
-    """The server's memory and CPU while something runs."""
+    """The server's memory and CPU while a load runs."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -1,4 +1,4 @@
-"""What another process has used so far, out of /proc."""
+"""CPU and memory that another process has used so far, from /proc."""
 
 from __future__ import annotations
 

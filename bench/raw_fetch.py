@@ -1,7 +1,7 @@
-"""A fetch client that does nothing but read: what the broker can hand out when its client is not the limit.
+"""A fetch client that only reads, so that the broker is the limit and not its client.
 
-One connection, one request at a time in flight for all partitions, as a Kafka consumer has per broker. Batch headers
-are walked, to know where to go on and to count; records stay shut.
+Like a Kafka consumer per broker, it has one connection with one request in flight for all partitions. It reads batch
+headers to count records and to find the next offset; it never decodes records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RawFetcher:
         self._topic, self._topic_id = topic, self._find(topic)
 
     def read(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> tuple[int, int]:
-        """Read from `positions` up to `ends` (offsets by partition); bytes and records that came."""
+        """Read from `positions` up to `ends` (offsets by partition); bytes and records that arrived."""
         total = records = 0
         for _, came, of_them in self.walk(positions, ends):
             total += came
@@ -42,14 +42,14 @@ class RawFetcher:
         return total, records
 
     def walk(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[tuple[bytes, int, int]]:
-        """The same, request by request: its frame, and bytes and records that came."""
+        """The same, request by request: its frame, and the bytes and records that arrived."""
         at = {partition: offset for partition, offset in positions.items() if offset < ends[partition]}
         while at:
             total = records = 0
             request = self._request(at)
             for partition, data in self._fetch(request):
                 place = 0
-                while len(data) - place >= HEADER_BYTES:  # Kafka cuts the last batch where the room ends
+                while len(data) - place >= HEADER_BYTES:  # Kafka truncates the last batch at the byte limit
                     header = read_header(data, place)
                     if place + header.length > len(data):
                         break
@@ -59,12 +59,12 @@ class RawFetcher:
                 total += place
                 if at[partition] >= ends[partition]:
                     del at[partition]
-                else:  # as clients do: who was served goes to the end of the queue
+                else:  # as clients do: a served partition goes to the end of the queue
                     at[partition] = at.pop(partition)
             yield b"".join(encode_request(1, ApiKey.FETCH, FETCH_VERSION, request, "bench")), total, records
 
     def ends(self, partitions: int) -> dict[int, int]:
-        """Where each partition ends."""
+        """The end offset of each partition."""
         wishes = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(partitions)]
         topics = [ListOffsetsTopic(name=self._topic, partitions=wishes)]
         answer = self._ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, ListOffsetsRequest(topics=topics))

@@ -1,7 +1,7 @@
-"""Raw requests replayed by a small C program (replay.c), so that the server is the limit and not its client.
+"""Replays raw requests with a small C program (replay.c), so that the server is the limit and not its client.
 
-C, as gcc is on every machine that builds Python packages and one file needs no project of its own; it is compiled
-when a bench starts. Its CPU for a request is a tenth of what an agent's is.
+The program is in C because gcc is on every machine that builds Python packages, and one file needs no project of its
+own. The bench compiles it when it starts. It uses a tenth of an agent's CPU per request.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class RequestsFailed(Exception):
-    """The server answered with errors, or not at all."""
+    """The server answered with errors, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """One frame with its size. `error_at`: where in the response (with its size) an error code stands; 0: nowhere.
-    `batch_at`: where an idempotent producer's batch of `records` stands in the frame; -1: there is none."""
+    """One frame with its size. `error_at`: the position of an error code in the response (with its size); 0 if it has
+    none. `batch_at`: the position of an idempotent producer's batch of `records` in the frame; -1 if there is none."""
 
     frame: bytes
     error_at: int = 0
@@ -44,7 +44,7 @@ def compiled(folder: Path) -> Path:
 
 
 def write_script(path: Path, connections: Sequence[Sequence[RawRequest]]) -> None:
-    """What each connection sends, in turn, again and again."""
+    """The requests that each connection sends in turn, repeatedly."""
     with path.open("wb") as file:
         file.write(struct.pack("<I", len(connections)))
         for requests in connections:
@@ -55,7 +55,7 @@ def write_script(path: Path, connections: Sequence[Sequence[RawRequest]]) -> Non
 
 
 def replayed(driver: Path, script: Path, bootstrap: str, *, seconds: float, in_flight: int) -> dict[str, Any]:
-    """Run the driver; what it counted. Raises RequestsFailed."""
+    """Run the driver and return its counts. Raises RequestsFailed."""
     port = bootstrap.rpartition(":")[2]
     done = subprocess.run(
         [str(driver), str(script), port, str(seconds), str(in_flight)],

@@ -1,11 +1,11 @@
-"""What a small produce request costs in the agent itself: no sockets, no kernel, store and rows in memory.
+"""The cost of a small produce request in the agent alone: no sockets, no kernel, store and rows in memory.
 
     python -m bench.request_path [--rounds 30]
 
-CPU microseconds of one request of 10 x 100 B, the least of all rounds, so that neighbours on the machine count little.
-`whole` is from received bytes to the answer's bytes, object and commit included, for 400 requests that come together
-over 100 connections, each of an idempotent producer. The parts are measured by themselves: they say how much of the
-whole a compiled pass over a frame could save.
+Prints CPU microseconds of one request of 10 x 100 B, the lowest of all rounds, so that other load on the machine
+matters little. `whole` is from the received bytes to the answer's bytes, object and commit included, for 400 requests
+that arrive together over 100 connections, each of an idempotent producer. The parts are measured separately: they show
+how much of the whole a compiled pass over a frame could save.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Transport(asyncio.Transport):
 
 
 async def whole(rounds: int) -> float:
-    """Microseconds of a request, everything included."""
+    """Microseconds per request, everything included."""
     gc.disable()  # as a server, which collects rarely
     bench = AgentBench({})
     await bench.open()
@@ -119,7 +119,7 @@ async def whole(rounds: int) -> float:
 
 
 def parts(rounds: int) -> dict[str, float]:
-    """Microseconds of what is done with the bytes of a frame, one after another."""
+    """Microseconds of each step over the bytes of a frame."""
     data = memoryview(frame(1, 0))[4:]
     header = parse_request_header(data)
     request = decode_request(ApiKey.PRODUCE, VERSION, data, header.body_offset)

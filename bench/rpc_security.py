@@ -1,8 +1,8 @@
-"""What it costs to authenticate RPC's frames: CPU per MiB of MACs alone, and of whole calls that carry chunks.
+"""The cost of authenticated RPC frames: CPU per MiB of MACs alone, and of whole calls that carry chunks.
 
     python -m bench.rpc_security
 
-Client and server are one process here: what is printed for calls is both sides' CPU together.
+Client and server are one process here, so the figures of calls are the CPU of both sides together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = 5
 
 
 def macs() -> None:
-    """The primitives: the best of several rounds."""
+    """The primitives: the lowest of several rounds."""
     sha256 = hmac.new(KEY, digestmod="sha256")
 
     def with_sha256(data: bytes) -> bytes:
@@ -59,7 +59,7 @@ def _spent(make: Callable[[bytes], bytes], data: bytes, count: int) -> float:
 
 
 async def calls(security: RpcSecurity) -> float:
-    """CPU seconds per MiB of chunks that are asked for one after another."""
+    """CPU seconds per MiB of chunks that are requested one after another."""
     chunk = bytes(CHUNK)
 
     async def answer(method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:

@@ -1,17 +1,16 @@
-"""What the committer pays for each thing it is asked, with few idle partitions and groups and with ten times as many.
+"""The committer's CPU per request, with few idle partitions and groups and with ten times as many.
 
     python -m bench.scale [--agents 20] [--partitions 1000] [--groups 1000] [--factor 10] [--calls 1000] [--json FILE]
 
 A real committer and a follower (`tailrace sequencer`, a process each) on PostgreSQL with fsync. Agents are simulated
-here: each has its own connection, lease, upload session and feed, and sends what an agent sends, without clients or
-objects. One kind of call after another is made `--calls` times, by each agent one after the other (of commits of
-offsets, eight at once). The figure is the
-CPU time of the committer and of the follower (user + system, from /proc) for one call, less what the committer spends
-in as long a time with nothing asked but heartbeats and feeds. PostgreSQL's own CPU is not in it.
+here: each has its own connection, lease, upload session and feed, and sends an agent's requests, without clients or
+objects. The bench makes each kind of call `--calls` times; an agent has one call in flight (eight for offset commits).
+The figure is the CPU time of the committer and of the follower (user + system, from /proc) per call, less the
+committer's CPU in as long a time with heartbeats and feeds only. It does not include PostgreSQL's CPU.
 
-Then all of it again with `--factor` times the idle partitions and groups, and the ratio of each figure. CPU time is
-counted in ticks of 10 ms: a figure of few calls, or a ratio of two small ones, means little. On a busy machine caches
-and clock rates differ by some tens of percent; compare ratios, not times.
+Then it measures again with `--factor` times the idle partitions and groups, and prints the ratio of each figure. CPU
+time comes in ticks of 10 ms, so a figure from few calls, or a ratio of two small figures, means little. On a busy
+machine caches and clock rates vary by some tens of percent; compare ratios, not times.
 """
 
 from __future__ import annotations
@@ -72,12 +71,12 @@ FEED_WAIT_MS = 500
 START_SECONDS = 60.0
 HEARTBEAT_SECONDS = 1.0
 AT_ONCE = 64
-"""Calls under way while idle things are made."""
+"""Calls in flight while the bench creates idle partitions and groups."""
 
 
 @dataclass(slots=True)
 class SimulatedAgent:
-    """What one agent holds at the sequencer."""
+    """One simulated agent: its connection, lease, session and feed."""
 
     number: int
     sequencer: SequencerClient
@@ -130,7 +129,7 @@ class SimulatedAgent:
             self.feed_answers += 1
 
     async def commit_object(self, topic: Topic) -> None:
-        """An object with a run of one batch on each of four partitions."""
+        """Commit an object with a run of one batch on each of four partitions."""
         number = self.next_commit
         self.next_commit += 1
         size = 1_000 * RUNS_PER_OBJECT
@@ -154,7 +153,7 @@ class SimulatedAgent:
         )
 
     async def fetch(self, topic: Topic) -> None:
-        """A tail fetch asks twice: before it waits, and after, when there is one more run."""
+        """A tail fetch asks twice: before it waits, and after, when there is another run."""
         partition = self.number * RUNS_PER_OBJECT % topic.partitions
         for offset in (self.tail, self.tail - RECORDS):
             asked = FindPartition(topic.topic_id, partition, max(0, offset), 1 << 20)
@@ -173,7 +172,7 @@ def _partition_of(run: RunProposal) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The processes that are measured."""
+    """The measured processes."""
 
     committer: int
     follower: int
@@ -241,7 +240,7 @@ class Scale:
         self.topic: Topic | None = None
 
     async def add_idle(self, partitions: int, groups: int) -> None:
-        """Until there are as many partitions and groups, none of which is used again."""
+        """Create that many partitions and groups, which nobody uses again."""
         asker = self._agents[0].sequencer
         if self.topic is None:
             self.topic = await asker.create_topic(
@@ -277,7 +276,7 @@ class Scale:
             (after[0] - told[0]) / len(self._agents) / self._calls, 1
         )
         found["feed_answers_per_object"] = round((after[1] - told[1]) / self._calls, 2)
-        await asyncio.gather(*(agent.fetch(topic) for agent in self._agents))  # where the tails are
+        await asyncio.gather(*(agent.fetch(topic) for agent in self._agents))  # the ends of the partitions
         found.update(await self._measured("fetch", idle, lambda agent: agent.fetch(topic)))
         found.update(
             await self._measured(
@@ -306,7 +305,7 @@ class Scale:
         return found
 
     async def _idle_share(self) -> float:
-        """Cores that the committer is busy with while agents only keep their leases and feeds."""
+        """Cores that the committer uses while agents only renew their leases and follow their feeds."""
         before, began = cpu_seconds(self._servers.committer), time.monotonic()
         await asyncio.sleep(5.0)
         return (cpu_seconds(self._servers.committer) - before) / (time.monotonic() - began)
@@ -333,7 +332,7 @@ class Scale:
 
 
 async def measure(options: argparse.Namespace, servers: Servers) -> dict[str, Any]:
-    """The figures with few idle things, and with many."""
+    """The figures with few idle partitions and groups, and with many."""
     joined = time.monotonic()
     agents = list(
         await asyncio.gather(

@@ -1,7 +1,7 @@
-"""How many commits a row store takes: each is one object and a run on each of N partitions.
+"""How many commits a row store handles: each is one object with a run on each of N partitions.
 
 Prints one JSON line per database and number of partitions. `commits_per_second` counts transactions; the
-committer merges all requests that wait into one, so rows per second is what bounds a cluster.
+committer merges all waiting requests into one, so rows per second bound a cluster.
 
     python bench/sequencer_commits.py --partitions 1,16,256 --seconds 3
     python bench/sequencer_commits.py --database postgresql://user@host/name
@@ -47,7 +47,7 @@ SESSION = UUID(int=2)
 
 
 def commit(number: int, partitions: int, object_id: UUID, now: int) -> Changes:
-    """What one commit of one object changes."""
+    """The changes of one object's commit."""
     changes = Changes()
     changes.put(CounterRow("commit_number", number))
     changes.put(SessionRow(SESSION, 1, "ab/s/", None, number + 1, now + 30_000, None))
@@ -72,7 +72,7 @@ def commit(number: int, partitions: int, object_id: UUID, now: int) -> Changes:
 
 
 async def measure(store: SqlRowStore, name: str, partitions: int, seconds: float, first: int) -> int:
-    """Commit for `seconds`, then read back; the number of the next commit."""
+    """Commit for `seconds`, then read back. Returns the number of the next commit."""
     entropy, clock = SystemEntropy(), SystemClock()
     epoch = await store.take_committer_lease("bench", "", 3_600_000)
     assert epoch is not None, "another committer holds this database"

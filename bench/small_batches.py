@@ -1,14 +1,14 @@
-"""What a request, and a MiB, costs the server when batches are small; beside Apache Kafka, in the same run.
+"""The server's cost of a request, and of a MiB, with small batches; Apache Kafka in the same run for comparison.
 
     python -m bench.small_batches [--seconds 5] [--rounds 3] [--json FILE] [--only NAME ...] [--no-kafka]
     python -m bench.small_batches --page FILE      the tables of docs/performance.md
 
     produce   batches of 1 record of 1 KiB; of 10 x 100 B by 100 idempotent producers; of 16 KiB; of 480 KiB
-    fetch     what was just produced (HOT_MIB of it), again and again: the tail, out of memory
+    fetch     repeatedly the newest HOT_MIB of these: the tail, from memory
 
-Raw requests are replayed (bench.replay); records stay shut. The server's CPU is user + system time of its process while
-the load ran. On a machine that others share, **requests and MiB per server CPU-second** are the figures to compare; the
-loads of Tailrace and Kafka follow one another, so both saw the same neighbours. Kafka runs where Java and Maven are.
+The bench replays raw requests (bench.replay) and never decodes records. The server's CPU is user + system time of its
+process while the load ran. On a shared machine, compare **requests and MiB per server CPU-second**; the loads of
+Tailrace and Kafka run in turns, so both see the same other load. Kafka runs if Java and Maven are installed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ LOADS = (
     Load("16 x 1 KiB", 16, 1024, 16, 5),
     Load("480 x 1 KiB", 480, 1024, 8, 4),
 )
-"""Two of the largest fit what a fetch asks of a partition: Kafka would send, and be counted, a part of the next."""
+"""Two of the largest fit into the fetch size per partition; otherwise Kafka would send a part of the next batch, and it
+would count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Bench:
         self._seconds = seconds
 
     def run(self, load: Load, topic: str) -> list[dict[str, Any]]:
-        """Produce to a new topic, then fetch the end of it again and again; a row of figures for each."""
+        """Produce to a new topic, then fetch its end repeatedly; one row of figures for each."""
         admin = AdminClient({"bootstrap.servers": self._server.bootstrap})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
         requests = produce_requests(topic, load)
@@ -206,12 +207,13 @@ def _per_cpu_second(row: dict[str, Any]) -> dict[str, Any]:
 # --- requests ---------------------------------------------------------------------------------------------
 
 FETCH_ERROR_AT = 41
-"""Of the first partition in an answer of version 16: behind sizes, throttle time, error, session and topic id."""
+"""Position of the first partition's error code in an answer of version 16: after sizes, throttle time, error, session
+and topic id."""
 PRODUCER_ID_AT = 43
 
 
 def produce_requests(topic: str, load: Load) -> list[list[RawRequest]]:
-    """A request for each connection: one batch, to one partition."""
+    """One request per connection: one batch, to one partition."""
     now = int(time.time() * 1000)
     made: list[list[RawRequest]] = []
     error_at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
@@ -233,7 +235,7 @@ def produce_requests(topic: str, load: Load) -> list[list[RawRequest]]:
 
 
 async def with_new_ids(bootstrap: str, requests: list[list[RawRequest]]) -> list[list[RawRequest]]:
-    """The same requests, each connection's by a producer of its own that has sent nothing yet."""
+    """The same requests; each connection has its own producer, which has sent nothing yet."""
     renewed: list[list[RawRequest]] = []
     async with KafkaClient(bootstrap) as client:
         for (request,) in requests:
@@ -253,7 +255,7 @@ async def with_new_ids(bootstrap: str, requests: list[list[RawRequest]]) -> list
 
 
 def page(results: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each load, with the medians of its rounds; several results side by side, in order."""
+    """Markdown: a line per load with the medians of its rounds; several results side by side, in order."""
     lines: list[str] = []
     for result in results:
         about = result["machine"]
