@@ -435,7 +435,7 @@ class GroupCommit:
     def _check_reserved(self, savepoint: Draft) -> None:
         """Raise SequencerUnavailable where this request assigns offsets that are not reserved: it alone waits."""
         if self._view.checkpointer is not None:
-            self._view.checkpointer.check(savepoint.changes)
+            self._view.checkpointer.check_reserved(savepoint.changes)
 
     # --- commits
 

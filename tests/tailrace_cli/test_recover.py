@@ -38,7 +38,7 @@ def make_cluster(folder: Path, *, is_stopped: bool = False) -> None:
         await world.make_topic("t")
         await world.write("t", Batch("a", 3))
         world.checkpointer._begin_scan()
-        while not world.checkpointer._scan or not world.checkpointer._scan.done():
+        while not world.checkpointer._scan or not world.checkpointer._scan.task.done():
             await asyncio.sleep(0.001)
         await world.checkpoint()
         await world.write("t", Batch("b", 2))

@@ -244,8 +244,8 @@ def test_who_asks_while_the_head_with_all_there_is_is_on_its_way_is_answered_wit
 
 
 def test_what_is_written_while_a_snapshot_is_read_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.checkpoint.checkpointer.PAGE_ROWS", 2)
-    monkeypatch.setattr("sequencer.checkpoint.checkpointer.PART_ROWS", 3)
+    monkeypatch.setattr("sequencer.checkpoint.snapshot.PAGE_ROWS", 2)
+    monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 3)
 
     async def use(world: World) -> None:
         await world.join()
@@ -510,7 +510,7 @@ def test_a_database_that_went_back_while_its_committer_lives_is_left_at_once() -
 @pytest.mark.parametrize("part_rows", [2, 10_000])
 def test_a_snapshot_that_rots_costs_nothing(monkeypatch: pytest.MonkeyPatch, part_rows: int) -> None:
     """With hot rows in the head (many rows a part), and in parts of their own (few)."""
-    monkeypatch.setattr("sequencer.checkpoint.checkpointer.PART_ROWS", part_rows)
+    monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", part_rows)
 
     async def use(world: World) -> None:
         await world.join()
@@ -559,7 +559,7 @@ def test_what_was_written_after_a_head_is_not_acknowledged_by_its_second_try() -
 
 
 def test_nothing_counts_as_saved_while_hot_rows_go_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.checkpoint.checkpointer.PART_ROWS", 1)
+    monkeypatch.setattr("sequencer.checkpoint.snapshot.PART_ROWS", 1)
 
     async def use(world: World) -> None:
         await world.join()
@@ -615,12 +615,12 @@ def test_a_head_that_a_life_before_may_still_write_keeps_its_number() -> None:
         world.bucket.failures = 1
         with pytest.raises(StoreUnavailable):
             await before.export()  # it comes later than was waited for
-        late = before._exporting
+        late = before._chain.exporting
         assert late is not None
         world.checkpointer = again = Checkpointer(
             world.bucket, world.rows, world.clock, interval_ms=1_000, reservation=world.reservation
         )
-        again.begin(before._identity, before._epoch, before._state)
+        again.begin(before._chain.identity, before._chain.epoch, before._chain.state)
         await again.export()
         assert again.last_head is not None and again.last_head.number > late.head.number
 

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from sequencer.api import DeleteRecords, DeleteRecordsPartition, Empty, SequencerError
+from sequencer.checkpoint.chain import Phase
 from sequencer.collector import collect
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.recovery.bucket_scan import read_checkpoints, reserved_ends
@@ -119,7 +120,7 @@ class History:
         elif action == "export":
             await self.export()
         elif action == "snapshot":
-            if world.checkpointer._is_opened and world.checkpointer._scan is None:
+            if world.checkpointer._chain.phase is Phase.OPEN and world.checkpointer._scan is None:
                 world.checkpointer._begin_scan()
         elif action == "orphan":
             # Its agent dies before it can commit.
