@@ -29,7 +29,7 @@ class JavaLikeConsumer:
         now_aborted: set[int] = set()
         for header, batch in split(memoryview(data)):
             check_crc(batch)
-            if self.is_read_committed and header.has_producer_id:
+            if self.is_read_committed and header.producer_id >= 0:
                 while waiting and waiting[0].first_offset < header.end_offset:
                     now_aborted.add(waiting.pop(0).producer_id)
                 if header.is_control:
