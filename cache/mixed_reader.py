@@ -13,7 +13,7 @@ from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectRotten, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.framed import FramedRun, FramedRuns
 from cache.observer import CacheObserver
-from cache.read_batches import ReadBatches
+from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import Selection, Span, select_spans
 from sequencer.api import Marker, ObjectKind, Run
 from tailrace.clock import Clock
@@ -43,21 +43,13 @@ class MixedReader:
         self._observer = observer
         self.framed = FramedRuns(cache.settings.framed_bytes, cache.settings.chunk_bytes)
 
-    def read_held(
-        self,
-        runs: Sequence[Run],
-        max_bytes: int,
-        leader_epoch: int,
-        minimum_one: bool,
-        end_limit: int | None,
-        out: ReadBatches,
-    ) -> bool:
+    def read_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
         """As `read`, without waiting; False, and nothing read, where something is not held as it is sent."""
-        selection = self._select(runs, max_bytes, minimum_one, end_limit, out)
+        selection = self._select(runs, request, out)
         held: list[tuple[memoryview, Span]] = []
         for span in selection.spans:
             for piece, part in span.by_piece():
-                data = span.framed.framed(piece, leader_epoch)
+                data = span.framed.framed(piece, request.leader_epoch)
                 if data is None:
                     return False
                 held.append((_part_of(data, piece, part), part))
@@ -68,31 +60,23 @@ class MixedReader:
         out.is_complete = not selection.is_full
         return True
 
-    async def read(
-        self,
-        runs: Sequence[Run],
-        max_bytes: int,
-        leader_epoch: int,
-        minimum_one: bool,
-        end_limit: int | None,
-        out: ReadBatches,
-    ) -> None:
+    async def read(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
         """Append what the runs hold from the end of `out` on. Raises as `BatchReader.read`."""
-        selection = self._select(runs, max_bytes, minimum_one, end_limit, out)
-        chunks = await self._bring(selection.spans, leader_epoch)
+        selection = self._select(runs, request, out)
+        chunks = await self._bring(selection.spans, request.leader_epoch)
         turns = Turns(BATCHES_IN_A_TURN)
         kept = 0
         for span in selection.spans:
             for piece, part in span.by_piece():
-                data = span.framed.framed(piece, leader_epoch)
+                data = span.framed.framed(piece, request.leader_epoch)
                 if data is not None:
                     kept += part.size
                 elif not span.framed.is_large(part.first):
-                    data = self._frame(part, piece, leader_epoch, chunks)
+                    data = self._frame(part, piece, request.leader_epoch, chunks)
                     await turns.did(part.upto - part.first)
                 if data is not None:
                     out.add_framed(_part_of(data, piece, part), part)
-                elif not await self._add_each(part, leader_epoch, chunks, out):
+                elif not await self._add_each(part, request.leader_epoch, chunks, out):
                     return
         self._observer.framed_read(kept)
         out.end_offset = selection.end_offset
@@ -113,21 +97,14 @@ class MixedReader:
         age_ms = self._clock.wall_ms() - run.created_ms
         return run.kind == ObjectKind.PARQUET or age_ms > self._cache.settings.catch_up_age_ms
 
-    def _select(
-        self,
-        runs: Sequence[Run],
-        max_bytes: int,
-        minimum_one: bool,
-        end_limit: int | None,
-        out: ReadBatches,
-    ) -> Selection:
+    def _select(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> Selection:
         return select_spans(
             runs,
             self.framed.of,
             out.end_offset,
-            max(0, max_bytes - out.bytes),
-            is_first_free=minimum_one and not out.batch_count,
-            end_limit=end_limit,
+            max(0, request.max_bytes - out.bytes),
+            is_first_free=request.minimum_one and not out.batch_count,
+            end_limit=request.end_limit,
         )
 
     async def _bring(self, spans: Sequence[Span], leader_epoch: int) -> _Chunks:
@@ -195,8 +172,13 @@ class MixedReader:
                     out.is_complete = False
                     return False
                 raise
-            records = run.records[batch + 1] - run.records[batch]
-            out.add(data, run.base_offsets[batch], run.end_offsets[batch], records, leader_epoch)
+            out.add(
+                data,
+                base_offset=run.base_offsets[batch],
+                end_offset=run.end_offsets[batch],
+                record_count=run.records[batch + 1] - run.records[batch],
+                leader_epoch=leader_epoch,
+            )
         return True
 
     async def _sound_batch(self, run: Run, start: int, length: int, chunks: _Chunks) -> memoryview:

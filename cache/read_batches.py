@@ -1,12 +1,33 @@
-"""What a read of one partition gives: batches as a gather list, and where it ends."""
+"""What a read of one partition asks for, and what it gives: batches as a gather list, and where it ends."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from cache.selection import Span
 from tailrace.buffers import Buffer
 from tailrace.record_batch import framed
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which batches of a partition's runs are read: from the one that holds `offset` on.
+
+    `max_bytes`: no more whole batches than this holds. `leader_epoch`: the log's own, written into each batch.
+    `minimum_one`: the first batch is given even where it is longer than `max_bytes`. `end_limit`: nothing that begins
+    at or after this offset is given: the high watermark, or the last stable offset for read_committed.
+    """
+
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    minimum_one: bool = True
+    end_limit: int | None = None
+
+    def has_room(self, out: ReadBatches, size: int) -> bool:
+        """Whether a batch of so many bytes may follow what was read."""
+        return out.bytes + size <= self.max_bytes or (self.minimum_one and not out.batch_count)
 
 
 @dataclass(slots=True)
@@ -29,14 +50,16 @@ class ReadBatches:
     client_offset: int = 0
     """Where a client will ask next: the end of the last batch. Behind `end_offset` where a hole follows."""
 
-    def add(self, batch: memoryview, base_offset: int, end_offset: int, records: int, epoch: int) -> None:
+    def add(
+        self, batch: memoryview, *, base_offset: int, end_offset: int, record_count: int, leader_epoch: int
+    ) -> None:
         """Append one batch, patched."""
         if self.batch_count == 0:
             self.first_offset = base_offset
-        self.parts.extend(framed(batch, base_offset, epoch))
+        self.parts.extend(framed(batch, base_offset, leader_epoch))
         self.bytes += len(batch)
         self.batch_count += 1
-        self.record_count += records
+        self.record_count += record_count
         self.end_offset = self.client_offset = end_offset
 
     def add_framed(self, data: memoryview, span: Span) -> None:

@@ -25,7 +25,7 @@ from cache.chunk_cache import ChunkCache
 from cache.mixed_reader import MixedReader
 from cache.observer import CacheObserver, NoObserver
 from cache.parquet_reader import ParquetReader
-from cache.read_batches import ReadBatches
+from cache.read_batches import ReadBatches, ReadRequest
 from sequencer.api import BatchStatus, ObjectKind, Run
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
@@ -58,67 +58,40 @@ class BatchReader:
         self._mixed = MixedReader(cache, clock, self._observer)
         self._parquet = ParquetReader(cache, executor, self._observer)
 
-    async def read(
-        self,
-        runs: Sequence[Run],
-        offset: int,
-        max_bytes: int,
-        leader_epoch: int,
-        *,
-        minimum_one: bool = True,
-        end_limit: int | None = None,
-    ) -> ReadBatches:
-        """The batches from the one that holds `offset` on, as many whole ones as `max_bytes` lets.
+    async def read(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches:
+        """The batches that the request asks for, of runs of one partition, in order, as `find_batches` gave them.
 
-        Args:
-            runs: of one partition, in order, as `find_batches` gave them.
-            leader_epoch: the log's own epoch, written into each batch.
-            minimum_one: give the first batch even where it is longer than `max_bytes`.
-            end_limit: nothing that begins at or after this offset is given: the high watermark, or the last
-                stable offset for read_committed.
-
-        Raises ObjectMissing (plan again), StoreUnavailable, StoreRefused, ObjectRotten; none of them when
+        Raises ObjectMissing (plan again), StoreUnavailable, StoreRefused, ObjectCorrupt; none of them when
         there is something sound before the place that fails: then that is given, and the next read raises.
         """
-        out = ReadBatches(end_offset=offset, client_offset=offset)
-        at = 0
-        while at < len(runs) and out.is_complete:
-            if runs[at].kind == ObjectKind.PARQUET:
-                await self._read_parquet(runs[at], max_bytes, leader_epoch, minimum_one, end_limit, out)
-                at += 1
+        out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
+        position = 0
+        while position < len(runs) and out.is_complete:
+            if runs[position].kind == ObjectKind.PARQUET:
+                await self._read_parquet(runs[position], request, out)
+                position += 1
                 continue
-            upto = at + 1
-            while upto < len(runs) and runs[upto].kind != ObjectKind.PARQUET:
-                upto += 1
-            await self._mixed.read(runs[at:upto], max_bytes, leader_epoch, minimum_one, end_limit, out)
-            at = upto
-        self._end(runs, max_bytes, leader_epoch, minimum_one, out)
+            end = position + 1
+            while end < len(runs) and runs[end].kind != ObjectKind.PARQUET:
+                end += 1
+            await self._mixed.read(runs[position:end], request, out)
+            position = end
+        self._end(runs, request, out)
         return out
 
-    def _end(
-        self, runs: Sequence[Run], max_bytes: int, leader_epoch: int, minimum_one: bool, out: ReadBatches
-    ) -> None:
-        _close_hole(out, max_bytes, leader_epoch, minimum_one)
-        self._read_ahead(runs, out.end_offset)
-
-    def read_held(
-        self,
-        runs: Sequence[Run],
-        offset: int,
-        max_bytes: int,
-        leader_epoch: int,
-        *,
-        minimum_one: bool = True,
-        end_limit: int | None = None,
-    ) -> ReadBatches | None:
+    def read_held(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches | None:
         """As `read`, without waiting; None where it must wait for something."""
         if any(run.kind is ObjectKind.PARQUET for run in runs):
             return None
-        out = ReadBatches(end_offset=offset, client_offset=offset)
-        if not self._mixed.read_held(runs, max_bytes, leader_epoch, minimum_one, end_limit, out):
+        out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
+        if not self._mixed.read_held(runs, request, out):
             return None
-        self._end(runs, max_bytes, leader_epoch, minimum_one, out)
+        self._end(runs, request, out)
         return out
+
+    def _end(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
+        _close_hole(request, out)
+        self._read_ahead(runs, out.end_offset)
 
     @property
     def framed_bytes_held(self) -> int:
@@ -160,38 +133,28 @@ class BatchReader:
         """Cancel and await decoding that is under way. Close the reader before its cache."""
         await self._parquet.close()
 
-    async def _read_parquet(
-        self,
-        run: Run,
-        max_bytes: int,
-        leader_epoch: int,
-        minimum_one: bool,
-        end_limit: int | None,
-        out: ReadBatches,
-    ) -> None:
+    async def _read_parquet(self, run: Run, request: ReadRequest, out: ReadBatches) -> None:
+        end_limit = request.end_limit
         try:
             async for stored in self._parquet.batches(run, out.end_offset):
-                if end_limit is not None and stored.base_offset >= end_limit:
-                    out.is_complete = False
-                    return
-                too_long = out.bytes + len(stored.data) > max_bytes
-                if too_long and (out.batch_count or not minimum_one):
+                is_past_limit = end_limit is not None and stored.base_offset >= end_limit
+                if is_past_limit or not request.has_room(out, len(stored.data)):
                     out.is_complete = False
                     return
                 out.add(
                     memoryview(stored.data),
-                    stored.base_offset,
-                    stored.end_offset,
-                    stored.record_count,
-                    leader_epoch,
+                    base_offset=stored.base_offset,
+                    end_offset=stored.end_offset,
+                    record_count=stored.record_count,
+                    leader_epoch=request.leader_epoch,
                 )
         except StoreError:
             if out.batch_count:
                 out.is_complete = False
                 return
             raise
-        upto = run.end_offset if end_limit is None else min(run.end_offset, end_limit)
-        out.end_offset = max(out.end_offset, upto)
+        end = run.end_offset if end_limit is None else min(run.end_offset, end_limit)
+        out.end_offset = max(out.end_offset, end)
 
     async def _decode(self, batch: memoryview, base_offset: int) -> list[Record]:
         patched = b"".join(framed(batch, base_offset, 0))
@@ -215,12 +178,18 @@ class BatchReader:
         self._cache.read_ahead(list(ahead.values())[:most])
 
 
-def _close_hole(out: ReadBatches, max_bytes: int, leader_epoch: int, minimum_one: bool) -> None:
+def _close_hole(request: ReadRequest, out: ReadBatches) -> None:
     """Where what was read ends with a hole, take the client past it, within the budget as any batch."""
     if out.client_offset >= out.end_offset:
         return
     batch = memoryview(hole_batch(out.end_offset))
-    if out.bytes + len(batch) > max_bytes and (out.batch_count or not minimum_one):
+    if not request.has_room(out, len(batch)):
         out.is_complete = False
         return
-    out.add(batch, out.end_offset - 1, out.end_offset, 0, leader_epoch)
+    out.add(
+        batch,
+        base_offset=out.end_offset - 1,
+        end_offset=out.end_offset,
+        record_count=0,
+        leader_epoch=request.leader_epoch,
+    )

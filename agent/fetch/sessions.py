@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from tailrace.clock import Entropy
@@ -14,29 +15,48 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_SESSION_PARTITIONS = 500_000
 """Partitions kept for all sessions together: some 300 bytes each."""
-SessionKey = tuple[str, UUID, int]
-"""(name, id, partition): a session is by names (to v12) or by ids (from v13)."""
+
+
+class PartitionKey(NamedTuple):
+    """A partition as a client names it: by its topic's name (to v12) or by its id (from v13)."""
+
+    topic_name: str
+    topic_id: UUID
+    partition: int
+
+
+class SentBounds(NamedTuple):
+    """What a response said of a partition beside its records."""
+
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+    @classmethod
+    def of(cls, data: PartitionData) -> SentBounds:
+        return cls(data.error_code, data.high_watermark, data.last_stable_offset, data.log_start_offset)
 
 
 @dataclass(slots=True)
-class FetchWish:
-    """What is wanted of one partition, and what the client was last told of it."""
+class RequestedPartition:
+    """What is requested of one partition, and what the client was sent last of it."""
 
-    key: SessionKey
+    key: PartitionKey
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
-    told: tuple[int, int, int, int] | None = None
+    last_sent: SentBounds | None = None
 
 
 @dataclass(slots=True)
 class FetchSession:
-    """A session; `wishes` in the order in which they are served (those that got data go last)."""
+    """A session; `partitions` in the order in which they are served (those that got records go last)."""
 
     session_id: int
     epoch: int
-    wishes: OrderedDict[SessionKey, FetchWish] = field(default_factory=OrderedDict)
+    partitions: OrderedDict[PartitionKey, RequestedPartition] = field(default_factory=OrderedDict)
     client: str = ""
 
 
@@ -44,7 +64,7 @@ class FetchSession:
 class FetchContext:
     """One fetch as it is to be done: all its partitions, and the session it belongs to, if any."""
 
-    wishes: list[FetchWish]
+    partitions: list[RequestedPartition]
     session: FetchSession | None
     is_incremental: bool
 
@@ -52,20 +72,19 @@ class FetchContext:
     def session_id(self) -> int:
         return self.session.session_id if self.session is not None else 0
 
-    def must_tell(self, wish: FetchWish, data: PartitionData) -> bool:
+    def include_in_response(self, requested: RequestedPartition, data: PartitionData) -> bool:
         """Whether the response needs this partition: always, but incrementally only what changed."""
         if not self.is_incremental:
             return True
-        now = (data.error_code, data.high_watermark, data.last_stable_offset, data.log_start_offset)
-        return bool(data.records) or data.error_code != 0 or wish.told != now
+        return bool(data.records) or data.error_code != 0 or requested.last_sent != SentBounds.of(data)
 
-    def told(self, wish: FetchWish, data: PartitionData) -> None:
+    def note_sent(self, requested: RequestedPartition, data: PartitionData) -> None:
         """Remember what was sent; a partition that gave records goes to the end of the line."""
         if self.session is None:
             return
-        wish.told = (data.error_code, data.high_watermark, data.last_stable_offset, data.log_start_offset)
-        if data.records and wish.key in self.session.wishes:
-            self.session.wishes.move_to_end(wish.key)
+        requested.last_sent = SentBounds.of(data)
+        if data.records and requested.key in self.session.partitions:
+            self.session.partitions.move_to_end(requested.key)
 
 
 class FetchSessions:
@@ -79,22 +98,22 @@ class FetchSessions:
         self._limit = limit
         self._entropy = entropy
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._partitions = 0
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(self, request: FetchRequest, client: str) -> FetchContext | ErrorCode:
         """The fetch to be done, or why it can't be."""
-        wishes = _wishes_of(request)
+        requested = _requested(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if request.session_id in self._sessions:
                 self._drop(request.session_id)
             session = None
-            may_open = self._limit and len(wishes) <= MAX_SESSION_PARTITIONS
+            may_open = self._limit and len(requested) <= MAX_SESSION_PARTITIONS
             if request.session_epoch == INITIAL_EPOCH and may_open:
-                session = self._open(wishes, client)
-            return FetchContext(wishes, session, is_incremental=False)
+                session = self._open(requested, client)
+            return FetchContext(requested, session, is_incremental=False)
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -102,44 +121,45 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
-        before = len(session.wishes)
+        before = len(session.partitions)
         for topic in request.forgotten_topics_data:
-            for partition in topic.partitions:
-                session.wishes.pop((topic.topic, topic.topic_id, partition), None)
-        for wish in wishes:
-            known = session.wishes.get(wish.key)
+            for number in topic.partitions:
+                session.partitions.pop(PartitionKey(topic.topic, topic.topic_id, number), None)
+        for partition in requested:
+            known = session.partitions.get(partition.key)
             if known is not None:
-                wish.told = known.told
-            session.wishes[wish.key] = wish
-        self._partitions += len(session.wishes) - before
+                partition.last_sent = known.last_sent
+            session.partitions[partition.key] = partition
+        self._partition_count += len(session.partitions) - before
         self._make_room(0, 0)
-        return FetchContext(list(session.wishes.values()), session, is_incremental=True)
+        return FetchContext(list(session.partitions.values()), session, is_incremental=True)
 
-    def _open(self, wishes: list[FetchWish], client: str) -> FetchSession:
-        self._make_room(1, len(wishes))
+    def _open(self, requested: list[RequestedPartition], client: str) -> FetchSession:
+        self._make_room(1, len(requested))
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
-        session = FetchSession(session_id, 1, OrderedDict((wish.key, wish) for wish in wishes), client)
+        partitions = OrderedDict((partition.key, partition) for partition in requested)
+        session = FetchSession(session_id, 1, partitions, client)
         self._sessions[session_id] = session
-        self._partitions += len(session.wishes)
+        self._partition_count += len(session.partitions)
         return session
 
     def _make_room(self, sessions: int, partitions: int) -> None:
         while self._sessions and (
             len(self._sessions) + sessions > self._limit
-            or self._partitions + partitions > MAX_SESSION_PARTITIONS
+            or self._partition_count + partitions > MAX_SESSION_PARTITIONS
         ):
             self._drop(next(iter(self._sessions)))
 
     def _drop(self, session_id: int) -> None:
-        self._partitions -= len(self._sessions.pop(session_id).wishes)
+        self._partition_count -= len(self._sessions.pop(session_id).partitions)
 
 
-def _wishes_of(request: FetchRequest) -> list[FetchWish]:
+def _requested(request: FetchRequest) -> list[RequestedPartition]:
     return [
-        FetchWish(
-            (topic.topic, topic.topic_id, partition.partition),
+        RequestedPartition(
+            PartitionKey(topic.topic, topic.topic_id, partition.partition),
             partition.fetch_offset,
             partition.partition_max_bytes,
             partition.current_leader_epoch,

@@ -1,7 +1,7 @@
 """Fetch: find the runs, wait for enough bytes, read them, answer by Kafka's rules.
 
 The bounds of a partition (log start, high watermark, last stable offset) and its runs come from one answer of the
-sequencer, so they belong to one commit number; OFFSET_OUT_OF_RANGE is said only from there.
+sequencer, so they belong to one commit number; OFFSET_OUT_OF_RANGE is said only from available_bytes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from operator import attrgetter
+from uuid import UUID
 
 import structlog
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.fetch.memory import Grant
-from agent.fetch.sessions import FetchContext, FetchWish
+from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.metadata import KnownTopic, has
 from agent.services import HeldResponse, RequestContext, Services
-from cache.read_batches import ReadBatches
+from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
 from sequencer.api import (
     FindAnswer,
@@ -59,38 +60,38 @@ MEMORY_WAIT_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class _Wanted:
-    """One partition of the fetch: its wish, its topic (if known), and its row of the response."""
+class PartitionFetch:
+    """One partition of the fetch: what is requested, its topic (if known), and its row of the response.
 
-    wish: FetchWish
+    `available_bytes`: what could be sent now, as far as rows tell. `read_bytes`: what is sent.
+    """
+
+    requested: RequestedPartition
     topic: KnownTopic | None
     data: PartitionData
+    read_committed: bool
     found: FoundPartition | None = None
-    ready_bytes: int = 0
+    available_bytes: int = 0
     read_bytes: int = 0
 
     @property
     def is_failed(self) -> bool:
         return self.data.error_code != ErrorCode.NONE
 
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One partition's part of a read: `room` bytes, or one batch where `minimum_one` says so."""
-
-    wanted: _Wanted
-    room: int
-    minimum_one: bool
-    read_committed: bool
+    @property
+    def topic_id(self) -> UUID:
+        assert self.topic is not None, "only partitions of known topics are looked up"
+        return self.topic.topic.topic_id
 
     @property
-    def found(self) -> FoundPartition:
-        assert self.wanted.found is not None, "only what was found is read"
-        return self.wanted.found
+    def number(self) -> int:
+        """The partition's number in its topic."""
+        return self.requested.key.partition
 
     @property
-    def end(self) -> int:
+    def end_limit(self) -> int:
         """Nothing is read that begins at or after this offset."""
+        assert self.found is not None, "only what was found is read"
         return self.found.last_stable_offset if self.read_committed else self.found.high_watermark
 
 
@@ -102,56 +103,65 @@ async def handle(
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
     grant: Grant | None = None
+    read_committed = request.isolation_level == READ_COMMITTED
     try:
         before = services.catalog.snapshot
-        wanted = await _wanted(services, context, fetch)
-        if _is_sent_away(services, context, wanted):
+        partitions = await _partitions(services, context, fetch, read_committed)
+        if _is_sent_away(services, context, partitions):
             return _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        grant = await _fill(services, request, wanted)
-        if _has_unknown(wanted) and await services.catalog.has_moved_on(before):
+        grant = await _fill(services, request, partitions)
+        if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
             if grant is not None:
                 grant.release()
                 grant = None
-            wanted = await _wanted(services, context, fetch)
-            grant = await _fill(services, request, wanted)
+            partitions = await _partitions(services, context, fetch, read_committed)
+            grant = await _fill(services, request, partitions)
     except SequencerError as error:
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
-        services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.wishes))
-        wanted = _failed(fetch, code)
-    response = _response(fetch, wanted)
+        services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.partitions))
+        partitions = _failed(fetch, code)
+    response = _response(fetch, partitions)
     return response if grant is None else HeldResponse(response, grant.release)
 
 
-def _failed(fetch: FetchContext, code: ErrorCode) -> list[_Wanted]:
+def _failed(fetch: FetchContext, code: ErrorCode) -> list[PartitionFetch]:
     return [
-        _Wanted(wish, None, PartitionData(partition_index=wish.key[2], error_code=code, high_watermark=-1))
-        for wish in fetch.wishes
+        PartitionFetch(
+            requested,
+            topic=None,
+            data=PartitionData(partition_index=requested.key.partition, error_code=code, high_watermark=-1),
+            read_committed=False,
+        )
+        for requested in fetch.partitions
     ]
 
 
-async def _wanted(services: Services, context: RequestContext, fetch: FetchContext) -> list[_Wanted]:
+async def _partitions(
+    services: Services, context: RequestContext, fetch: FetchContext, read_committed: bool
+) -> list[PartitionFetch]:
     by_id = context.api_version >= FIRST_TOPIC_ID_VERSION
+
+    def topic_of(key: PartitionKey) -> KnownTopic | None:
+        return snapshot.by_id.get(key.topic_id) if by_id else snapshot.by_name.get(key.topic_name)
+
     snapshot = services.catalog.snapshot
-    if not all(
-        has(snapshot.by_id.get(wish.key[1]) if by_id else snapshot.by_name.get(wish.key[0]), wish.key[2] + 1)
-        for wish in fetch.wishes
-    ):
+    if not all(has(topic_of(requested.key), requested.key.partition + 1) for requested in fetch.partitions):
         snapshot = await services.catalog.refresh()
-    wanted = []
-    for wish in fetch.wishes:
-        name, topic_id, partition = wish.key
-        data = PartitionData(partition_index=partition, high_watermark=-1)
-        topic = snapshot.by_id.get(topic_id) if by_id else snapshot.by_name.get(name)
+    partitions = []
+    for requested in fetch.partitions:
+        data = PartitionData(partition_index=requested.key.partition, high_watermark=-1)
+        data.aborted_transactions = [] if read_committed else None
+        topic = topic_of(requested.key)
         if topic is None:
             data.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif not 0 <= partition < topic.topic.partitions:
+        elif not 0 <= requested.key.partition < topic.topic.partitions:
             data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        wanted.append(_Wanted(wish, topic, data))
-    return wanted
+        partitions.append(PartitionFetch(requested, topic, data, read_committed))
+    return partitions
 
 
-def _is_sent_away(services: Services, context: RequestContext, wanted: list[_Wanted]) -> bool:
+def _is_sent_away(services: Services, context: RequestContext, partitions: list[PartitionFetch]) -> bool:
     """Whether the consumer is to ask who leads now."""
     identity = services.identity
     return identity.is_leaving or context.leadership.sends_away(
@@ -160,18 +170,18 @@ def _is_sent_away(services: Services, context: RequestContext, wanted: list[_Wan
         context.zone,
         services.clock.monotonic(),
         (
-            TopicPartition(each.topic.topic.topic_id, each.wish.key[2])
-            for each in wanted
-            if each.topic is not None
+            TopicPartition(partition.topic_id, partition.number)
+            for partition in partitions
+            if partition.topic is not None
         ),
     )
 
 
-def _has_unknown(wanted: list[_Wanted]) -> bool:
-    return any(each.data.error_code in UNKNOWN_CODES for each in wanted)
+def _has_unknown(partitions: list[PartitionFetch]) -> bool:
+    return any(partition.data.error_code in UNKNOWN_CODES for partition in partitions)
 
 
-async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]) -> Grant | None:
+async def _fill(services: Services, request: FetchRequest, partitions: list[PartitionFetch]) -> Grant | None:
     """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile.
 
     Returns what was taken of the budget for it, if anything was.
@@ -180,129 +190,129 @@ async def _fill(services: Services, request: FetchRequest, wanted: list[_Wanted]
     max_wait = min(max(request.max_wait_ms, 0), settings.fetch_max_wait_ms) / 1000
     deadline = services.clock.monotonic() + max_wait
     max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
-    read_committed = request.isolation_level == READ_COMMITTED
-    for each in wanted:
-        each.data.aborted_transactions = [] if read_committed else None
     plans = 0
-    while True:
-        live = [each for each in wanted if not each.is_failed]
-        if not live:
-            return None
-        answer = await _find(services, live, max_bytes, read_committed)
-        failed = any(each.is_failed for each in wanted)
-        there = sum(each.ready_bytes for each in live)
-        is_cut = any(_is_cut(each, read_committed) for each in live)
-        left = deadline - services.clock.monotonic()
-        if there >= request.min_bytes or is_cut or failed or left <= 0:
-            plans += 1
-            bytes_wanted = min(max_bytes, _bytes_expected(live, there))
-            first_batch = _first_batch_bytes(services.reader, live)
-            grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
-            if grant is None:
-                for each in live:
-                    each.found = None  # rows are not kept while others' answers are taken
-                patience = max(left, MEMORY_WAIT_SECONDS)
-                grant = await services.fetch_memory.grant(bytes_wanted, patience, first_batch)
-                if grant is None:
-                    services.telemetry.deferred_fetches.inc()
-                    return None
-            try:
-                if any(each.found is None for each in live):
-                    await _find(services, live, max_bytes, read_committed)
-                if await _read(services, live, grant.bytes, read_committed, is_last_plan=plans >= MAX_PLANS):
-                    grant.resize(sum(each.read_bytes for each in live))
-                    return grant
-            except BaseException:
-                grant.release()
-                raise
-            grant.release()
+    while readable := [partition for partition in partitions if not partition.is_failed]:
+        answer = await _find(services, readable, max_bytes)
+        remaining_s = deadline - services.clock.monotonic()
+        available_bytes = sum(partition.available_bytes for partition in readable)
+        is_enough = available_bytes >= request.min_bytes or any(map(_is_cut, readable))
+        if not is_enough and remaining_s > 0 and not any(partition.is_failed for partition in partitions):
+            await services.tail.wait(
+                [(partition.topic_id, partition.number) for partition in readable],
+                answer.commit_number,
+                remaining_s,
+            )
             continue
-        assert all(each.topic is not None for each in live)
-        await services.tail.wait(
-            [(each.topic.topic.topic_id, each.wish.key[2]) for each in live if each.topic is not None],
-            answer.commit_number,
-            left,
-        )
+        plans += 1
+        grant = await _grant(services, readable, max_bytes, remaining_s)
+        if grant is None:
+            return None
+        try:
+            if any(partition.found is None for partition in readable):
+                await _find(services, readable, max_bytes)
+            if await _read(services, readable, grant.bytes, is_last_plan=plans >= MAX_PLANS):
+                grant.resize(sum(partition.read_bytes for partition in readable))
+                return grant
+        except BaseException:
+            grant.release()
+            raise
+        grant.release()
+    return None
 
 
-async def _find(services: Services, live: list[_Wanted], max_bytes: int, read_committed: bool) -> FindAnswer:
+async def _grant(
+    services: Services, readable: list[PartitionFetch], max_bytes: int, remaining_s: float
+) -> Grant | None:
+    """Memory for what is to be read; None when it can't be had in time. Rows are given up if it must be waited for."""
+    bytes_wanted = min(max_bytes, _bytes_expected(readable))
+    first_batch = _first_batch_bytes(services.reader, readable)
+    grant = services.fetch_memory.try_grant(bytes_wanted, first_batch)
+    if grant is None:
+        for partition in readable:
+            partition.found = None  # rows are not kept while others' answers are taken
+        patience = max(remaining_s, MEMORY_WAIT_SECONDS)
+        grant = await services.fetch_memory.grant(bytes_wanted, patience, first_batch)
+        if grant is None:
+            services.telemetry.deferred_fetches.inc()
+    return grant
+
+
+async def _find(services: Services, readable: list[PartitionFetch], max_bytes: int) -> FindAnswer:
+    """Ask the sequencer for the partitions' bounds and runs; fill them in."""
     answer = await services.sequencer.find_batches(
         FindRequest(
             [
                 FindPartition(
-                    each.topic.topic.topic_id,
-                    each.wish.key[2],
-                    each.wish.fetch_offset,
-                    max(0, min(each.wish.max_bytes, max_bytes)),
+                    partition.topic_id,
+                    partition.number,
+                    partition.requested.fetch_offset,
+                    max(0, min(partition.requested.max_bytes, max_bytes)),
                 )
-                for each in live
-                if each.topic is not None
+                for partition in readable
             ],
             max_bytes,
         )
     )
     turns = Turns(BATCHES_IN_A_TURN)
-    for each, found in zip(live, answer.partitions, strict=True):
-        each.found = found
-        each.data.error_code = PARTITION_CODES[found.error]
+    for partition, found in zip(readable, answer.partitions, strict=True):
+        partition.found = found
+        partition.data.error_code = PARTITION_CODES[found.error]
         if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
-            each.data.high_watermark = found.high_watermark
-            each.data.last_stable_offset = found.last_stable_offset
-            each.data.log_start_offset = found.log_start_offset
-        each.ready_bytes = 0 if each.is_failed else _bytes_ready(services.reader, each, read_committed)
+            partition.data.high_watermark = found.high_watermark
+            partition.data.last_stable_offset = found.last_stable_offset
+            partition.data.log_start_offset = found.log_start_offset
+        partition.available_bytes = 0 if partition.is_failed else _available_bytes(services.reader, partition)
         await turns.did(1 + sum(len(run.batches) for run in found.runs))
     return answer
 
 
-def _bytes_ready(reader: BatchReader, wanted: _Wanted, read_committed: bool) -> int:
+def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
     """Bytes that could be sent now, as far as rows tell: at most the partition's own bound."""
-    found = wanted.found
-    if found is None:
-        return 0
-    end = found.last_stable_offset if read_committed else found.high_watermark
-    if wanted.wish.fetch_offset >= end:
+    found, requested = partition.found, partition.requested
+    assert found is not None, "only what was found is counted"
+    end = partition.end_limit
+    if requested.fetch_offset >= end:
         return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
-    ready = 0
-    for run in found.runs:
-        ready += _run_bytes(reader, run, wanted.wish.fetch_offset, end)
-    return min(ready, max(wanted.wish.max_bytes, 1)) if ready else 0
+    size = sum(_run_bytes(reader, run, requested.fetch_offset, end) for run in found.runs)
+    return min(size, max(requested.max_bytes, 1)) if size else 0
 
 
-def _first_batch_bytes(reader: BatchReader, live: list[_Wanted]) -> int:
+def _first_batch_bytes(reader: BatchReader, readable: list[PartitionFetch]) -> int:
     """The bytes of the batch that must be sent whole, however little is asked for; 0 where rows don't tell."""
-    for each in live:
-        if each.is_failed or not each.ready_bytes:
+    for partition in readable:
+        if partition.is_failed or not partition.available_bytes:
             continue
-        assert each.found is not None, "what is ready was found"
+        assert partition.found is not None, "what is available was found"
         sizes = (
-            reader.first_batch_bytes(run, each.wish.fetch_offset) for run in each.found.runs if run.batches
+            reader.first_batch_bytes(run, partition.requested.fetch_offset)
+            for run in partition.found.runs
+            if run.batches
         )
         return next(filter(None, sizes), 0)
     return 0
 
 
-def _is_cut(wanted: _Wanted, read_committed: bool) -> bool:
+def _is_cut(partition: PartitionFetch) -> bool:
     """Whether the sequencer's answer had no room for all that this partition could send: waiting brings no more."""
-    found = wanted.found
-    if found is None or wanted.is_failed:
+    found = partition.found
+    if found is None or partition.is_failed:
         return False
-    end = found.last_stable_offset if read_committed else found.high_watermark
-    upto = found.runs[-1].end_offset if found.runs else wanted.wish.fetch_offset
-    return upto < end
+    found_end = found.runs[-1].end_offset if found.runs else partition.requested.fetch_offset
+    return found_end < partition.end_limit
 
 
-def _bytes_expected(live: list[_Wanted], there: int) -> int:
-    """Bytes that a read may give: what is there, but for Parquet runs, whose batches are made anew."""
-    made = [
-        each.wish.max_bytes
-        for each in live
-        if each.found is not None and any(run.kind is ObjectKind.PARQUET for run in each.found.runs)
-    ]
-    return there + sum(made)
+def _bytes_expected(readable: list[PartitionFetch]) -> int:
+    """Bytes that a read may give: the available ones, and of Parquet runs, whose batches are made anew, the bound."""
+    rebuilt_bytes = sum(
+        partition.requested.max_bytes
+        for partition in readable
+        if partition.found is not None and any(run.kind is ObjectKind.PARQUET for run in partition.found.runs)
+    )
+    return sum(partition.available_bytes for partition in readable) + rebuilt_bytes
 
 
 def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
-    """Of a run that is wanted whole all its bytes, though batches that were not stored are among them."""
+    """Bytes that the run adds to an answer. All of it where all is wanted, though not all its batches may be stored."""
     if run.base_offset >= end:
         return 0
     if run.batches and offset <= run.base_offset and run.end_offset <= end:
@@ -314,101 +324,89 @@ def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
 
 
 async def _read(
-    services: Services, live: list[_Wanted], max_bytes: int, read_committed: bool, is_last_plan: bool
+    services: Services, readable: list[PartitionFetch], max_bytes: int, *, is_last_plan: bool
 ) -> bool:
     """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and should be made anew."""
-    left, minimum_one = max_bytes, True
+    remaining_bytes, minimum_one = max_bytes, True
     turns = Turns(READ_IN_A_TURN)
-    waiting: list[_Reading] = []
-    for each in live:
-        ready = 0 if each.is_failed else each.ready_bytes
-        if not ready or (left <= 0 and not minimum_one):
+    waiting: list[tuple[PartitionFetch, ReadRequest]] = []
+    for partition in readable:
+        available_bytes = 0 if partition.is_failed else partition.available_bytes
+        if not available_bytes or (remaining_bytes <= 0 and not minimum_one):
             continue
-        reading = _Reading(each, min(each.wish.max_bytes, max(left, 0)), minimum_one, read_committed)
-        left -= ready
+        found = partition.found
+        assert found is not None, "what is available was found"
+        request = ReadRequest(
+            offset=partition.requested.fetch_offset,
+            max_bytes=min(partition.requested.max_bytes, max(remaining_bytes, 0)),
+            leader_epoch=found.leader_epoch,
+            minimum_one=minimum_one,
+            end_limit=partition.end_limit,
+        )
+        remaining_bytes -= available_bytes
         minimum_one = False
-        if not _read_held(services, reading):
-            waiting.append(reading)
-        await turns.did(1 + len(each.found.runs if each.found is not None else ()))
+        read = services.reader.read_held(found.runs, request)
+        if read is not None:
+            _take(services, partition, read)
+        else:
+            waiting.append((partition, request))
+        await turns.did(1 + len(found.runs))
     if not waiting:
         return True
     outcomes = await asyncio.gather(
-        *(_read_partition(services, reading) for reading in waiting), return_exceptions=True
+        *(_read_partition(services, partition, request) for partition, request in waiting),
+        return_exceptions=True,
     )
     if not is_last_plan and any(isinstance(outcome, ObjectMissing) for outcome in outcomes):
         return False
-    for reading, outcome in zip(waiting, outcomes, strict=True):
-        each = reading.wanted
+    for (partition, _), outcome in zip(waiting, outcomes, strict=True):
         if isinstance(outcome, EXPECTED):
-            each.data.error_code = code = code_of(outcome)
+            partition.data.error_code = code = code_of(outcome)
             services.telemetry.fetch_failures.labels(code.name).inc()
             log.error(
                 "records can't be read now",
-                topic=each.topic.topic.name if each.topic else "", partition=each.wish.key[2],
-                offset=each.wish.fetch_offset, error=str(outcome),
+                topic=partition.topic.topic.name if partition.topic else "", partition=partition.number,
+                offset=partition.requested.fetch_offset, error=str(outcome),
             )  # fmt: skip
         elif isinstance(outcome, BaseException):
             raise outcome
     return True
 
 
-def _read_held(services: Services, reading: _Reading) -> bool:
-    """Read the partition if nothing must be waited for."""
-    found = reading.found
-    read = services.reader.read_held(
-        found.runs,
-        reading.wanted.wish.fetch_offset,
-        reading.room,
-        found.leader_epoch,
-        minimum_one=reading.minimum_one,
-        end_limit=reading.end,
-    )
-    if read is None:
-        return False
-    _take(services, reading, read)
-    return True
+async def _read_partition(services: Services, partition: PartitionFetch, request: ReadRequest) -> None:
+    assert partition.found is not None, "only what was found is read"
+    _take(services, partition, await services.reader.read(partition.found.runs, request))
 
 
-async def _read_partition(services: Services, reading: _Reading) -> None:
-    found = reading.found
-    read = await services.reader.read(
-        found.runs,
-        reading.wanted.wish.fetch_offset,
-        reading.room,
-        found.leader_epoch,
-        minimum_one=reading.minimum_one,
-        end_limit=reading.end,
-    )
-    _take(services, reading, read)
-
-
-def _take(services: Services, reading: _Reading, read: ReadBatches) -> None:
-    wanted = reading.wanted
-    wanted.data.records = read.parts
-    wanted.read_bytes = read.bytes
+def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> None:
+    """Put what was read into the partition's row of the response."""
+    assert partition.found is not None, "only what was found is read"
+    partition.data.records = read.parts
+    partition.read_bytes = read.bytes
     services.telemetry.fetched_bytes.inc(read.bytes)
     services.telemetry.fetched_records.inc(read.record_count)
-    if reading.read_committed:
-        wanted.data.aborted_transactions = [
+    if partition.read_committed:
+        offset = partition.requested.fetch_offset
+        partition.data.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-            for aborted in sorted(reading.found.aborted, key=attrgetter("first_offset", "last_offset"))
-            if aborted.first_offset < read.end_offset and aborted.last_offset >= wanted.wish.fetch_offset
+            for aborted in sorted(partition.found.aborted, key=attrgetter("first_offset", "last_offset"))
+            if aborted.first_offset < read.end_offset and aborted.last_offset >= offset
         ]
 
 
-def _response(fetch: FetchContext, wanted: list[_Wanted]) -> FetchResponse:
+def _response(fetch: FetchContext, partitions: list[PartitionFetch]) -> FetchResponse:
     response = FetchResponse(session_id=fetch.session_id)
-    topics: dict[tuple[str, object], FetchableTopicResponse] = {}
-    for each in wanted:
-        if not fetch.must_tell(each.wish, each.data):
+    topics: dict[tuple[str, UUID], FetchableTopicResponse] = {}
+    for partition in partitions:
+        if not fetch.include_in_response(partition.requested, partition.data):
             continue
-        fetch.told(each.wish, each.data)
-        if each.data.records is None:
-            each.data.records = b""
-        name, topic_id, _ = each.wish.key
+        fetch.note_sent(partition.requested, partition.data)
+        if partition.data.records is None:
+            partition.data.records = b""
+        name, topic_id, _ = partition.requested.key
         topic = topics.get((name, topic_id))
         if topic is None:
             topic = topics[name, topic_id] = FetchableTopicResponse(topic=name, topic_id=topic_id)
             response.responses.append(topic)
-        topic.partitions.append(each.data)
+        topic.partitions.append(partition.data)
     return response

@@ -16,7 +16,8 @@ from msgspec import structs
 from cache.chunk import ObjectRotten
 from cache.chunk_cache import ChunkCache
 from cache.layout import LARGE_BATCH_BYTES
-from cache.reader import BatchReader, FoundRecord, ReadBatches
+from cache.read_batches import ReadBatches, ReadRequest
+from cache.reader import BatchReader, FoundRecord
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
 from sequencer.api import BatchStatus, Marker, ObjectKind, Ring, Run, RunBatch
@@ -70,6 +71,23 @@ def mixed_run(
         start, len(body), newest, newest, 1, created_ms, table,
     )  # fmt: skip
     return run, whole, stored
+
+
+def request(
+    offset: int,
+    max_bytes: int,
+    *,
+    leader_epoch: int = EPOCH,
+    minimum_one: bool = True,
+    end_limit: int | None = None,
+) -> ReadRequest:
+    return ReadRequest(
+        offset=offset,
+        max_bytes=max_bytes,
+        leader_epoch=leader_epoch,
+        minimum_one=minimum_one,
+        end_limit=end_limit,
+    )
 
 
 def reader_over(store: MemoryStore, clock: ManualClock, of: CacheSettings = SETTINGS) -> BatchReader:
@@ -129,8 +147,8 @@ def test_a_read_gives_the_stored_batches_from_the_offset_on_within_the_budget(da
             if fresh:
                 cache.write_through(key, [body[:200], body[200:]])
         reader = BatchReader(cache, clock, POOL)
-        found = await reader.read(runs, asked, budget, EPOCH, minimum_one=minimum_one, end_limit=limit)
-        again = reader.read_held(runs, asked, budget, EPOCH, minimum_one=minimum_one, end_limit=limit)
+        found = await reader.read(runs, request(asked, budget, minimum_one=minimum_one, end_limit=limit))
+        again = reader.read_held(runs, request(asked, budget, minimum_one=minimum_one, end_limit=limit))
         assert again == found, "what is kept as it is sent is the same"
         return found
 
@@ -163,11 +181,11 @@ def test_what_was_read_is_read_again_without_its_object() -> None:
         store = MemoryStore(clock)
         await store.put("m/1", [body])
         reader = reader_over(store, clock, replace(SETTINGS, memory_bytes=0))
-        assert reader.read_held([run], 10, 10_000, EPOCH) is None
-        first = await reader.read([run], 10, 10_000, EPOCH)
+        assert reader.read_held([run], request(10, 10_000)) is None
+        first = await reader.read([run], request(10, 10_000))
         await store.delete(["m/1"])
-        assert reader.read_held([run], 10, 10_000, EPOCH) == first
-        later = reader.read_held([run], 17, 500, EPOCH)
+        assert reader.read_held([run], request(10, 10_000)) == first
+        later = reader.read_held([run], request(17, 500))
         assert later is not None and batches_in(later)[0][0] == stored[2][0]
 
     asyncio.run(whole())
@@ -181,9 +199,9 @@ def test_a_run_is_sent_with_the_epoch_that_is_asked_for() -> None:
         store = MemoryStore(clock)
         await store.put("m/1", [body])
         reader = reader_over(store, clock)
-        await reader.read([run], 10, 10_000, EPOCH - 1)
-        assert reader.read_held([run], 10, 10_000, EPOCH) is None
-        assert len(batches_in(await reader.read([run], 10, 10_000, EPOCH))) == 3
+        await reader.read([run], request(10, 10_000, leader_epoch=EPOCH - 1))
+        assert reader.read_held([run], request(10, 10_000)) is None
+        assert len(batches_in(await reader.read([run], request(10, 10_000)))) == 3
 
     asyncio.run(whole())
 
@@ -198,7 +216,7 @@ def test_large_batches_are_sent_out_of_their_chunk_and_are_not_copied() -> None:
         await store.put("m/1", [body])
         reader = reader_over(store, clock, CacheSettings())
         for _ in range(2):
-            found = await reader.read([run], 0, 1 << 20, EPOCH)
+            found = await reader.read([run], request(0, 1 << 20))
             assert [data[16:] for _, data in batches_in(found)] == [data[16:] for _, _, data in stored]
             assert len(found.parts) == 4, "a piece, a head with a view of the chunk, a piece"
         assert reader.framed_bytes_held < LARGE_BATCH_BYTES
@@ -214,7 +232,7 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
         for number in range(20):
             run, body, stored = mixed_run(f"m/{number}", 0, [(batch_of(3, 300), BatchStatus.STORED)] * 3)
             await store.put(run.key, [body])
-            found = await reader.read([run], 0, 1 << 20, EPOCH)
+            found = await reader.read([run], request(0, 1 << 20))
             assert len(batches_in(found)) == len(stored)
             assert 0 < reader.framed_bytes_held <= 10_000
 
@@ -230,9 +248,9 @@ def test_a_piece_with_a_rotten_batch_is_not_kept() -> None:
         await store.put("m/1", [rotten(body, 8 + len(stored[0][2]) + 100)])
         reader = reader_over(store, clock, CacheSettings())
         for _ in range(2):
-            assert (await reader.read([run], 0, 10_000, EPOCH)).batch_count == 1
-            assert reader.read_held([run], 0, 10_000, EPOCH) is None
-        last = await reader.read([run], 6, 10_000, EPOCH)
+            assert (await reader.read([run], request(0, 10_000))).batch_count == 1
+            assert reader.read_held([run], request(0, 10_000)) is None
+        last = await reader.read([run], request(6, 10_000))
         assert [base for base, _ in batches_in(last)] == [6], "what stands after it is sound"
 
     asyncio.run(whole())
@@ -248,7 +266,7 @@ def test_reading_on_from_the_end_offset_gives_every_batch_once() -> None:
         reader = reader_over(store, clock)
         offset, seen = 10, []
         while offset < run.end_offset:
-            found = await reader.read([run], offset, 500, EPOCH)
+            found = await reader.read([run], request(offset, 500))
             seen += [base for base, _ in batches_in(found)]
             offset = found.end_offset
         return seen
@@ -269,9 +287,9 @@ def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
         reader = reader_over(store, clock)
         await store.put("m/1", [rotten(body, 150)])
         with pytest.raises(ObjectRotten, match="m/1"):
-            await reader.read([run], 0, 10_000, EPOCH)
+            await reader.read([run], request(0, 10_000))
         await store.put("m/1", [body])
-        return await reader.read([run], 0, 10_000, EPOCH)
+        return await reader.read([run], request(0, 10_000))
 
     assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
 
@@ -286,7 +304,7 @@ def test_no_byte_of_a_batch_header_rots_unseen(place: int) -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("m/1", [rotten(body, run.start + place)])
-        return await reader_over(store, clock).read([run], 0, 10_000, EPOCH)
+        return await reader_over(store, clock).read([run], request(0, 10_000))
 
     if is_written_anew:
         assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
@@ -304,10 +322,10 @@ def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> Non
         store = MemoryStore(clock)
         await store.put("m/1", [rotten(body, second + 100)])
         reader = reader_over(store, clock)
-        found = await reader.read([run], 0, 10_000, EPOCH)
+        found = await reader.read([run], request(0, 10_000))
         assert (found.batch_count, found.end_offset, found.is_complete) == (1, 3, False)
         with pytest.raises(ObjectRotten) as caught:
-            await reader.read([run], found.end_offset, 10_000, EPOCH)
+            await reader.read([run], request(found.end_offset, 10_000))
         assert (caught.value.key, caught.value.start) == ("m/1", second)
 
     asyncio.run(whole())
@@ -321,10 +339,10 @@ def test_a_missing_or_a_short_object_is_named() -> None:
         store = MemoryStore(clock)
         reader = reader_over(store, clock)
         with pytest.raises(ObjectMissing, match="m/1"):
-            await reader.read([run], 0, 10_000, EPOCH)
+            await reader.read([run], request(0, 10_000))
         await store.put("m/1", [body[:140]])
         with pytest.raises(ObjectRotten, match="ends after"):
-            await reader.read([run], 0, 10_000, EPOCH)
+            await reader.read([run], request(0, 10_000))
 
     asyncio.run(whole())
 
@@ -362,7 +380,7 @@ def test_old_runs_are_read_ahead_and_young_ones_are_not() -> None:
         cache = ChunkCache(store, replace(SETTINGS, chunk_bytes=1024), lambda: alone)
         old = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"created_ms": created_ms})
         reader = BatchReader(cache, clock, POOL)
-        await reader.read([old], 0, 1000, EPOCH)
+        await reader.read([old], request(0, 1000))
         for _ in range(5):
             await asyncio.sleep(0)
         held = cache.bytes_held
@@ -420,7 +438,7 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
         offset = 102
         seen: list[tuple[int, bytes]] = []
         while offset < run.end_offset:
-            found = await reader.read([run], offset, 700, EPOCH)
+            found = await reader.read([run], request(offset, 700))
             seen += batches_in(found)
             offset = found.end_offset
         # The run ends with offsets that hold nothing: a batch without data takes the client past them.
@@ -435,7 +453,7 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
                 assert got[16:] == old[16:]
             assert read_header(got).base_offset == base
         assert offset == run.end_offset
-        limited = await reader.read([run], 100, 1 << 20, EPOCH, end_limit=108)
+        limited = await reader.read([run], request(100, 1 << 20, end_limit=108))
         assert [base for base, _ in batches_in(limited)] == [100, 104]
         await reader.close()
 
@@ -452,7 +470,7 @@ def test_decoded_indexes_are_kept_within_a_budget_of_bytes(
         store = MemoryStore(clock)
         await store.put("p/1", [body])
         reader = reader_over(store, clock, replace(SETTINGS, index_bytes=index_bytes))
-        assert (await reader.read([run], source[0][0], 1 << 20, EPOCH)).batch_count > 0
+        assert (await reader.read([run], request(source[0][0], 1 << 20))).batch_count > 0
         held = reader._parquet._indexes
         assert held.bytes_held <= index_bytes
         await reader.close()
@@ -473,12 +491,12 @@ def test_a_hole_that_has_no_room_in_the_answer_waits_for_the_next(
         await store.put("p/1", [body])
         reader = reader_over(store, clock)
         last = source[-1][0]
-        exact = (await reader.read([run], last, 1, EPOCH)).bytes
-        full = await reader.read([run], last, exact, EPOCH)
+        exact = (await reader.read([run], request(last, 1))).bytes
+        full = await reader.read([run], request(last, exact))
         assert (full.batch_count, full.client_offset, full.is_complete) == (1, last + 4, False)
-        nothing = await reader.read([run], last + 4, 10, EPOCH, minimum_one=False)
+        nothing = await reader.read([run], request(last + 4, 10, minimum_one=False))
         assert (nothing.bytes, nothing.client_offset, nothing.is_complete) == (0, last + 4, False)
-        passed = await reader.read([run], last + 4, 10, EPOCH)
+        passed = await reader.read([run], request(last + 4, 10))
         assert (passed.client_offset, passed.first_offset) == (run.end_offset, run.end_offset - 1)
         assert (passed.record_count, passed.is_complete) == (0, True)
         await reader.close()
@@ -511,7 +529,7 @@ def test_markers_are_control_batches_between_the_others_and_need_no_object() -> 
         await store.put("m/1", [body])
         await store.put("m/2", [more])
         reader = reader_over(store, clock)
-        found = await reader.read(runs, 10, 10_000, EPOCH)
+        found = await reader.read(runs, request(10, 10_000))
         got = batches_in(found)
         assert [base for base, _ in got] == [10, 13, 14, 15]
         assert [data[16:] for _, data in (got[0], got[3])] == [before[0][2][16:], after[0][2][16:]]
@@ -521,14 +539,14 @@ def test_markers_are_control_batches_between_the_others_and_need_no_object() -> 
             assert header.is_control and header.is_transactional and len(data) == MARKER_BYTES
             assert (header.producer_id, header.producer_epoch, header.max_timestamp) == (producer, 4, T0 + 7)
             assert is_abort(data) is not is_commit
-        assert [base for base, _ in batches_in(await reader.read(runs, 14, 10_000, EPOCH))] == [14, 15]
-        one = await reader.read(runs, 13, 10, EPOCH)
+        assert [base for base, _ in batches_in(await reader.read(runs, request(14, 10_000)))] == [14, 15]
+        one = await reader.read(runs, request(13, 10))
         assert (one.batch_count, one.end_offset, one.is_complete) == (1, 14, False)
-        none = await reader.read(runs, 13, 10, EPOCH, minimum_one=False)
+        none = await reader.read(runs, request(13, 10, minimum_one=False))
         assert (none.batch_count, none.end_offset) == (0, 13)
-        limited = await reader.read(runs, 10, 10_000, EPOCH, end_limit=14)
+        limited = await reader.read(runs, request(10, 10_000, end_limit=14))
         assert (limited.batch_count, limited.end_offset, limited.is_complete) == (2, 14, False)
-        alone = await reader.read([markers], 13, 10_000, EPOCH)
+        alone = await reader.read([markers], request(13, 10_000))
         assert (alone.batch_count, alone.record_count, alone.is_complete) == (2, 0, True)
 
     asyncio.run(whole())
@@ -546,14 +564,14 @@ def test_a_run_of_no_markers_is_a_hole_that_clients_pass() -> None:
         await store.put("m/1", [body])
         await store.put("m/2", [more])
         reader = reader_over(store, clock)
-        ended = await reader.read([first, hole], 10, 10_000, EPOCH)
+        ended = await reader.read([first, hole], request(10, 10_000))
         assert [base for base, _ in batches_in(ended)] == [10, 49]
         assert (ended.client_offset, ended.record_count, ended.is_complete) == (50, 3, True)
-        within = await reader.read([hole], 20, 1, EPOCH)
+        within = await reader.read([hole], request(20, 1))
         assert (within.batch_count, within.client_offset, within.is_complete) == (1, 50, True)
-        going_on = await reader.read([hole, second], 20, 10_000, EPOCH)
+        going_on = await reader.read([hole, second], request(20, 10_000))
         assert [base for base, _ in batches_in(going_on)] == [50]
-        waiting = await reader.read([first, hole, second], 10, 10_000, EPOCH, end_limit=13)
+        waiting = await reader.read([first, hole, second], request(10, 10_000, end_limit=13))
         assert (waiting.batch_count, waiting.client_offset, waiting.is_complete) == (1, 13, False)
 
     asyncio.run(whole())
@@ -583,7 +601,7 @@ def test_old_runs_beyond_markers_are_read_ahead() -> None:
         alone = ZoneRing(Ring(1, []), "a", 1)
         cache = ChunkCache(store, replace(SETTINGS, chunk_bytes=1024), lambda: alone)
         reader = BatchReader(cache, clock, POOL)
-        await reader.read([first, markers_run(6, (5, True)), second], 0, 1000, EPOCH)
+        await reader.read([first, markers_run(6, (5, True)), second], request(0, 1000))
         for _ in range(5):
             await asyncio.sleep(0)
         assert cache.bytes_held > 2048
@@ -622,7 +640,7 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
         offset, seen = 100, list[tuple[int, bytes]]()
         try:
             while offset < run.end_offset:
-                found = await reader.read([run], offset, 1 << 20, EPOCH)
+                found = await reader.read([run], request(offset, 1 << 20))
                 seen += batches_in(found)
                 offset = found.end_offset
         except ObjectRotten as error:
@@ -636,7 +654,7 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("p/1", [body])
-        sound = batches_in(await reader_over(store, clock).read([run], 100, 1 << 20, EPOCH))
+        sound = batches_in(await reader_over(store, clock).read([run], request(100, 1 << 20)))
         assert len(sound) == len(source) + 1
         named = [await read_with_rot_at(place, sound) for place in range(4, len(body), 97)]
         assert any(named)
@@ -658,9 +676,9 @@ def test_a_footer_that_rotted_is_named_before_it_is_parsed(
             await store.put("p/1", [rotten(body, place)])
             reader = reader_over(store, clock, replace(SETTINGS, chunk_bytes=10_000))
             with pytest.raises(ObjectRotten, match="was written"):
-                await reader.read([known], 100, 1 << 20, EPOCH)
+                await reader.read([known], request(100, 1 << 20))
         await store.put("p/1", [body])
-        assert (await reader.read([known], 100, 1 << 20, EPOCH)).batch_count == len(source) + 1
+        assert (await reader.read([known], request(100, 1 << 20))).batch_count == len(source) + 1
 
     asyncio.run(whole())
 
@@ -675,6 +693,6 @@ def test_a_footer_that_rotted_and_still_parses_is_named(
         store = MemoryStore(clock)
         await store.put("p/1", [rotten(body, body.index(b"headers", run.index_start))])
         with pytest.raises(ObjectRotten, match="columns"):
-            await reader_over(store, clock).read([run], 100, 1 << 20, EPOCH)
+            await reader_over(store, clock).read([run], request(100, 1 << 20))
 
     asyncio.run(whole())

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.chunk_cache import ChunkCache
+from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
@@ -204,7 +205,8 @@ class Log:
         while consumer.position < end:
             position = consumer.position
             runs = [run for run in self.runs if run.end_offset > position]
-            read = await reader.read(runs, position, max_bytes, 0, end_limit=end)
+            request = ReadRequest(offset=position, max_bytes=max_bytes, leader_epoch=0, end_limit=end)
+            read = await reader.read(runs, request)
             overlapping = [
                 each
                 for each in self.aborted

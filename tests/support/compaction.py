@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from cache.chunk_cache import ChunkCache
+from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
@@ -181,9 +182,11 @@ class Log:
                     found = await self.found(name, partition, position)
                     if position == found.last_stable_offset:
                         return consumer.records
-                    got = await reader.read(
-                        found.runs, position, 2_000, 0, end_limit=found.last_stable_offset
+                    end_limit = found.last_stable_offset
+                    request = ReadRequest(
+                        offset=position, max_bytes=2_000, leader_epoch=0, end_limit=end_limit
                     )
+                    got = await reader.read(found.runs, request)
                     overlapping = [
                         each
                         for each in found.aborted
@@ -202,7 +205,8 @@ class Log:
             cache = ChunkCache(self.store, CacheSettings(), lambda: ring)
             reader = BatchReader(cache, self.clock, pool)
             try:
-                got = await reader.read(await self.runs(name, partition, offset), offset, 1 << 30, 0)
+                request = ReadRequest(offset=offset, max_bytes=1 << 30, leader_epoch=0)
+                got = await reader.read(await self.runs(name, partition, offset), request)
                 assert got.is_complete
                 return [bytes(batch) for _, batch in split(memoryview(b"".join(got.parts)))]
             finally:

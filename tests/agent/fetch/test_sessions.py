@@ -38,14 +38,14 @@ def begun(all_sessions: FetchSessions, request: FetchRequest) -> FetchContext:
 
 
 def partitions_of(context: FetchContext) -> list[int]:
-    return [wish.key[2] for wish in context.wishes]
+    return [requested.key.partition for requested in context.partitions]
 
 
 def test_a_fetch_without_a_session_keeps_nothing() -> None:
     every = sessions()
     context = begun(every, asking(0, -1, 0, 1))
     assert (context.session_id, context.is_incremental, len(every)) == (0, False, 0)
-    assert context.must_tell(context.wishes[0], PartitionData())
+    assert context.include_in_response(context.partitions[0], PartitionData())
 
 
 def test_an_incremental_fetch_is_of_all_that_was_asked_before() -> None:
@@ -56,29 +56,31 @@ def test_an_incremental_fetch_is_of_all_that_was_asked_before() -> None:
     assert same.is_incremental and partitions_of(same) == [0, 1, 2]
     changed = begun(every, asking(opened.session_id, 2, 1, 5, forget=(0,)))
     assert partitions_of(changed) == [1, 2, 5]
-    assert [wish.fetch_offset for wish in changed.wishes] == [2, 0, 2]
+    assert [requested.fetch_offset for requested in changed.partitions] == [2, 0, 2]
 
 
 def test_only_what_changed_is_told_incrementally() -> None:
     every = sessions()
     opened = begun(every, asking(0, 0, 0))
     data = PartitionData(high_watermark=5, last_stable_offset=5, log_start_offset=0)
-    opened.told(opened.wishes[0], data)
+    opened.note_sent(opened.partitions[0], data)
     again = begun(every, asking(opened.session_id, 1, 0))
-    (wish,) = again.wishes
-    assert not again.must_tell(wish, data)
-    assert again.must_tell(wish, PartitionData(high_watermark=6, last_stable_offset=6, log_start_offset=0))
+    (requested,) = again.partitions
+    assert not again.include_in_response(requested, data)
+    assert again.include_in_response(
+        requested, PartitionData(high_watermark=6, last_stable_offset=6, log_start_offset=0)
+    )
     data.records = b"batch"
-    assert again.must_tell(wish, data)
+    assert again.include_in_response(requested, data)
     failed = PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=5, last_stable_offset=5)
-    again.told(wish, failed)
-    assert again.must_tell(wish, failed), "an error is told each time"
+    again.note_sent(requested, failed)
+    assert again.include_in_response(requested, failed), "an error is told each time"
 
 
 def test_a_partition_that_gave_records_is_served_last_next_time() -> None:
     every = sessions()
     opened = begun(every, asking(0, 0, 0, 1, 2))
-    opened.told(opened.wishes[0], PartitionData(records=b"batch"))
+    opened.note_sent(opened.partitions[0], PartitionData(records=b"batch"))
     assert partitions_of(begun(every, asking(opened.session_id, 1))) == [1, 2, 0]
 
 
