@@ -65,7 +65,7 @@ class SessionClosed(SequencerError):
     code = "session_closed"
 
 
-class CommitExpected(SequencerError):
+class CommitOutOfOrder(SequencerError):
     """The commit's number is too far ahead; the message says which number is expected next."""
 
     code = "commit_expected"
@@ -165,7 +165,7 @@ ERRORS: dict[str, type[SequencerError]] = {
     error.code: error
     for error in (
         SequencerError, SequencerUnavailable, SequencerOverloaded, RequestFailed, IncarnationChanged, SessionClosed,
-        CommitExpected, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
+        CommitOutOfOrder, LeaseLost, TopicExists, UnknownTopic, UnknownPartition, InvalidRequest, InvalidConfig,
         OffsetOutOfRange, UnknownGroup, GroupNotEmpty, StaleGroup, LimitReached, ProducerFenced,
         InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState, InvalidTransactionTimeout,
         UnknownTransactionalId, SwapRefused,
@@ -638,7 +638,7 @@ class EpochAnswer(Value, frozen=True):
     results: list[EpochResult]
 
 
-class PartitionNews(Value, frozen=True):
+class PartitionUpdate(Value, frozen=True):
     """What changed for a partition: its bounds now, and the runs added since, in order."""
 
     topic_id: UUID
@@ -666,7 +666,7 @@ class FeedAnswer(Value, frozen=True):
 
     commit_number: int
     reset: bool
-    news: list[PartitionNews]
+    updates: list[PartitionUpdate]
 
 
 # --- producers ---------------------------------------------------------------------------------------------

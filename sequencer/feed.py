@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sequencer.api import FeedAnswer, FeedRequest, PartitionNews, Run, SequencerOverloaded
+from sequencer.api import FeedAnswer, FeedRequest, PartitionUpdate, Run, SequencerOverloaded
 from sequencer.bounds import MAX_PAGE, AnswerRoom
 from sequencer.store.state import COMMIT_NUMBER, HotState
 from tailrace.clock import Clock, wait_for
@@ -85,7 +85,7 @@ class CommitFeed:
     async def follow(self, request: FeedRequest, max_wait_ms: int) -> FeedAnswer:
         """What came after `request.after`; waits until there is something, or answers the current number."""
         answer = self._answer(request)
-        if answer.news or answer.reset or max_wait_ms <= 0:
+        if answer.updates or answer.reset or max_wait_ms <= 0:
             return answer
         if self._waiters >= self._max_waiters:
             raise SequencerOverloaded(f"{self._waiters} feeds wait already (max_feed_waiters)")
@@ -125,16 +125,16 @@ class CommitFeed:
                     if request.wants_runs:
                         told.extend(room.take_all(runs))
             upto = commit.number
-        news = [self._news_of(partition, runs) for partition, runs in gathered.items()]
-        return FeedAnswer(upto, False, [one for one in news if one is not None])
+        updates = [self._update_of(partition, runs) for partition, runs in gathered.items()]
+        return FeedAnswer(upto, False, [update for update in updates if update is not None])
 
-    def _news_of(self, place: TopicPartition, runs: list[Run]) -> PartitionNews | None:
+    def _update_of(self, place: TopicPartition, runs: list[Run]) -> PartitionUpdate | None:
         assert self._state is not None, "publish comes after restart"
         topic_id: UUID = place.topic_id
         row = self._state.live_partition(topic_id, place.partition)
         if row is None:
             return None
-        return PartitionNews(
+        return PartitionUpdate(
             topic_id,
             place.partition,
             row.log_start_offset,

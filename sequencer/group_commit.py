@@ -27,7 +27,7 @@ import structlog
 
 from sequencer.api import (
     CommitAnswer,
-    CommitExpected,
+    CommitOutOfOrder,
     CommitRequest,
     IncarnationChanged,
     LeaseLost,
@@ -189,7 +189,7 @@ class GroupCommit:
         if not is_answered and self._give_up(queued, request):
             session = self._view.state.get(SessionRow, request.session_id)
             expected = "none" if session is None else session.next_number
-            raise CommitExpected(f"number {request.number} waited too long; expected {expected}")
+            raise CommitOutOfOrder(f"number {request.number} waited too long; expected {expected}")
         return cast("CommitAnswer", await queued.answer)
 
     async def catch_up(self) -> None:
@@ -479,14 +479,14 @@ class GroupCommit:
             return known
         session = sessions.live_session(draft, commit.session_id)
         if commit.number < session.next_number:
-            raise CommitExpected(
+            raise CommitOutOfOrder(
                 f"number {commit.number} was answered and is forgotten; expected {session.next_number}"
             )
         if commit.number > session.next_number:
             waiting = self._early.of(commit.session_id)
             before = waiting.get(commit.number)
             if before is None and len(waiting) >= self._settings.max_early_commits:
-                raise CommitExpected(
+                raise CommitOutOfOrder(
                     f"number {commit.number} while {len(waiting)} wait; expected {session.next_number}"
                 )
             if before is not None:

@@ -83,7 +83,7 @@ ANSWERED_IN_A_TURN = 2_000
 RANGES_AS_A_PARTITION = 20
 """As many aborted ranges take as long to look through as a partition's bounds."""
 _ATTEMPTS = 10
-_NOBODY = FoundPartition(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, [], [])
+_UNKNOWN_PARTITION = FoundPartition(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, [], [])
 _UNKNOWN_OFFSET = OffsetResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, -1, None)
 
 
@@ -415,7 +415,7 @@ class _Place:
     def found(self) -> FoundPartition:
         row, offset = self.row, self.asked.offset
         if row is None:
-            return _NOBODY
+            return _UNKNOWN_PARTITION
         visible = [run for run in self.runs if run.end_offset <= row.end_offset]
         end_offset = visible[-1].end_offset if visible else offset
         ranges = [

@@ -60,7 +60,7 @@ class NotConfirmed(SequencerUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSettings:
+class ServerSettings:
     """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens)."""
 
     host: str = "127.0.0.1"
@@ -100,7 +100,7 @@ class SequencerServer:
         clock: Clock,
         entropy: Entropy,
         *,
-        settings: NodeSettings | None = None,
+        settings: ServerSettings | None = None,
         sequencer_settings: SequencerSettings | None = None,
         validate_config: ValidateConfig = accept_any_config,
         object_store: ObjectStore | None = None,
@@ -115,7 +115,7 @@ class SequencerServer:
         self._observer = observer or Unobserved()
         self._clock = clock
         self._entropy = entropy
-        self._settings = settings or NodeSettings()
+        self._settings = settings or ServerSettings()
         self._sequencer_settings = sequencer_settings or SequencerSettings()
         self._validate_config = validate_config
         self._object_store = object_store
@@ -225,7 +225,7 @@ class SequencerServer:
         """Be lost, step down, or try to lead, where it is time for it."""
         local = self._local
         if local is not None and local.lost is not None:
-            await self._be_lost(str(local.lost))
+            await self._mark_lost(str(local.lost))
             return
         if local is not None and not self.is_committer:
             try:
@@ -280,7 +280,7 @@ class SequencerServer:
             await self._begin(local, checkpointer)
         except (IncarnationChanged, HelloRefused) as error:
             await self._end(local)
-            await self._be_lost(str(error))
+            await self._mark_lost(str(error))
         except (SequencerError, StoreError) as error:
             await self._end(local)
             await self._look_for_committer(error)
@@ -329,7 +329,7 @@ class SequencerServer:
             reservation=settings.checkpoint_reservation,
         )
 
-    async def _be_lost(self, reason: str) -> None:
+    async def _mark_lost(self, reason: str) -> None:
         """Answer nothing any more: what this process knows is of another database."""
         self._lost = IncarnationChanged(reason)
         _log.error("this node's database is not the one it knew, or not the newest; it ends", reason=reason)

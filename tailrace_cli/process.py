@@ -24,7 +24,7 @@ from sequencer.api import InvalidConfig, Sequencer
 from sequencer.client import SequencerClient
 from sequencer.metrics import SequencerMetrics
 from sequencer.observer import SequencerObserver
-from sequencer.server import NodeSettings, SequencerServer
+from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.sql.store import open_row_store
 from tailrace.broker_config import check_broker_configs
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -167,7 +167,7 @@ async def sequencer_server(
         rows,
         runtime.clock,
         runtime.entropy,
-        settings=NodeSettings(
+        settings=ServerSettings(
             host=host,
             port=port,
             advertise=(settings.rpc_advertise or "") if listen else "",
@@ -367,7 +367,7 @@ async def run_sequencer(settings: Settings) -> None:
             "no database; give --database postgresql://USER@HOST/NAME, and its password by "
             "--database-password-file FILE or PGPASSWORD"
         )
-    shutdown = ShutdownSignals(NodeSettings().drain_s)
+    shutdown = ShutdownSignals(ServerSettings().drain_s)
     runtime = Runtime(SystemClock(), SystemEntropy())
     rpc = settings.rpc or "127.0.0.1:9645"
     if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:

@@ -81,7 +81,7 @@ class Tail:
         if answer.reset:
             self._wake(list(self._waiting))
         else:
-            self._wake([(news.topic_id, news.partition) for news in answer.news])
+            self._wake([(update.topic_id, update.partition) for update in answer.updates])
         if self._commit_number == asked:  # nobody asked for an earlier one meanwhile
             self._commit_number = answer.commit_number
 

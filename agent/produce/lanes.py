@@ -36,7 +36,7 @@ from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
     CommitAnswer,
-    CommitExpected,
+    CommitOutOfOrder,
     CommitRequest,
     IncarnationChanged,
     LeaseLost,
@@ -479,7 +479,7 @@ class Lane:
                 log.warning("a commit came after its session's end", number=number, error=str(error))
                 self._lose_session(session)
                 return None
-            except (SequencerUnavailable, SequencerOverloaded, CommitExpected) as error:
+            except (SequencerUnavailable, SequencerOverloaded, CommitOutOfOrder) as error:
                 session.last_error = str(error)
             except Exception as error:
                 if description is not None:

@@ -13,8 +13,8 @@ from sequencer.api import (
     AlterConfig,
     BatchError,
     BatchStatus,
-    CommitExpected,
     CommitOffsets,
+    CommitOutOfOrder,
     CommitRequest,
     CompactionRequest,
     ConfigChange,
@@ -144,7 +144,7 @@ def test_an_early_number_waits_only_so_long(factory: Factory) -> None:
             await bench.advance(200)
             await asyncio.sleep(0.01)
         assert early.done()
-        with pytest.raises(CommitExpected, match="expected 0"):
+        with pytest.raises(CommitOutOfOrder, match="expected 0"):
             await early
 
     run(factory, scenario)
@@ -765,12 +765,16 @@ def test_the_feed_tells_every_commit_once_in_order_and_tiling(factory: Factory) 
         place = (bench.topic.topic_id, 0)
         answer = await bench.sequencer.feed(FeedRequest(start, [place], 0))
         assert (answer.reset, answer.commit_number) == (False, start + 3)
-        assert [(one.base_offset, one.end_offset) for one in answer.news[0].runs] == [(0, 1), (1, 3), (3, 6)]
-        assert [one.commit_number for one in answer.news[0].runs] == [start + 1, start + 2, start + 3]
+        assert [(one.base_offset, one.end_offset) for one in answer.updates[0].runs] == [
+            (0, 1),
+            (1, 3),
+            (3, 6),
+        ]
+        assert [one.commit_number for one in answer.updates[0].runs] == [start + 1, start + 2, start + 3]
         part = await bench.sequencer.feed(FeedRequest(start + 2, [], 0))
-        assert [one.base_offset for one in part.news[0].runs] == [3]
+        assert [one.base_offset for one in part.updates[0].runs] == [3]
         elsewhere = await bench.sequencer.feed(FeedRequest(start, [(bench.topic.topic_id, 1)], 0))
-        assert (elsewhere.news, elsewhere.commit_number) == ([], start + 3)
+        assert (elsewhere.updates, elsewhere.commit_number) == ([], start + 3)
         assert (await bench.sequencer.feed(FeedRequest(start + 99, [place], 0))).reset
 
     run(factory, scenario)
@@ -786,11 +790,11 @@ def test_a_feed_is_woken_by_its_partition_and_beats_otherwise(factory: Factory) 
         await settle()
         assert not following.done()
         await bench.commit(batch(), partition=1)
-        assert [one.partition for one in (await following).news] == [1]
+        assert [one.partition for one in (await following).updates] == [1]
         beat = asyncio.create_task(bench.sequencer.feed(FeedRequest(start + 2, [place], 500)))
         await settle()
         await bench.advance(500)
-        assert ((await beat).commit_number, (await beat).news) == (start + 2, [])
+        assert ((await beat).commit_number, (await beat).updates) == (start + 2, [])
 
     run(factory, scenario)
 
@@ -881,7 +885,7 @@ def test_nothing_is_visible_before_it_is_durable_and_what_waits_is_one_transacti
         first = asyncio.create_task(bench.commit(batch(2)))
         await settle()
         assert (await bench.find()).high_watermark == 0
-        assert (await bench.sequencer.feed(FeedRequest(start, [], 0))).news == []
+        assert (await bench.sequencer.feed(FeedRequest(start, [], 0))).updates == []
         rest = [asyncio.create_task(bench.commit(batch(2))) for _ in range(5)]
         await settle()
         written = store.writes

@@ -563,7 +563,7 @@ def test_the_markers_of_one_group_of_requests_share_one_row(factory: Factory) ->
             (3, 9),
         ]
         assert await bench.find_number() == start + 2
-        news = (await bench.sequencer.feed(FeedRequest(start, [], 0))).news[0]
+        news = (await bench.sequencer.feed(FeedRequest(start, [], 0))).updates[0]
         assert [(one.base_offset, one.end_offset) for one in news.runs] == [(5, 6), (6, 11)]
 
     run(factory, scenario)
@@ -575,14 +575,14 @@ def test_the_feed_tells_of_an_end_with_the_last_stable_offset(factory: Factory) 
         start = await bench.find_number()
         await mine.write(2)
         place = (bench.topic.topic_id, 0)
-        (told,) = (await bench.sequencer.feed(FeedRequest(start, [place], 0))).news
+        (told,) = (await bench.sequencer.feed(FeedRequest(start, [place], 0))).updates
         assert (told.high_watermark, told.last_stable_offset) == (2, 0)
         following = asyncio.create_task(bench.sequencer.feed(FeedRequest(start + 1, [place], 5_000)))
         await settle()
         await mine.end(commit=True)
         answer = await following
         assert answer.commit_number == start + 2
-        assert [(one.last_stable_offset, one.runs[0].kind) for one in answer.news] == [(3, MARKERS)]
+        assert [(one.last_stable_offset, one.runs[0].kind) for one in answer.updates] == [(3, MARKERS)]
 
     run(factory, scenario)
 

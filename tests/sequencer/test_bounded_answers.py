@@ -327,10 +327,10 @@ def test_a_follower_far_behind_gets_the_feed_in_parts(monkeypatch: pytest.Monkey
             answer = await bench.sequencer.feed(FeedRequest(at, [], 0))
             assert not answer.reset and at < answer.commit_number <= at + 3
             at = answer.commit_number
-            told += [run.commit_number for news in answer.news for run in news.runs]
+            told += [run.commit_number for news in answer.updates for run in news.runs]
         assert sorted(told) == [start + number for number in range(1, 9)]
         woken = await bench.sequencer.feed(FeedRequest(start, [], 0, wants_runs=False))
-        assert [(news.partition, news.runs) for news in woken.news] == [(0, []), (1, [])]
+        assert [(news.partition, news.runs) for news in woken.updates] == [(0, []), (1, [])]
         assert woken.commit_number == start + 8
 
     run(memory, scenario)

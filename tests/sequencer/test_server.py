@@ -24,7 +24,7 @@ from sequencer.checkpoint.checkpointer import write_cluster_file
 from sequencer.client import SequencerClient
 from sequencer.methods import METHODS
 from sequencer.recovery.bucket_scan import read_checkpoints
-from sequencer.server import NodeSettings, SequencerServer
+from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Identity, Row
 from tailrace.buffers import Buffer
@@ -84,7 +84,7 @@ class World:
                 cut,
                 self.clock,
                 self.entropy,
-                settings=NodeSettings(advertise=name),
+                settings=ServerSettings(advertise=name),
                 link=self.link,
             )
             for name, cut in self.cuts.items()
@@ -278,7 +278,7 @@ def test_a_state_that_takes_a_minute_to_load_is_served_at_the_end() -> None:
         clock, entropy = ManualClock(), SeededEntropy(9)
         rows = SlowLoads(clock)
         nodes = [
-            SequencerServer(rows, clock, entropy, settings=NodeSettings(advertise=name))
+            SequencerServer(rows, clock, entropy, settings=ServerSettings(advertise=name))
             for name in ("a:1", "b:1")
         ]
         starting = [asyncio.ensure_future(node.start(listen=False)) for node in nodes]
@@ -314,7 +314,7 @@ def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -
 
         async def lead(name: str) -> SequencerServer:
             node = SequencerServer(
-                rows, clock, entropy, settings=NodeSettings(advertise=name), object_store=bucket
+                rows, clock, entropy, settings=ServerSettings(advertise=name), object_store=bucket
             )
             await node.start(listen=False)
             return node
@@ -346,7 +346,7 @@ def test_a_node_whose_database_is_older_than_the_bucket_is_lost_and_says_why() -
         reasons: list[str] = []
         node = SequencerServer(
             rows, clock, entropy, object_store=bucket, on_lost=reasons.append,
-            settings=NodeSettings(advertise="a:1"),
+            settings=ServerSettings(advertise="a:1"),
         )  # fmt: skip
         await node.start(listen=False)
         assert node.lost is not None and not node.is_committer
@@ -377,7 +377,7 @@ def test_a_topic_whose_first_checkpoint_takes_long_is_created_and_not_said_to_ex
 
         for name in ("a:1", "b:1"):
             nodes[name] = SequencerServer(
-                rows, clock, entropy, settings=NodeSettings(advertise=name), object_store=bucket, link=link
+                rows, clock, entropy, settings=ServerSettings(advertise=name), object_store=bucket, link=link
             )
             await nodes[name].start(listen=False)
         bucket.seconds = 7.0

@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.api import CreateTopic
 from sequencer.client import SequencerClient
-from sequencer.server import NodeSettings, SequencerServer
+from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.term import MAX_LEASE_MS, lease_for
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -57,7 +57,7 @@ class World:
                 SlowRows(self.store, self.clock, lambda: self.seconds()),
                 self.clock,
                 self.entropy,
-                settings=NodeSettings(advertise=name),
+                settings=ServerSettings(advertise=name),
                 link=self.link,
             )
             for name in names

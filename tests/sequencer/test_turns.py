@@ -294,7 +294,7 @@ def test_bounds_and_log_starts_of_10_000_partitions_leave_the_loop_to_others() -
             assert {each.high_watermark for each in found.partitions} == {2}
             assert {each.offset for each in offsets.results} == {2}
             assert done.log_start_offsets == [2] * PARTITIONS
-            assert len(told.news) == PARTITIONS
+            assert len(told.updates) == PARTITIONS
             turns.check(HELD_SECONDS)
 
     asyncio.run(scenario())

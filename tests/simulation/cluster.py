@@ -23,7 +23,7 @@ from sequencer.api import Member, Run, SequencerError, SequencerUnavailable
 from sequencer.client import SequencerClient
 from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
-from sequencer.server import NodeSettings, SequencerServer
+from sequencer.server import SequencerServer, ServerSettings
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, Identity, Row, RowStore
 from tailrace.clock import Clock, Entropy
@@ -256,7 +256,7 @@ class SimulatedAgent(Agent):
             clock=SimulatedClock(process.loop, process),
             entropy=entropy,
             cache_settings=cache_settings,
-            on_lost=self._be_lost,
+            on_lost=self._mark_lost,
         )
         self.is_lost = False
         """It asked to be ended; whoever supervises it starts it anew."""
@@ -277,7 +277,7 @@ class SimulatedAgent(Agent):
         self._listener = cast(asyncio.Server, _Listener(lambda: self._network.stop_listening(self.address)))
         self._network.listen(self.address, self)
 
-    def _be_lost(self, reason: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
         self.is_lost = True
 
     def accept(self) -> KafkaConnection:
@@ -302,7 +302,7 @@ class Cluster:
         objects: ObjectStore,
         agent_settings: AgentSettings,
         sequencer_settings: SequencerSettings,
-        node_settings: NodeSettings,
+        node_settings: ServerSettings,
         cache_settings: CacheSettings,
         plan: FaultPlan,
         sequencers: int,

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
-from sequencer.server import NodeSettings
+from sequencer.server import ServerSettings
 from sequencer.settings import SequencerSettings
 from tailrace.clock import Entropy
 from tests.support.faulty_store import FaultPlan, Faults, Latency
@@ -40,7 +40,7 @@ SEQUENCER_SETTINGS = SequencerSettings(
     commit_wait_ms=1_000,
     checkpoint_reservation=2_000,
 )
-NODE_SETTINGS = NodeSettings(
+NODE_SETTINGS = ServerSettings(
     poll_s=0.3,
     margin_s=0.2,
     forward_timeout_s=1.0,
@@ -51,7 +51,7 @@ SLOW_SEQUENCER_SETTINGS = SequencerSettings(
     deletion_grace_ms=20_000, sweep_interval_ms=10_000, checkpoint_reservation=2_000
 )
 """Leases as they are in earnest: beside answers that take seconds, shorter ones would be over before they are told."""
-SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=NodeSettings().forward_timeout_s)
+SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=ServerSettings().forward_timeout_s)
 CACHE_SETTINGS = CacheSettings(
     chunk_bytes=4_096,
     memory_bytes=64 * 1024,
