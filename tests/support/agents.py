@@ -1,4 +1,5 @@
-"""An agent's parts wired without sockets, over the reference sequencer, store and a clock that is told the time."""
+"""An agent's parts wired without sockets, over the reference sequencer, the reference store and a clock that the test
+moves."""
 
 from __future__ import annotations
 
@@ -50,11 +51,11 @@ PROMPT: dict[str, Any] = {
     "max_puts_per_second": 10_000,
     "group_initial_rebalance_delay_ms": 0,
 }
-"""Settings that seal as soon as something is there, and make a group with whoever comes first."""
+"""Settings that seal at once, and complete a group's rebalance with its first members."""
 
 
 class WatchedSequencer:
-    """The sequencer, its commits seen; they can be held, refused, or have their answers lost."""
+    """A sequencer that records its commits; a test can hold or refuse them, or lose their answers."""
 
     def __init__(self, inner: Committer) -> None:
         self.inner = inner
@@ -154,7 +155,7 @@ class AgentBench:
         await catalog.refresh()
 
     async def join(self, zone: str, number: int) -> Identity:
-        """Register one more agent, in name only."""
+        """Register another agent, without running it."""
         info = AgentInfo(f"host-{number}", 9092, f"host-{number}", 0, 0, zone, "0", UUID(int=number))
         lease = await self.sequencer.register_agent(info)
         return Identity.of(lease, info, self.clock.monotonic())
@@ -186,13 +187,13 @@ class AgentBench:
         return created
 
     async def advance(self, seconds: float, step: float = 0.05) -> None:
-        """Let time pass in steps, everything woken having its turn."""
+        """Move time in steps; after each step every woken task runs."""
         for _ in range(max(round(seconds / step), 1)):
             self.clock.advance(step)
             await settle()
 
     async def until(self, awaited: asyncio.Future[Any], seconds: float = 60.0) -> Any:
-        """Let time pass until `awaited` is done."""
+        """Move time until `awaited` is done."""
         for _ in range(round(seconds / 0.05)):
             await settle()
             if awaited.done():
@@ -202,7 +203,7 @@ class AgentBench:
         return awaited.result()
 
     async def ask(self, api: int, version: int, request: Any, client_id: str | None = None) -> Any:
-        """Send a request through dispatch and codecs, as a connection would; the decoded response."""
+        """Send a request through dispatch and codecs, as a connection would; returns the decoded response."""
         sent = b"".join(encode_request(7, api, version, request, client_id))
         reply = await Dispatcher(self.services)(memoryview(sent)[4:], connection())
         parts = reply.parts if reply.later is None else await reply.later
@@ -214,7 +215,7 @@ class AgentBench:
 
 
 def connection() -> KafkaConnection:
-    """A connection that has no socket: what dispatch needs of one."""
+    """A connection without a socket: the part that dispatch needs."""
     made = object.__new__(KafkaConnection)
     made.peer_host = "client-host"
     made.client_software = ""
@@ -228,7 +229,7 @@ def context(version: int, zone: str = "az-a") -> RequestContext:
 
 
 async def settle(rounds: int = 60) -> None:
-    """Give everything that is ready its turns."""
+    """Let every ready task run."""
     for _ in range(rounds):
         await asyncio.sleep(0)
 
@@ -251,7 +252,7 @@ def run(
     sequencer_settings: SequencerSettings | None = None,
     **settings: Any,
 ) -> None:
-    """Run a scenario on a fresh bench; settings that are not given seal promptly."""
+    """Run a scenario on a fresh bench; the default settings seal promptly."""
 
     async def whole() -> None:
         bench = AgentBench({**PROMPT, **settings}, sequencer_settings)

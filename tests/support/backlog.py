@@ -1,4 +1,4 @@
-"""A log of many small runs, put into a row store directly, before a sequencer starts."""
+"""Writes a log of many small runs directly into a row store, before a sequencer starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def fill(
     run_length: int = RUN_LENGTH,
     name: str = "old",
 ) -> None:
-    """Topic TOPIC, with as many runs in each partition, of as many batches of one record.
+    """Create topic TOPIC with that many runs in each partition, each of that many batches of one record.
 
     Run number n of every partition is in object n: one commit each.
     """

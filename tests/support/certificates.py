@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs, as PEM files."""
+"""Certificates for tests: an authority and the certificates that it signs, as PEM files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs certificates; `certificate` is what peers are checked against."""
+    """Signs certificates; peers are checked against `certificate`."""
 
     name: x509.Name
     key: ec.EllipticCurvePrivateKey
@@ -89,7 +89,7 @@ def _name(name: str) -> x509.GeneralName:
 
 
 def _write(path: Path, data: bytes) -> Path:
-    """As certificates are replaced: a new file under the old name."""
+    """Replace a file as an operator does: a new file under the old name."""
     new = path.with_suffix(".new")
     new.touch(0o600)
     new.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Time and randomness for tests: a clock that moves when it is told to, and a source with a seed."""
+"""Time and randomness for tests: a clock that the test moves, and a seeded source of randomness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SeededEntropy:
 
 
 class ManualClock:
-    """A clock that moves only when told; `sleep` waits for `advance`."""
+    """A clock that only `advance` moves; `sleep` waits for `advance`."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
@@ -46,7 +46,7 @@ class ManualClock:
         await woken
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks and wake whoever is due."""
+        """Move both clocks and wake every sleeper that is due."""
         self._monotonic += seconds
         self._wall_ms += round(seconds * 1000)
         due = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._monotonic]

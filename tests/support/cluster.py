@@ -1,7 +1,7 @@
 """A whole cluster on loopback: S3, PostgreSQL, sequencer servers and agents in zones, each a process of its own.
 
-Everything is started by `running_cluster` and ended with it, by process id; each process writes to a log of its own,
-whose end is shown when something fails.
+`running_cluster` starts all processes and ends them by process id. Each process writes a log of its own; a failure
+shows the end of each log.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ IMPATIENT = {
     "TAILRACE_SEQUENCER__DELETION_GRACE_MS": "2000",
     "TAILRACE_MAINTENANCE_SECONDS": "1",
 }
-"""For runs that want to see old bytes go: no production's grace before that."""
+"""For runs that wait for garbage to be deleted: a short grace."""
 
 
 class ClusterFailed(Exception):
-    """A part of the cluster did not do what it was told; the message has the end of what it wrote."""
+    """A process of the cluster did not do what it should; the message contains the end of its log."""
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class Part:
 
     name: str
     address: str
-    """HOST:PORT: of Kafka for an agent, of RPC for a sequencer."""
+    """HOST:PORT: the Kafka address of an agent, the RPC address of a sequencer."""
     http: str
     log: Path
     process: subprocess.Popen[bytes]
@@ -73,7 +73,7 @@ class Part:
         return self.log.read_text(errors="replace")[-most:]
 
     def get(self, path: str) -> str:
-        """What it answers over HTTP; of an error too. Raises OSError when it doesn't answer."""
+        """The body of its HTTP answer, also of an error. Raises OSError if it doesn't answer."""
         try:
             with _DIRECT.open(f"http://{self.http}{path}", timeout=5) as response:
                 return str(response.read().decode())
@@ -83,7 +83,7 @@ class Part:
 
 @dataclass
 class Cluster:
-    """What runs, and the ways to kill and add. Threads may call it, one at a time."""
+    """The running processes; kills and adds some. Threads may call it, one at a time."""
 
     s3: S3Server
     bucket: str
@@ -93,7 +93,7 @@ class Cluster:
     environ: Mapping[str, str] = field(default_factory=dict)
     sequencers: list[Part] = field(default_factory=list)
     agents: list[Part] = field(default_factory=list)
-    """All that were ever started, the killed ones too."""
+    """Every process that was ever started, including killed ones."""
 
     @property
     def store_url(self) -> str:
@@ -105,7 +105,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The agents that run now, for a client that starts now."""
+        """The bootstrap addresses of the agents that run now."""
         return ",".join(agent.address for agent in self.live_agents)
 
     @property
@@ -114,7 +114,7 @@ class Cluster:
 
     @property
     def committer(self) -> Part:
-        """The sequencer that commits now, as it says itself. Raises ClusterFailed if none does."""
+        """The sequencer whose metrics say that it is the committer. Raises ClusterFailed if there is none."""
         for sequencer in self.sequencers:
             if sequencer.is_running and "tailrace_sequencer_is_committer 1.0" in sequencer.get("/metrics"):
                 return sequencer
@@ -138,7 +138,7 @@ class Cluster:
         return agent
 
     def launch_agent(self, zone: str) -> Part:
-        """Start another agent and don't wait."""
+        """Start another agent without waiting."""
         kafka, rpc, http = free_port(), free_port(), free_port()
         agent = self._start(
             f"agent-{len(self.agents)}-{zone}",
@@ -155,7 +155,7 @@ class Cluster:
         return agent
 
     def launch_sequencer(self, rpc: int | None = None) -> Part:
-        """Start another sequencer server and don't wait. `rpc`: the port of one that has ended."""
+        """Start another sequencer server without waiting. `rpc`: the port of one that has ended."""
         rpc, http = rpc or free_port(), free_port()
         sequencer = self._start(
             f"sequencer-{len(self.sequencers)}",
@@ -175,7 +175,7 @@ class Cluster:
         part.process.wait(10)
 
     def drain(self, part: Part) -> None:
-        """SIGTERM, and wait until it has gone of itself with status 0."""
+        """Send SIGTERM, and wait until the process has ended with status 0."""
         part.process.send_signal(signal.SIGTERM)
         try:
             status = part.process.wait(DRAIN_SECONDS)
@@ -185,7 +185,7 @@ class Cluster:
             raise ClusterFailed(f"{part.name} ended with status {status}: {part.said()}")
 
     def wait_until_ready(self, parts: Sequence[Part]) -> None:
-        """Until each answers /readyz with 200. Raises ClusterFailed."""
+        """Wait until each process answers /readyz with 200. Raises ClusterFailed."""
         deadline = time.monotonic() + READY_SECONDS
         for part in parts:
             while not _is_ready(part.http):
@@ -248,11 +248,11 @@ def running_cluster(
     is_minio_wanted: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
-    """A ready cluster on free ports of loopback; ended on the way out, its logs printed if that is by an exception.
+    """A ready cluster on free ports of loopback. It ends with the block; after an exception its logs are printed.
 
     Args:
-        zones: one agent in each.
-        is_minio_wanted: MinIO where its binary is at hand; moto elsewhere.
+        zones: each gets one agent.
+        is_minio_wanted: use MinIO if its binary is installed, else moto.
         environ: `TAILRACE_*` settings for every process of Tailrace.
     """
     with ExitStack() as stack:

@@ -199,7 +199,7 @@ class Log:
                 await cache.close()
 
     async def replay(self, name: str, partition: int = 0, offset: int = 0) -> list[bytes]:
-        """The partition's batches as a consumer gets them, all epochs 0."""
+        """The partition's batches as a consumer gets them, with leader epoch 0."""
         with ThreadPoolExecutor(2) as pool:
             ring = ZoneRing(Ring(1, []), "a", 1)
             cache = ChunkCache(self.store, CacheSettings(), lambda: ring)

@@ -1,7 +1,7 @@
-"""A consumer as Java's is: from fetched bytes and the list of aborted transactions to records and a position.
+"""A consumer like Java's: turns fetched bytes and the list of aborted transactions into records and a position.
 
-After Kafka's CompletedFetch: a producer counts as aborted from the first offset that the list gives for it until
-its abort marker; control batches are skipped; the next position is where the last batch ends.
+It follows Kafka's CompletedFetch: a producer counts as aborted from its first offset in the list until its abort
+marker; the consumer skips control batches; its next position is the end of the last batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.records import Record, decode_records
 
 @dataclass(slots=True)
 class JavaLikeConsumer:
-    """`records`: what the application got, in order. `position`: what it fetches next."""
+    """`records`: the application's records, in order. `position`: the next offset to fetch."""
 
     position: int
     is_read_committed: bool = True

@@ -1,4 +1,4 @@
-"""A store that is slow and fails as real ones do, by a seed: for tests, simulations and the bench.
+"""A store that is slow and fails like real ones, from a seed: for tests, simulations and the bench.
 
 The same entropy and the same calls in the same order give the same faults.
 """
@@ -22,7 +22,7 @@ _Z99 = 2.3263478740408408  # the 99th percentile of the standard normal distribu
 
 
 class Operation(Enum):
-    """What is asked of a store, as S3 bills it."""
+    """The operations of a store, as S3 bills them."""
 
     PUT = "put"
     GET = "get"
@@ -60,12 +60,12 @@ class Faults:
     """How one operation misbehaves. The chances are exclusive: their sum is at most 1.
 
     Attributes:
-        latency: waited for before the effect.
-        fails_before: chance of StoreUnavailable with no effect.
+        latency: the wait before the effect.
+        fails_before: chance of StoreUnavailable without effect.
         fails_after: chance of StoreUnavailable though the effect took place (the answer was lost).
         hangs_before: chance that no answer comes for `hang_seconds`, then StoreUnavailable; no effect.
-        hangs_after: the same, with the effect at the *end* of the wait: a write that lands late, long after
-            its caller gave up and was cancelled.
+        hangs_after: the same, but with the effect at the *end* of the wait: a write that lands long after its
+            caller gave up and was cancelled.
         hang_seconds: how long a hanging call hangs.
     """
 
@@ -111,15 +111,15 @@ S3_STANDARD = FaultPlan(
     list=Faults(latency=Latency(50, 200)),
     delete=Faults(latency=Latency(50, 200)),
 )
-"""S3 standard's latencies as design.md part 10 has them, with no faults."""
+"""Latencies of S3 Standard, without faults."""
 
 
 @dataclass(slots=True)
 class Outage:
-    """Switches that a test turns while the store is used.
+    """Switches that a test sets while the store is in use.
 
     Attributes:
-        operations: those that fail at once, with no effect.
+        operations: these fail at once, without effect.
         prefix: the outage covers only keys that begin so; "" covers all (a listing: its prefix).
         is_full: every put raises StoreFull.
     """
@@ -140,7 +140,7 @@ class Outage:
 
 
 class FaultyStore:
-    """`inner`, misbehaving as planned. `plan` may be replaced and `outage` switched at any time."""
+    """`inner` with the faults of `plan`. A test may replace `plan` and switch `outage` at any time."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, entropy: Entropy, plan: FaultPlan = NO_PLAN) -> None:
         self._inner = inner
@@ -187,7 +187,7 @@ class FaultyStore:
     async def _do(self, operation: Operation, key: str, effect: Callable[[], Awaitable[T]]) -> T:
         self._check_outage(operation, key)
         faults = self.plan.of(operation)
-        # All draws before the first wait: what one call draws doesn't depend on what runs beside it.
+        # All draws come before the first wait, so one call's draws don't depend on concurrent calls.
         luck = self._entropy.fraction()
         latency_seconds = faults.latency.draw_seconds(self._entropy)
         what = f"{operation.value} {key}"
@@ -217,7 +217,7 @@ class FaultyStore:
     def _forget(self, late: asyncio.Task[None]) -> None:
         self._late.pop(late, None)
         if not late.cancelled():
-            late.exception()  # its caller has it, or was cancelled and wants it no more
+            late.exception()  # the caller has the result, or was cancelled
 
     def _check_outage(self, operation: Operation, key: str) -> None:
         if operation in self.outage.operations and key.startswith(self.outage.prefix):

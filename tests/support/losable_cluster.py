@@ -1,4 +1,5 @@
-"""A cluster in one process whose database can be lost: real objects, a committer with checkpoints, what was told."""
+"""A cluster in one process whose database can be lost: real objects, a committer with checkpoints, and the acknowledged
+batches."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ RESERVATION = 1_000
 
 @dataclass(frozen=True)
 class Batch:
-    """What a producer wrote: its records are told apart by `name`."""
+    """A producer's batch; `name` identifies its records."""
 
     name: str
     records: int = 1
@@ -98,7 +99,7 @@ class LosableCluster:
         await self.join()
 
     async def join(self) -> None:
-        """Register the agent, and open a session of its own."""
+        """Register the agent and open its session."""
         agent = await self.sequencer.register_agent(AGENT)
         self.session = await self.sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
         self.number = 0
@@ -166,7 +167,7 @@ class LosableCluster:
         )
 
     async def runs(self, topic: str, partition: int = 0) -> list[Run]:
-        """Tiling, from log start to the end."""
+        """The runs tile, from the log start to the end."""
         topic_id = self.topics[topic].topic_id
         ends = await self.sequencer.find_batches(
             FindRequest([FindPartition(topic_id, partition, 0, 1 << 30)])
@@ -183,7 +184,7 @@ class LosableCluster:
         return found.runs
 
     async def read(self, topic: str, partition: int = 0) -> dict[str, int]:
-        """The offset of every batch that is there, by name."""
+        """The offset of every stored batch, by name."""
         found: dict[str, int] = {}
         for run in await self.runs(topic, partition):
             if run.kind is ObjectKind.MARKERS:
@@ -198,5 +199,5 @@ class LosableCluster:
         return found
 
     async def plant(self, *rows: Row) -> None:
-        """Put rows behind the committer's back."""
+        """Write rows without the committer."""
         await self.rows.write(changes(*rows), self.sequencer.epoch)

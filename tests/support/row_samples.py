@@ -1,4 +1,4 @@
-"""Rows to store in tests: one of each kind, with values that are hard on a database, and logs of runs."""
+"""Rows to store in tests: one of each kind, with extreme values, and logs of runs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def run_row(
 def marker_row(
     base_offset: int, *, running_max: int = -1, partition: int = 0, topic_id: UUID = TOPIC, count: int = 1
 ) -> RunRow:
-    """A run of markers, which stands in no object."""
+    """A run of markers, which is in no object."""
     offsets = range(base_offset, base_offset + count)
     return RunRow(
         topic_id=topic_id,

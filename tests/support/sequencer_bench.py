@@ -1,4 +1,4 @@
-"""A sequencer to try things on: one agent, one session, one topic, and short ways to use them."""
+"""A sequencer for tests: one agent, one session, one topic, and shorthands to use them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def batch(
 
 @dataclass
 class Bench:
-    """A sequencer with one agent, one session and one topic of two partitions, and short ways to use them."""
+    """A sequencer with one agent, one session and one topic of two partitions, and shorthands to use them."""
 
     opened: Opened
     agent: AgentLease = field(init=False)
@@ -121,7 +121,7 @@ class Bench:
         return (await self.sequencer.list_offsets(OffsetsRequest([query]))).results[0]
 
     async def advance(self, ms: int) -> None:
-        """Move the clock, in steps in which leases are kept, and let what woke run."""
+        """Move the clock in steps, renew the leases in each, and let woken tasks run."""
         self.opened.clock.advance(ms / 1000)
         for _ in range(20):
             await asyncio.sleep(0)

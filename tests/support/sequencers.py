@@ -53,7 +53,7 @@ async def sqlite(settings: SequencerSettings) -> AsyncIterator[Opened]:
 
 
 class _WithItsServer(SequencerClient):
-    """Closing it ends what it serves too, as the contract's take-over wants."""
+    """Closing it also ends the sequencer that it serves, as the contract's take-over test expects."""
 
     served: Sequencer
 
@@ -71,7 +71,7 @@ async def rpc(settings: SequencerSettings) -> AsyncIterator[Opened]:
         server = RpcServer(service.handle, clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)))
         await server.listen("127.0.0.1", 0)
         address = f"127.0.0.1:{server.port}"
-        # Without patience: the contract sees each refusal, and repeats what it wants repeated.
+        # No retries: the contract sees each refusal, and retries itself.
         remote = _WithItsServer(
             [address], clock=clock, entropy=entropy, security=RpcSecurity((b"shared",)), patience_s=0
         )
@@ -122,7 +122,7 @@ _templates: dict[int, str] = {}
 
 
 async def _migrated(server: PostgresServer) -> str:
-    """A database with the tables, to be copied: faster than migrating each."""
+    """A template database with the tables: copying it is faster than migrating each database."""
     if server.pid not in _templates:
         url = await asyncio.to_thread(server.create_database)
         store = SqlRowStore(url, clock=ManualClock(), entropy=SeededEntropy(3))

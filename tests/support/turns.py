@@ -1,7 +1,7 @@
-"""Turns of the event loop, measured: how long the longest callback or step of a task took, and which it was.
+"""Measures turns of the event loop: the longest callback or task step, and its time.
 
-In CPU time of the loop's thread, so that a busy machine doesn't make a turn longer, and without the garbage collector,
-which comes when it likes.
+It counts CPU time of the loop's thread, so that a busy machine doesn't make a turn longer, and leaves out the garbage
+collector, which runs at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 YARDSTICK_ROWS = 50_000
 YARDSTICK_SECONDS = 0.030
-"""On an idle core of an AMD EPYC with Python 3.11, the machine of docs/figures.md."""
+"""Measured on an idle core of an AMD EPYC with Python 3.11, the machine of docs/figures.md."""
 
 
 @dataclass(slots=True)
@@ -40,11 +40,11 @@ class MeasuredTurns:
 
     @property
     def seconds(self) -> float:
-        """Of the longest turn."""
+        """The CPU seconds of the longest turn."""
         return self.longest[0][0] if self.longest else 0.0
 
     def check(self, seconds: float) -> None:
-        """Raise HeldTooLong where a turn took as long as this on the reference machine."""
+        """Raise HeldTooLong if a turn took this long or longer on the reference machine."""
         if self.seconds >= seconds * self.slowness:
             raise HeldTooLong(f"(slowness {self.slowness:.2f}) {self}")
 
@@ -57,9 +57,9 @@ class HeldTooLong(AssertionError):
 
 
 def least_of_three(test: Callable[P, None]) -> Callable[P, None]:
-    """Run the test again where a turn took too long, up to three times in all.
+    """Run the test again if a turn took too long, up to three times in all.
 
-    Beside a busy neighbour, CPU time grows as well; what a turn costs is the least that is seen.
+    Other load on the machine raises CPU time too; the cost of a turn is the lowest measured.
     """
 
     @functools.wraps(test)
@@ -86,7 +86,9 @@ def measured_turns() -> Iterator[MeasuredTurns]:
         what = _what(self)
         began = time.thread_time()
         run(self)
-        if events.Handle._run is timed:  # a turn that went on after the block had the garbage collector in it
+        if (
+            events.Handle._run is timed
+        ):  # a turn that continued after the block included the garbage collector
             turns.add(time.thread_time() - began, what)
 
     turns.slowness = _slowness()
@@ -101,7 +103,7 @@ def measured_turns() -> Iterator[MeasuredTurns]:
 
 
 def _slowness() -> float:
-    """CPU time of a piece of plain work, against what it takes on an idle core of the reference machine."""
+    """CPU time of a fixed piece of work, relative to an idle core of the reference machine."""
     began = time.thread_time()
     rows = {(number, str(number)): [number] for number in range(YARDSTICK_ROWS)}
     sum(len(row) for row in rows.values())

@@ -1,4 +1,4 @@
-"""An agent on a real socket over stores that can be made to fail, and a Kafka client of few lines that asks it."""
+"""An agent on a real socket over stores that a test can make fail, and a minimal Kafka client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.faulty_store import FaultyStore
 
 HASTY: dict[str, Any] = {"quiet_ms": 0, "max_puts_per_second": 10_000, "upload_deadline_ms": 300,
                          "commit_deadline_ms": 300, "drain_ms": 2_000}  # fmt: skip
-"""Settings that seal and give up soon."""
+"""Settings that seal early and give up early."""
 
 
 class KafkaSocket:
@@ -59,7 +59,7 @@ class KafkaSocket:
         self._writer.write(b"".join(encode_request(1, api, version, request, "test")))
 
     async def receive(self, api: ApiKey, version: int) -> Any:
-        """The next answer. Raises asyncio.IncompleteReadError where the agent hung up."""
+        """The next answer. Raises asyncio.IncompleteReadError if the agent closed the connection."""
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         return decode_response(api, version, await self._reader.readexactly(size))[1]
 
@@ -87,7 +87,7 @@ def batches_of(row: PartitionData) -> list[tuple[int, int]]:
 
 
 class RowStoreThatGoesAway:
-    """A row store as its callers see it while its database can't be reached."""
+    """A row store whose database is unreachable."""
 
     def __init__(self, inner: RowStore) -> None:
         self._inner = inner
