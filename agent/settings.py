@@ -2,114 +2,83 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from tailrace.settings import SettingsSection
 
 MIB = 1024 * 1024
+_DAY_MS = 24 * 3600 * 1000
 PUTS_PER_SECOND_ON_S3 = 5.0
 """13 million PUTs in 30 days: $65 where 1,000 cost $0.005 (decision 20)."""
 
 
-class AgentSettings(BaseModel):
-    """What an agent may be told. Sizes in bytes, times in ms unless the name says otherwise."""
+class AgentSettings(SettingsSection):
+    """An agent's settings. Sizes in bytes, times in ms unless the name says otherwise."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    flush_bytes: int = Field(8 * MIB, ge=64 * 1024, le=256 * MIB, description="Seal the buffer at this size.")
-    linger_ms: int = Field(250, ge=1, le=60_000, description="Seal the buffer at the latest after this time.")
-    quiet_ms: int = Field(10, ge=0, le=60_000, description="Seal early when no batch came for this long.")
-    max_puts_per_second: float | None = Field(
-        None,
-        gt=0,
-        le=10_000,
-        description="Budget of early-sealed PUTs a second, per lane: what early sealing may cost. Unset: none on a "
-        "folder, where a PUT costs nothing; 5 on S3, which are $65 a month where 1,000 cost $0.005.",
-    )
-    max_rows_per_second: float = Field(
-        2_000.0,
-        gt=0,
-        le=1_000_000,
-        description="Budget of rows (one per object and partition), per lane; above it buffers linger longer.",
-    )
-    flush_lanes: int = Field(1, ge=1, le=64, description="Independent buffers, sessions and commit orders.")
-    max_inflight_uploads: int = Field(4, ge=1, le=256, description="Uploads under way at once, per lane.")
-    max_unanswered_commits: int = Field(
-        128,
-        ge=2,
-        le=10_000,
-        description="Commits not answered by the sequencer, per lane; past half of it buffers are not sealed early, "
-        "at all of it none is sealed and producers are told to retry.",
-    )
-    upload_deadline_ms: int = Field(
-        5_000, ge=100, le=120_000, description="Past this, a sealed buffer fails with a retriable error."
-    )
-    commit_deadline_ms: int = Field(
-        20_000,
-        ge=100,
-        le=120_000,
-        description="Past this without the sequencer's answer, producers get a time-out.",
-    )
-    gap_deadline_ms: int = Field(
-        5_000,
-        ge=0,
-        le=60_000,
-        description="How long a batch waits for the sequence before it (another agent's).",
-    )
-    session_rotation_seconds: int = Field(
-        3_600, ge=1, le=86_400, description="Age at which upload sessions end."
-    )
-    memory_budget_bytes: int = Field(
-        512 * MIB,
-        ge=16 * MIB,
-        description="Bound of all that was read from clients and is not answered; above it reading stops.",
-    )
-    max_request_bytes: int = Field(
-        100 * MIB, ge=1024, le=1024 * MIB, description="Largest request frame (socket.request.max.bytes)."
-    )
-    max_connections: int = Field(10_000, ge=1, description="Open client connections.")
-    max_inflight_requests: int = Field(
-        64, ge=1, le=10_000, description="Produce requests in flight per connection."
-    )
-    idle_connection_ms: int = Field(
-        600_000, ge=1_000, description="Idle connections are closed after this time."
-    )
-    stalled_connection_ms: int = Field(
-        60_000,
-        ge=1_000,
-        description="A connection whose client neither ends a request nor takes its answers is closed after this time.",
-    )
-    fetch_memory_bytes: int = Field(
-        256 * MIB,
-        ge=MIB,
-        description="Budget of records on their way to consumers; above it fetches give less at a time.",
-    )
-    fetch_max_bytes: int = Field(64 * MIB, ge=1024, description="Bound of one fetch response's records.")
-    fetch_max_wait_ms: int = Field(
-        30_000, ge=0, description="Bound of a fetch's wait, whatever the client asks."
-    )
-    fetch_sessions: int = Field(1_000, ge=0, description="Fetch sessions kept; the least recently used goes.")
-    auto_create_topics: bool = Field(
-        True, description="Create unknown topics on Metadata, as Kafka's setting of the name."
-    )
-    default_partitions: int = Field(
-        1, ge=1, le=10_000, description="Partitions of auto-created topics (num.partitions)."
-    )
-    drain_ms: int = Field(30_000, ge=0, description="How long shutdown waits for requests in flight.")
-    group_min_session_timeout_ms: int = Field(6_000, ge=1, description="group.min.session.timeout.ms")
-    group_max_session_timeout_ms: int = Field(1_800_000, ge=1, description="group.max.session.timeout.ms")
-    group_initial_rebalance_delay_ms: int = Field(
-        3_000,
-        ge=0,
-        le=60_000,
-        description="Wait for more members before a new group's first rebalance (group.initial.rebalance.delay.ms).",
-    )
-    group_max_size: int = Field(10_000, ge=1, description="Members of one group (group.max.size).")
-    group_max_bytes: int = Field(
-        4 * MIB,
-        ge=64 * 1024,
-        le=32 * MIB,
-        description="What the members of one group say of themselves and are assigned, together.",
-    )
-    offset_metadata_max_bytes: int = Field(4_096, ge=0, le=MIB, description="offset.metadata.max.bytes")
+    flush_bytes: int = Field(default=8 * MIB, ge=64 * 1024, le=256 * MIB)
+    """Seal the buffer at this size."""
+    linger_ms: int = Field(default=250, ge=1, le=60_000)
+    """Seal the buffer at the latest after this time."""
+    quiet_ms: int = Field(default=10, ge=0, le=60_000)
+    """Seal early when no batch came for this long."""
+    max_puts_per_second: float | None = Field(default=None, gt=0, le=10_000)
+    """Budget of early-sealed PUTs a second, per lane: what early sealing may cost. Unset: none on a folder, where a
+    PUT costs nothing; 5 on S3, which are $65 a month where 1,000 cost $0.005."""
+    max_rows_per_second: float = Field(default=2_000.0, gt=0, le=1_000_000)
+    """Budget of rows (one per object and partition), per lane; above it buffers linger longer."""
+    flush_lanes: int = Field(default=1, ge=1, le=64)
+    """Independent buffers, sessions and commit orders."""
+    max_inflight_uploads: int = Field(default=4, ge=1, le=256)
+    """Uploads under way at once, per lane."""
+    max_unanswered_commits: int = Field(default=128, ge=2, le=10_000)
+    """Commits not answered by the sequencer, per lane; past half of it buffers are not sealed early, at all of it
+    none is sealed and producers are told to retry."""
+    upload_deadline_ms: int = Field(default=5_000, ge=100, le=120_000)
+    """Past this, a sealed buffer fails with a retriable error."""
+    commit_deadline_ms: int = Field(default=20_000, ge=100, le=120_000)
+    """Past this without the sequencer's answer, producers get a time-out."""
+    gap_deadline_ms: int = Field(default=5_000, ge=0, le=60_000)
+    """How long a batch waits for the sequence before it (another agent's)."""
+    session_rotation_seconds: int = Field(default=3_600, ge=1, le=86_400)
+    """Age at which upload sessions end."""
+    memory_budget_bytes: int = Field(default=512 * MIB, ge=16 * MIB, le=1 << 40)
+    """Bound of all that was read from clients and is not answered; above it reading stops."""
+    max_request_bytes: int = Field(default=100 * MIB, ge=1024, le=1024 * MIB)
+    """Largest request frame (socket.request.max.bytes)."""
+    max_connections: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Open client connections."""
+    max_inflight_requests: int = Field(default=64, ge=1, le=10_000)
+    """Produce requests in flight per connection."""
+    idle_connection_ms: int = Field(default=600_000, ge=1_000, le=_DAY_MS)
+    """Idle connections are closed after this time."""
+    stalled_connection_ms: int = Field(default=60_000, ge=1_000, le=_DAY_MS)
+    """A connection whose client neither ends a request nor takes its answers is closed after this time."""
+    fetch_memory_bytes: int = Field(default=256 * MIB, ge=MIB, le=1 << 40)
+    """Budget of records on their way to consumers; above it fetches give less at a time."""
+    fetch_max_bytes: int = Field(default=64 * MIB, ge=1024, le=1 << 30)
+    """Bound of one fetch response's records."""
+    fetch_max_wait_ms: int = Field(default=30_000, ge=0, le=_DAY_MS)
+    """Bound of a fetch's wait, whatever the client asks."""
+    fetch_sessions: int = Field(default=1_000, ge=0, le=1_000_000)
+    """Fetch sessions kept; the least recently used goes."""
+    auto_create_topics: bool = True
+    """Create unknown topics on Metadata, as Kafka's setting of the name."""
+    default_partitions: int = Field(default=1, ge=1, le=10_000)
+    """Partitions of auto-created topics (num.partitions)."""
+    drain_ms: int = Field(default=30_000, ge=0, le=_DAY_MS)
+    """How long shutdown waits for requests in flight."""
+    group_min_session_timeout_ms: int = Field(default=6_000, ge=1, le=_DAY_MS)
+    """group.min.session.timeout.ms"""
+    group_max_session_timeout_ms: int = Field(default=1_800_000, ge=1, le=_DAY_MS)
+    """group.max.session.timeout.ms"""
+    group_initial_rebalance_delay_ms: int = Field(default=3_000, ge=0, le=60_000)
+    """Wait for more members before a new group's first rebalance (group.initial.rebalance.delay.ms)."""
+    group_max_size: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Members of one group (group.max.size)."""
+    group_max_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=32 * MIB)
+    """What the members of one group say of themselves and are assigned, together."""
+    offset_metadata_max_bytes: int = Field(default=4_096, ge=0, le=MIB)
+    """offset.metadata.max.bytes"""
 
     def on_store(self, url: str) -> AgentSettings:
         """With what an unset budget of PUTs means on the store at this URL."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tailrace.settings import SettingsSection
 
 MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSettings:
+class CacheSettings(SettingsSection):
     """Budgets of one agent process. All bytes are of chunks held; views given to readers may outlive them.
 
     `chunk_bytes`: 4 MiB. A sealed buffer (8 MiB) is two chunks, a lingered one usually a single, short one,
@@ -17,55 +20,41 @@ class CacheSettings:
     Agents of a ring must agree on it: a peer with another size is bypassed.
     """
 
-    chunk_bytes: int = 4 * MIB
+    chunk_bytes: int = Field(default=4 * MIB, ge=1, le=256 * MIB)
     """How much one GET reads; agents of a ring must agree on it."""
-    memory_bytes: int = 256 * MIB
+    memory_bytes: int = Field(default=256 * MIB, ge=0, le=1 << 40)
     """Chunks held, of all kinds together."""
-    fresh_share: float = 0.25
+    fresh_share: float = Field(default=0.25, ge=0, le=1)
     """Part of `memory_bytes` for what this agent uploaded itself, in order of age."""
-    catch_up_share: float = 0.25
+    catch_up_share: float = Field(default=0.25, ge=0, le=1)
     """Part of `memory_bytes` for readers of old runs, who can so never push out what the tail reads."""
-    tail_gets: int = 64
+    tail_gets: int = Field(default=64, ge=1, le=10_000)
     """Store reads side by side for the tail."""
-    catch_up_gets: int = 8
+    catch_up_gets: int = Field(default=8, ge=1, le=10_000)
     """Store and peer reads side by side for readers of old runs and for read-ahead."""
-    read_ahead_chunks: int = 4
+    read_ahead_chunks: int = Field(default=4, ge=0, le=1_000)
     """Chunks fetched before they are asked for, at most, at a time."""
-    catch_up_age_ms: int = 30_000
+    catch_up_age_ms: int = Field(default=30_000, ge=0, le=86_400_000)
     """A run older than this is read as catch-up, not as the tail."""
-    peer_timeout_s: float = 0.5
+    peer_timeout_s: float = Field(default=0.5, gt=0, le=600)
     """How long one call to a peer may take; a live peer answers PENDING before that."""
-    peer_patience_s: float = 10.0
+    peer_patience_s: float = Field(default=10.0, gt=0, le=3_600)
     """How long a peer that keeps answering PENDING is asked again."""
-    peer_failures: int = 3
+    peer_failures: int = Field(default=3, ge=1, le=1_000)
     """Failures in a row after which a peer is bypassed."""
-    peer_bypass_s: float = 5.0
+    peer_bypass_s: float = Field(default=5.0, gt=0, le=3_600)
     """How long; then one call tries it again."""
-    index_bytes: int = 32 * MIB
+    index_bytes: int = Field(default=32 * MIB, ge=0, le=1 << 40)
     """Decoded Parquet indexes kept, beside `memory_bytes`."""
-    decoded_bytes: int = 64 * MIB
+    decoded_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)
     """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
-    framed_bytes: int = 64 * MIB
+    framed_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)
     """Runs of small batches kept in the form in which they are sent, beside `memory_bytes`."""
 
-    def __post_init__(self) -> None:
-        complaints: list[str] = []
-        if self.chunk_bytes < 1 or self.memory_bytes < 0:
-            complaints.append(
-                f"chunk_bytes {self.chunk_bytes} and memory_bytes {self.memory_bytes}: at least 1 and 0"
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.fresh_share + self.catch_up_share > 1:
+            raise ValueError(
+                f"fresh_share {self.fresh_share} and catch_up_share {self.catch_up_share}: expected at most 1 together"
             )
-        if not (
-            min(self.fresh_share, self.catch_up_share) >= 0 and self.fresh_share + self.catch_up_share <= 1
-        ):
-            complaints.append(
-                f"fresh_share {self.fresh_share} and catch_up_share {self.catch_up_share}: "
-                "neither below 0, together at most 1"
-            )
-        if min(self.tail_gets, self.catch_up_gets, self.peer_failures) < 1:
-            complaints.append("tail_gets, catch_up_gets and peer_failures: at least 1 each")
-        if min(self.peer_timeout_s, self.peer_patience_s, self.peer_bypass_s) <= 0:
-            complaints.append("peer_timeout_s, peer_patience_s and peer_bypass_s: above 0")
-        if self.framed_bytes < 0:
-            complaints.append(f"framed_bytes {self.framed_bytes}: at least 0")
-        if complaints:
-            raise ValueError("; ".join(complaints))
+        return self

@@ -2,91 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pydantic import Field
+
+from tailrace.settings import SettingsSection
 
 _DAY_MS = 24 * 3600 * 1000
+_YEAR_MS = 366 * _DAY_MS
+_INT64 = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class SequencerSettings:
+class SequencerSettings(SettingsSection):
     """Durations in ms, limits as counts. A limit that is reached is answered with an error that names it."""
 
-    session_lease_ms: int = 30_000
+    session_lease_ms: int = Field(default=30_000, ge=100, le=_DAY_MS)
     """How long an upload session lives without being renewed."""
-    agent_lease_ms: int = 10_000
+    agent_lease_ms: int = Field(default=10_000, ge=100, le=_DAY_MS)
     """How long an agent keeps its broker id, its place in the ring and its groups without renewing."""
-    agent_silence_ms: int = 3_000
+    agent_silence_ms: int = Field(default=3_000, ge=100, le=_DAY_MS)
     """How long nothing may be heard of an agent that its neighbour finds silent: then its lease is over. At most half
     of `agent_lease_ms` counts."""
-    committer_lease_ms: int = 2_000
+    committer_lease_ms: int = Field(default=2_000, ge=100, le=60_000)
     """With the nodes' polling, another node has taken over within 3 s of a committer's death."""
-    deletion_grace_ms: int = 60_000
+    deletion_grace_ms: int = Field(default=60_000, ge=0, le=_YEAR_MS)
     """How long a retired object is kept: longer than the longest read of it."""
-    sweep_interval_ms: int = _DAY_MS
+    sweep_interval_ms: int = Field(default=_DAY_MS, ge=1, le=_YEAR_MS)
     """A dead session's prefix must be found empty twice, this far apart."""
-    producer_expiry_ms: int = 7 * _DAY_MS
+    producer_expiry_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """State of a producer that wrote nothing to a partition for so long is forgotten."""
-    offsets_retention_ms: int = 7 * _DAY_MS
+    offsets_retention_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """Positions of a group without members are forgotten after this time (offsets.retention.minutes)."""
-    empty_group_ms: int = 10 * 60 * 1000
+    empty_group_ms: int = Field(default=10 * 60 * 1000, ge=1, le=_YEAR_MS)
     """A group without members and positions is forgotten after this time."""
-    orphaned_members_ms: int = 60 * 60 * 1000
-    """Members that have no coordinator, and look for none, are forgotten after this time: more than the longest session
-    (agent.group_max_session_timeout_ms)."""
-    transaction_max_timeout_ms: int = 15 * 60 * 1000
+    orphaned_members_ms: int = Field(default=60 * 60 * 1000, ge=1, le=_YEAR_MS)
+    """Members that have no coordinator, and look for none, are forgotten after this time: more than the longest
+    session (agent.group_max_session_timeout_ms)."""
+    transaction_max_timeout_ms: int = Field(default=15 * 60 * 1000, ge=1, le=_YEAR_MS)
     """The longest time-out a transactional producer may ask for (Kafka's transaction.max.timeout.ms)."""
-    transactional_id_expiration_ms: int = 7 * _DAY_MS
+    transactional_id_expiration_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """A transactional id that was not used for so long is forgotten."""
-    swap_answers_ms: int = 7 * _DAY_MS
+    swap_answers_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """How long a swap's answer is kept for being asked again."""
-    request_answers_ms: int = 3_600_000
+    request_answers_ms: int = Field(default=3_600_000, ge=1, le=_YEAR_MS)
     """How long the first answer to a change (of topics, configs, groups, producers) is kept for its repeats."""
-    max_request_answers: int = 100_000
+    max_request_answers: int = Field(default=100_000, ge=1, le=10_000_000)
     """Answers kept for repeats; beyond it the oldest are forgotten."""
-    default_retention_ms: int = 7 * _DAY_MS
+    default_retention_ms: int = Field(default=7 * _DAY_MS, ge=-1, le=_INT64)
     """retention.ms of topics where neither topic nor cluster sets it; -1 for no limit."""
-    default_retention_bytes: int = -1
+    default_retention_bytes: int = Field(default=-1, ge=-1, le=_INT64)
     """retention.bytes of such topics; -1 for no limit."""
     default_cleanup_policy: str = "delete"
     """cleanup.policy of such topics."""
-    commit_wait_ms: int = 5_000
+    commit_wait_ms: int = Field(default=5_000, ge=0, le=600_000)
     """How long a commit waits for the number before it."""
-    max_early_commits: int = 64
+    max_early_commits: int = Field(default=64, ge=1, le=10_000)
     """Commits of one session that wait for an earlier number."""
-    max_queued_requests: int = 10_000
+    max_queued_requests: int = Field(default=10_000, ge=1, le=1_000_000)
     """Requests that wait for the committer; more are refused, to be asked again."""
-    max_group_requests: int = 256
+    max_group_requests: int = Field(default=256, ge=1, le=10_000)
     """Requests merged into one transaction."""
-    max_topics: int = 10_000
+    max_topics: int = Field(default=10_000, ge=1, le=1_000_000)
     """Topics of the cluster."""
-    max_partitions_per_topic: int = 10_000
+    max_partitions_per_topic: int = Field(default=10_000, ge=1, le=1_000_000)
     """Partitions of one topic."""
-    max_partitions: int = 200_000
+    max_partitions: int = Field(default=200_000, ge=1, le=10_000_000)
     """Partitions of all topics together."""
-    max_batches_per_commit: int = 100_000
+    max_batches_per_commit: int = Field(default=100_000, ge=1, le=10_000_000)
     """Batches of one object."""
-    max_runs_per_commit: int = 20_000
+    max_runs_per_commit: int = Field(default=20_000, ge=1, le=1_000_000)
     """Partitions of one object."""
-    max_groups: int = 50_000
+    max_groups: int = Field(default=50_000, ge=1, le=10_000_000)
     """Consumer groups."""
-    max_transactional_ids: int = 100_000
+    max_transactional_ids: int = Field(default=100_000, ge=1, le=10_000_000)
     """Transactional ids that are remembered."""
-    max_groups_per_transaction: int = 1_000
+    max_groups_per_transaction: int = Field(default=1_000, ge=1, le=1_000_000)
     """Groups whose offsets take part in one transaction."""
-    max_open_transactions: int = 50_000
+    max_open_transactions: int = Field(default=50_000, ge=1, le=10_000_000)
     """Transactions open at once."""
-    max_feed_commits: int = 10_000
+    max_feed_commits: int = Field(default=10_000, ge=1, le=1_000_000)
     """Commits that the feed remembers for those who follow."""
-    max_feed_runs: int = 50_000
+    max_feed_runs: int = Field(default=50_000, ge=1, le=10_000_000)
     """Runs that it remembers; as many again are kept for reading the tail."""
-    max_feed_wait_ms: int = 30_000
+    max_feed_wait_ms: int = Field(default=30_000, ge=0, le=600_000)
     """The longest wait for news."""
-    max_feed_waiters: int = 10_000
+    max_feed_waiters: int = Field(default=10_000, ge=1, le=1_000_000)
     """Followers that wait at once."""
-    removal_step: int = 1_000
+    removal_step: int = Field(default=1_000, ge=1, le=100_000)
     """Runs removed by one transaction of retention."""
-    checkpoint_interval_ms: int = 3_000
+    checkpoint_interval_ms: int = Field(default=3_000, ge=0, le=_DAY_MS)
     """Pause between two exports of metadata to the bucket, where the committer has an object store; 0 turns them
     off."""
-    checkpoint_reservation: int = 16_000_000
+    checkpoint_reservation: int = Field(default=16_000_000, ge=1, le=1 << 40)
     """Offsets a partition may give out beyond the last export; after a recovery, new records start above them."""

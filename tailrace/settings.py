@@ -1,23 +1,21 @@
-"""Settings in layers: flag, then environment, then file, then default; and errors that tell what to do.
+"""Settings in layers: flag, then environment, then file, then default; with errors that say what to do.
 
-Every part declares its own settings; `tailrace_cli.settings` puts them together. A name that no setting has is
-refused, wherever it was given, with the one that was probably meant.
+Every part declares a `SettingsSection`; `tailrace_cli.settings` puts the sections together. Unknown names are
+refused in every layer, with the name that was probably meant.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -28,8 +26,8 @@ CONFIG_VARIABLE = "TAILRACE_CONFIG"
 _KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """Kubernetes gives every container such variables when a service is named `tailrace` or `tailrace-...`."""
 
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-"""Pydantic's words for a name that no setting has, of a model and of a dataclass."""
+_UNKNOWN = "extra_forbidden"
+"""Pydantic's word for a name that no setting has."""
 _HIDDEN = ("secret", "password", "database")
 """Words in the names of settings whose values are in no message."""
 
@@ -40,11 +38,26 @@ class BadSettings(ValueError):
     """One or more settings are not allowed; a line each says which, what was given and what is allowed."""
 
 
+class SettingsSection(BaseModel):
+    """Base of one part's settings: each is a `Field` with its default and bounds, and a docstring."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which are checked, too."""
+        return type(self)(**{**dict(self), **values})
+
+
 class LayeredSettings(BaseSettings):
     """Base of a process's settings: takes its values from `load_settings` and from nowhere else."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", env_ignore_empty=True
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
     )
 
     @classmethod
@@ -67,6 +80,8 @@ class SettingField:
     annotation: Any
     default: Any
     description: str
+    bounds: str
+    """Such as "at least 1, at most 10"; empty without bounds."""
 
     @property
     def key(self) -> str:
@@ -109,29 +124,34 @@ def load_settings(
         lines = unknown + [
             _explain(one, given, environ, file)
             for one in error.errors(include_url=False)
-            if not (unknown and one["type"] in _UNKNOWN)  # already told, with what was probably meant
+            if not (unknown and one["type"] == _UNKNOWN)  # already told, with what was probably meant
         ]
     if lines or settings is None:
         raise BadSettings("\n".join(dict.fromkeys(lines)))
     return settings
 
 
-def fields(model: Any, parents: tuple[str, ...] = ()) -> Iterator[SettingField]:
-    """Every setting of a model, sections (models and dataclasses) opened, in the order of declaration."""
-    if dataclasses.is_dataclass(model):
-        hints = typing.get_type_hints(model)
-        for plain in dataclasses.fields(model):
-            yield SettingField((*parents, plain.name), hints[plain.name], plain.default, "")
-        return
+def fields(model: type[BaseModel], parents: tuple[str, ...] = ()) -> Iterator[SettingField]:
+    """Every setting of a model, sections opened, in the order of declaration."""
     for name, field in model.model_fields.items():
         path, annotation = (*parents, name), field.annotation
-        if isinstance(annotation, type) and (
-            issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)
-        ):
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from fields(annotation, path)
         else:
             default = field.get_default(call_default_factory=True)
-            yield SettingField(path, annotation, default, field.description or "")
+            yield SettingField(path, annotation, default, field.description or "", _bounds(field.metadata))
+
+
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    return ", ".join(
+        f"{words} {getattr(bound, key):,}".replace(",", " ")
+        for bound in metadata
+        for key, words in _BOUNDS.items()
+        if getattr(bound, key, None) is not None
+    )
 
 
 class _Environment(EnvSettingsSource):

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import re
 import types
 import typing
 from typing import Any
 
 from pydantic import SecretStr
-from pydantic.fields import FieldInfo
 
-from cache.settings import CacheSettings
-from sequencer.settings import SequencerSettings
 from tailrace.settings import CONFIG_VARIABLE, SettingField, fields
-from tailrace_cli.settings import Settings, TlsSettings
+from tailrace_cli.settings import Settings
 
 _HEAD = f"""# Configuration
 
@@ -46,26 +40,18 @@ _SECTIONS = {
     "cache": "[cache]: budgets of an agent's cache",
     "tls": "[tls]: certificates",
 }
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def page() -> str:
     """The page's text."""
     parts = [_HEAD]
-    notes = {
-        "sequencer": _field_notes(SequencerSettings),
-        "cache": _field_notes(CacheSettings),
-        "tls": _field_notes(TlsSettings),
-    }
-    bounds = _bounds()
     for section, title in _SECTIONS.items():
         parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|")
         for field in fields(Settings):
             if (field.path[0] if len(field.path) > 1 else "") != section:
                 continue
-            text = field.description or notes.get(section, {}).get(field.path[-1], "")
-            limits = bounds.get(field.path, "") or _choices(field.annotation)
-            parts.append(f"| `{field.key}` | {_default(field)} | {_cell(text, limits)} |")
+            limits = field.bounds or _choices(field.annotation)
+            parts.append(f"| `{field.key}` | {_default(field)} | {_cell(field.description, limits)} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
@@ -84,34 +70,12 @@ def _default(field: SettingField) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _bounds() -> dict[tuple[str, ...], str]:
-    found: dict[tuple[str, ...], str] = {}
-    for parents, model in (((), Settings), (("agent",), Settings.model_fields["agent"].annotation)):
-        infos: dict[str, FieldInfo] = getattr(model, "model_fields", {})
-        for name, info in infos.items():
-            limits = [
-                f"{words} {getattr(one, key):,}".replace(",", " ")
-                for one in info.metadata
-                for key, words in _BOUNDS.items()
-                if getattr(one, key, None) is not None
-            ]
-            found[(*parents, name)] = ", ".join(limits)
-    return found
-
-
 def _choices(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
     if isinstance(annotation, types.UnionType):
         return ", ".join(filter(None, map(_choices, typing.get_args(annotation))))
     return ""
-
-
-def _field_notes(section: type) -> dict[str, str]:
-    """The strings that stand under the fields of a dataclass."""
-    assert dataclasses.is_dataclass(section), section
-    found = re.findall(r'^    (\w+): [^\n]*\n    """(.+?)"""', inspect.getsource(section), flags=re.M | re.S)
-    return {name: " ".join(text.split()) for name, text in found}
 
 
 if __name__ == "__main__":

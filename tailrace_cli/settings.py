@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from cache.settings import CacheSettings
 from sequencer.settings import SequencerSettings
 from tailrace.credentials import MIN_SECRET_CHARACTERS
 from tailrace.rpc.link import split_address
-from tailrace.settings import LayeredSettings
+from tailrace.settings import LayeredSettings, SettingsSection
 from tailrace.telemetry import LogFormat, LogLevel
 
 
@@ -52,8 +51,7 @@ Address = Annotated[str, AfterValidator(_checked)]
 Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(_listed)]
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
+class TlsSettings(SettingsSection):
     """PEM files, taken up within 10 s when they are replaced. Keys are readable by their owner alone."""
 
     rpc_cert_file: Path | None = None
@@ -76,68 +74,49 @@ class TlsSettings:
 class Settings(LayeredSettings):
     """What `tailrace serve`, `agent`, `sequencer` and `compact` may be told."""
 
-    store: Url = Field(
-        None,
-        description="The object store: a folder, file:///path, s3://bucket/prefix?endpoint=...&region=..., or "
-        "memory:. `serve` uses DATA/objects.",
-    )
-    database: Url = Field(
-        None,
-        repr=False,
-        description="The sequencer's database: sqlite:///PATH or postgresql://USER@HOST/NAME. "
-        "`serve` uses DATA/tailrace.db. For `agent`: the sequencer runs inside it. A password in it is refused in "
-        "a command; see `database_password_file`.",
-    )
-    database_password_file: Path | None = Field(
-        None,
-        description="A file (mode 0600) with PostgreSQL's password, read for each new connection. Without it: the "
-        "password in `database`, else PGPASSWORD, else the file that PGPASSFILE names.",
-    )
-    sequencers: Addresses = Field(
-        (),
-        description="Addresses (HOST:PORT, comma-separated in a variable) of the sequencers an agent uses.",
-    )
-    data: Path = Field(Path("data"), description="The folder in which `serve` keeps everything.")
-    listen: Address = Field("127.0.0.1:9092", description="Where Kafka clients are served.")
-    advertise: Address | None = Field(
-        None,
-        description="The address that clients are told to use; the one that is listened on, if not given.",
-    )
-    http: Address = Field("127.0.0.1:9644", description="Where metrics, health and the overview are served.")
-    rpc: Address | None = Field(
-        None,
-        description="Where other Tailrace processes are served: cache peers by an agent, agents by a sequencer. "
-        "An agent without it shares no cache.",
-    )
-    rpc_advertise: Address | None = Field(
-        None,
-        description="The address at which other Tailrace processes reach `rpc`; `rpc` itself if not given.",
-    )
-    rpc_secret: RpcSecret = Field(
-        SecretStr(""),
-        description="Shared by all processes of a cluster; they refuse others. At least 16 characters. Needed where "
-        "`rpc` or `sequencers` are not of this machine.",
-    )
-    rpc_secret_file: Path | None = Field(
-        None,
-        description="A file (mode 0600) with it, in the place of `rpc_secret`. `serve` makes and uses "
-        "DATA/rpc.secret where neither is given.",
-    )
-    zone: str = Field("", description="The zone this agent is in; clients that say theirs stay in it.")
-    processes: int = Field(
-        1, ge=1, le=256, description="Agent processes to run, on the ports from each address's on."
-    )
-    max_rpc_connections: int = Field(
-        4_096,
-        ge=1,
-        description="Connections by RPC that are served at once: agents at a sequencer, peers at an agent.",
-    )
-    maintenance_seconds: float = Field(
-        30.0, gt=0, le=86_400, description="Pause between rounds of retention and of deleting garbage."
-    )
-    log_level: LogLevel = Field("info", description="The least severe lines that are logged.")
-    log_format: LogFormat = Field("auto", description="`auto`: console on a terminal, JSON elsewhere.")
-    agent: AgentSettings = Field(default_factory=lambda: AgentSettings.model_validate({}))
-    sequencer: SequencerSettings = Field(default_factory=lambda: SequencerSettings())
-    cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
-    tls: TlsSettings = Field(default_factory=lambda: TlsSettings())
+    store: Url = None
+    """The object store: a folder, file:///path, s3://bucket/prefix?endpoint=...&region=..., or memory:. `serve` uses
+    DATA/objects."""
+    database: Url = Field(default=None, repr=False)
+    """The sequencer's database: sqlite:///PATH or postgresql://USER@HOST/NAME. `serve` uses DATA/tailrace.db. For
+    `agent`: the sequencer runs inside it. A password in it is refused in a command; see `database_password_file`."""
+    database_password_file: Path | None = None
+    """A file (mode 0600) with PostgreSQL's password, read for each new connection. Without it: the password in
+    `database`, else PGPASSWORD, else the file that PGPASSFILE names."""
+    sequencers: Addresses = ()
+    """Addresses (HOST:PORT, comma-separated in a variable) of the sequencers an agent uses."""
+    data: Path = Path("data")
+    """The folder in which `serve` keeps everything."""
+    listen: Address = "127.0.0.1:9092"
+    """Where Kafka clients are served."""
+    advertise: Address | None = None
+    """The address that clients are told to use; the one that is listened on, if not given."""
+    http: Address = "127.0.0.1:9644"
+    """Where metrics, health and the overview are served."""
+    rpc: Address | None = None
+    """Where other Tailrace processes are served: cache peers by an agent, agents by a sequencer. An agent without it
+    shares no cache."""
+    rpc_advertise: Address | None = None
+    """The address at which other Tailrace processes reach `rpc`; `rpc` itself if not given."""
+    rpc_secret: RpcSecret = SecretStr("")
+    """Shared by all processes of a cluster; they refuse others. At least 16 characters. Needed where `rpc` or
+    `sequencers` are not of this machine."""
+    rpc_secret_file: Path | None = None
+    """A file (mode 0600) with it, in the place of `rpc_secret`. `serve` makes and uses DATA/rpc.secret where neither
+    is given."""
+    zone: str = ""
+    """The zone this agent is in; clients that say theirs stay in it."""
+    processes: int = Field(default=1, ge=1, le=256)
+    """Agent processes to run, on the ports from each address's on."""
+    max_rpc_connections: int = Field(default=4_096, ge=1, le=1_000_000)
+    """Connections by RPC that are served at once: agents at a sequencer, peers at an agent."""
+    maintenance_seconds: float = Field(default=30.0, gt=0, le=86_400)
+    """Pause between rounds of retention and of deleting garbage."""
+    log_level: LogLevel = "info"
+    """The least severe lines that are logged."""
+    log_format: LogFormat = "auto"
+    """`auto`: console on a terminal, JSON elsewhere."""
+    agent: AgentSettings = AgentSettings()
+    sequencer: SequencerSettings = SequencerSettings()
+    cache: CacheSettings = CacheSettings()
+    tls: TlsSettings = TlsSettings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +27,7 @@ from tests.support.clocks import ManualClock
 KEY = "c/mixed/ab/1"
 SETTINGS = CacheSettings(chunk_bytes=100, memory_bytes=100_000, peer_timeout_s=0.1)
 OBJECT = bytes(range(256)) * 5
-PATIENT = replace(SETTINGS, peer_timeout_s=60.0)
+PATIENT = SETTINGS.changed(peer_timeout_s=60.0)
 """Where no peer is to be given up, however busy the machine."""
 CHUNKS = chunks_of(KEY, 0, len(OBJECT), len(OBJECT), 100)
 
@@ -204,7 +204,7 @@ def test_a_peer_whose_store_is_slow_is_waited_for_and_the_chunk_read_once() -> N
         store = CountingStore()
         await store.put(KEY, [OBJECT])
         is_pending = asyncio.Event()
-        first, second = cluster(store, ["a", "a"], replace(SETTINGS, peer_timeout_s=2.0), is_pending)
+        first, second = cluster(store, ["a", "a"], SETTINGS.changed(peer_timeout_s=2.0), is_pending)
         store.open.clear()
         reads = [asyncio.create_task(agent.cache.get(chunk)) for agent in (first, second) for chunk in CHUNKS]
         await is_pending.wait()
@@ -280,7 +280,7 @@ def test_a_fresh_object_is_read_without_a_get_and_what_is_owned_outlives_its_fre
     async def whole() -> None:
         store, counted = CountingStore(), Counted()
         alone = ZoneRing(Ring(1, [member(0)]), "a", 0)
-        of = replace(SETTINGS, memory_bytes=8000)
+        of = SETTINGS.changed(memory_bytes=8000)
         cache = ChunkCache(store, of, lambda: alone, None, counted)
         cache.write_through(KEY, [OBJECT[:333], memoryview(OBJECT)[333:]])
         assert b"".join([bytes((await cache.get(chunk)).joined()) for chunk in CHUNKS]) == OBJECT
@@ -300,7 +300,7 @@ def test_catch_up_never_pushes_out_the_tail_and_has_its_own_limit_of_gets() -> N
     async def whole() -> None:
         store = CountingStore()
         alone = ZoneRing(Ring(1, []), "a", 0)
-        cache = ChunkCache(store, replace(SETTINGS, memory_bytes=5000, catch_up_gets=3), lambda: alone)
+        cache = ChunkCache(store, SETTINGS.changed(memory_bytes=5000, catch_up_gets=3), lambda: alone)
         await store.put(KEY, [OBJECT])
         for chunk in CHUNKS:
             await cache.get(chunk)
@@ -321,7 +321,7 @@ def test_the_tail_does_not_wait_behind_catch_up_readers_of_the_same_chunk() -> N
         store = CountingStore()
         await store.put(KEY, [OBJECT])
         alone = ZoneRing(Ring(1, []), "a", 0)
-        cache = ChunkCache(store, replace(SETTINGS, catch_up_gets=1), lambda: alone)
+        cache = ChunkCache(store, SETTINGS.changed(catch_up_gets=1), lambda: alone)
         store.open.clear()
         old = [asyncio.create_task(cache.get(chunk, is_catch_up=True)) for chunk in CHUNKS]
         for _ in range(3):
@@ -362,7 +362,7 @@ def test_a_peer_refuses_another_chunk_size() -> None:
     async def whole() -> None:
         store = CountingStore()
         await store.put(KEY, [OBJECT])
-        other = ChunkCache(store, replace(SETTINGS, chunk_bytes=64), lambda: ZoneRing(Ring(1, []), "a", 1))
+        other = ChunkCache(store, SETTINGS.changed(chunk_bytes=64), lambda: ZoneRing(Ring(1, []), "a", 1))
         link = DirectLink(PeerServer(other))
         cache, counted, chunk = two_agents(store, lambda _: link, SystemClock())
         assert (await cache.get(chunk)).joined() == OBJECT[chunk.start : chunk.start + 100]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -180,7 +179,7 @@ def test_what_was_read_is_read_again_without_its_object() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("m/1", [body])
-        reader = reader_over(store, clock, replace(SETTINGS, memory_bytes=0))
+        reader = reader_over(store, clock, SETTINGS.changed(memory_bytes=0))
         assert reader.read_held([run], request(10, 10_000)) is None
         first = await reader.read([run], request(10, 10_000))
         await store.delete(["m/1"])
@@ -228,7 +227,7 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        reader = reader_over(store, clock, replace(SETTINGS, framed_bytes=10_000))
+        reader = reader_over(store, clock, SETTINGS.changed(framed_bytes=10_000))
         for number in range(20):
             run, body, stored = mixed_run(f"m/{number}", 0, [(batch_of(3, 300), BatchStatus.STORED)] * 3)
             await store.put(run.key, [body])
@@ -377,7 +376,7 @@ def test_old_runs_are_read_ahead_and_young_ones_are_not() -> None:
         store = MemoryStore(clock)
         await store.put("m/1", [body])
         alone = ZoneRing(Ring(1, []), "a", 1)
-        cache = ChunkCache(store, replace(SETTINGS, chunk_bytes=1024), lambda: alone)
+        cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=1024), lambda: alone)
         old = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"created_ms": created_ms})
         reader = BatchReader(cache, clock, POOL)
         await reader.read([old], request(0, 1000))
@@ -434,7 +433,7 @@ def test_a_parquet_run_is_read_from_any_offset_in_small_steps(
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("p/1", [body])
-        reader = reader_over(store, clock, replace(SETTINGS, chunk_bytes=1000))
+        reader = reader_over(store, clock, SETTINGS.changed(chunk_bytes=1000))
         offset = 102
         seen: list[tuple[int, bytes]] = []
         while offset < run.end_offset:
@@ -469,7 +468,7 @@ def test_decoded_indexes_are_kept_within_a_budget_of_bytes(
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("p/1", [body])
-        reader = reader_over(store, clock, replace(SETTINGS, index_bytes=index_bytes))
+        reader = reader_over(store, clock, SETTINGS.changed(index_bytes=index_bytes))
         assert (await reader.read([run], request(source[0][0], 1 << 20))).batch_count > 0
         held = reader._parquet._indexes
         assert held.bytes_held <= index_bytes
@@ -599,7 +598,7 @@ def test_old_runs_beyond_markers_are_read_ahead() -> None:
         await store.put("m/1", [body])
         await store.put("m/2", [more])
         alone = ZoneRing(Ring(1, []), "a", 1)
-        cache = ChunkCache(store, replace(SETTINGS, chunk_bytes=1024), lambda: alone)
+        cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=1024), lambda: alone)
         reader = BatchReader(cache, clock, POOL)
         await reader.read([first, markers_run(6, (5, True)), second], request(0, 1000))
         for _ in range(5):
@@ -636,7 +635,7 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
         clock = ManualClock()
         store = MemoryStore(clock)
         await store.put("p/1", [rotten(body, place)])
-        reader = reader_over(store, clock, replace(SETTINGS, chunk_bytes=1000))
+        reader = reader_over(store, clock, SETTINGS.changed(chunk_bytes=1000))
         offset, seen = 100, list[tuple[int, bytes]]()
         try:
             while offset < run.end_offset:
@@ -674,7 +673,7 @@ def test_a_footer_that_rotted_is_named_before_it_is_parsed(
         store = MemoryStore(clock)
         for place in range(run.index_start, len(body), 37):
             await store.put("p/1", [rotten(body, place)])
-            reader = reader_over(store, clock, replace(SETTINGS, chunk_bytes=10_000))
+            reader = reader_over(store, clock, SETTINGS.changed(chunk_bytes=10_000))
             with pytest.raises(ObjectRotten, match="was written"):
                 await reader.read([known], request(100, 1 << 20))
         await store.put("p/1", [body])

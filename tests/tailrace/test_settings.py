@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 
 import pytest
 
-from tailrace.settings import BadSettings, load_settings
+from cache.settings import CacheSettings
+from tailrace.settings import BadSettings, fields, load_settings
 from tailrace_cli.settings import Settings
 
 
@@ -60,7 +62,9 @@ def test_addresses_may_be_listed_with_commas() -> None:
         ("[agents]\nlinger_ms = 5", "agents: no such setting, given in {file}; did you mean agent?"),
         ("[agent]\nlinger_ms = 0", "agent.linger_ms: input should be greater than or equal to 1; given was 0 by"),
         ("[sequencer]\nmax_topics = 'x'", "sequencer.max_topics: input should be a valid integer"),
-        ("[cache]\nmemory_bytes = -1", "memory_bytes -1: at least 1 and 0"),
+        ("[cache]\nmemory_bytes = -1", "cache.memory_bytes: input should be greater than or equal to 0; given was -1"),
+        ("[cache]\nfresh_share = 0.9", "cache: fresh_share 0.9 and catch_up_share 0.25: expected at most 1 together"),
+        ("[sequencer]\nmax_topics = 0", "sequencer.max_topics: input should be greater than or equal to 1; given was"),
         ("log_level = 'loud'", "log_level: input should be 'debug', 'info', 'warning' or 'error'; given was 'loud'"),
     ],
 )  # fmt: skip
@@ -106,10 +110,31 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
 
 def test_all_values_of_a_section_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[cache]\nchunk_bytes = 0\ntail_gets = 0\n")
-    with pytest.raises(BadSettings, match=r"chunk_bytes 0 .*tail_gets, catch_up_gets"):
+    with pytest.raises(BadSettings) as refused:
         load_settings(Settings, environ={}, file=file)
+    assert [line.split(":")[0] for line in str(refused.value).splitlines()] == [
+        "cache.chunk_bytes",
+        "cache.tail_gets",
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="can't be read: No such file"):
         load_settings(Settings, environ={}, file=tmp_path / "none.toml")
+
+
+def test_every_number_has_bounds_on_both_sides() -> None:
+    unbounded = [
+        field.key
+        for field in fields(Settings)
+        if {int, float} & {field.annotation, *typing.get_args(field.annotation)}
+        and not ("at most" in field.bounds and ("at least" in field.bounds or "above" in field.bounds))
+    ]
+    assert unbounded == []
+
+
+def test_a_changed_section_is_checked_too() -> None:
+    settings = CacheSettings().changed(tail_gets=3)
+    assert (settings.tail_gets, settings.catch_up_gets) == (3, CacheSettings().catch_up_gets)
+    with pytest.raises(ValueError, match="tail_gets"):
+        settings.changed(tail_gets=0)

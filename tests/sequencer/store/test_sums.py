@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_each_change_moves_the_sums_as_it_moves_the_rows() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         rows = MemoryRowStore(clock)
-        settings = replace(SETTINGS, deletion_grace_ms=0)
+        settings = SETTINGS.changed(deletion_grace_ms=0)
         local = Committer(rows, clock, SeededEntropy(1), settings)
         await local.start()
         bench = Counted(Opened(local, clock))
