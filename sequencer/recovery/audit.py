@@ -149,13 +149,13 @@ class _Audit:
     # --- rows
 
     async def _check_state(self) -> None:
-        found = set(check_hot_rows(self._state))
+        findings = set(check_hot_rows(self._state))
         for _ in range(LOOKS - 1):
-            if not found:
+            if not findings:
                 break
             await self._look_again()
-            found &= set(check_hot_rows(self._state))
-        self._findings += found
+            findings &= set(check_hot_rows(self._state))
+        self._findings += findings
         self._checked["topics"] = self._state.count(TopicRow)
         self._checked["partitions"] = self._state.count(PartitionRow)
 
@@ -163,25 +163,25 @@ class _Audit:
         """Page by page over all runs; a partition that looks wrong is read again by itself."""
         seen: set[tuple[UUID, int]] = set()
         doubtful: list[tuple[UUID, int]] = []
-        async for place, runs in self._partitions():
-            seen.add(place)
+        async for key, runs in self._partitions():
+            seen.add(key)
             self._checked["runs"] += len(runs)
             for run in runs:
                 if run.kind is not ObjectKind.MARKERS:
                     self._counts[run.object_id] = self._counts.get(run.object_id, 0) + 1
-            if check_partition(self._state, place, runs):
-                doubtful.append(place)
+            if check_partition(self._state, key, runs):
+                doubtful.append(key)
         for row in self._state.all(PartitionRow):
-            place = (row.topic_id, row.partition)
-            if place not in seen and check_partition(self._state, place, []):
-                doubtful.append(place)
-        for place in doubtful:
-            found: set[Finding] | None = None
+            key = (row.topic_id, row.partition)
+            if key not in seen and check_partition(self._state, key, []):
+                doubtful.append(key)
+        for key in doubtful:
+            confirmed: set[Finding] | None = None
             for _ in range(LOOKS - 1):
                 await self._look_again()
-                again = set(check_partition(self._state, place, await self._runs_of(place)))
-                found = again if found is None else found & again
-            self._findings += found or ()
+                findings = set(check_partition(self._state, key, await self._runs_of(key)))
+                confirmed = findings if confirmed is None else confirmed & findings
+            self._findings += confirmed or ()
 
     async def _partitions(self) -> AsyncIterator[tuple[tuple[UUID, int], list[RunRow]]]:
         gathered: list[RunRow] = []
@@ -193,13 +193,13 @@ class _Audit:
         if gathered:
             yield (gathered[0].topic_id, gathered[0].partition), gathered
 
-    async def _runs_of(self, place: tuple[UUID, int]) -> list[RunRow]:
-        found: list[RunRow] = []
-        async for run in self._runs_after((*place, -1)):
-            if (run.topic_id, run.partition) != place:
+    async def _runs_of(self, key: tuple[UUID, int]) -> list[RunRow]:
+        runs: list[RunRow] = []
+        async for run in self._runs_after((*key, -1)):
+            if (run.topic_id, run.partition) != key:
                 break
-            found.append(run)
-        return found
+            runs.append(run)
+        return runs
 
     async def _runs_after(self, key: tuple[UUID, int, int] | None) -> AsyncIterator[RunRow]:
         while page := await self._rows.run_rows_after(key, PAGE_ROWS):
@@ -262,17 +262,17 @@ class _Audit:
         return len(self._chosen) < settings.fewest_opened or self._entropy.fraction() < settings.sample
 
     def _wrong_row(self, row: ObjectRow, size: int | None, runs: int) -> list[Finding]:
-        found = check_object(row, runs)
+        findings = check_object(row, runs)
         if row.live_runs and size is None:
-            found.append(
+            findings.append(
                 Finding("missing_object", row.key, f"{row.live_runs} runs name it; it is not in the bucket")
             )
         elif row.live_runs and size != row.size:
-            found.append(Finding("wrong_size", row.key, f"{size} bytes; its row says {row.size}"))
-        return found
+            findings.append(Finding("wrong_size", row.key, f"{size} bytes; its row says {row.size}"))
+        return findings
 
     async def _check_row_again(self, object_id: UUID) -> None:
-        found: set[Finding] | None = None
+        confirmed: set[Finding] | None = None
         for _ in range(LOOKS - 1):
             await self._clock.sleep(PAUSE_S)
             rows = await self._rows.object_rows([object_id])
@@ -293,8 +293,8 @@ class _Audit:
                     )
                     for run in runs
                 }
-            found = wrong if found is None else found & wrong
-        self._findings += found or ()
+            confirmed = wrong if confirmed is None else confirmed & wrong
+        self._findings += confirmed or ()
 
     async def _check_runs_without_object(self) -> None:
         """What is left of the counts is of objects that no row was seen of."""
@@ -316,25 +316,25 @@ class _Audit:
 
     async def _check_unnamed(self, info: ObjectInfo) -> None:
         self._checked["objects in the bucket"] += 1
-        found: Finding | None = None
+        finding: Finding | None = None
         for look in range(LOOKS):
             if look:
                 await self._look_again()
             if await self._rows.keys_known([info.key]):
                 return
-            found = self._judge_unnamed(info, is_last=look == LOOKS - 1)
-            if found is None:
+            finding = self._judge_unnamed(info, is_last=look == LOOKS - 1)
+            if finding is None:
                 return
-        assert found is not None
+        assert finding is not None
         try:
             await self._store.head(info.key)
         except ObjectMissing:
             return
-        self._findings.append(found)
+        self._findings.append(finding)
 
     def _judge_unnamed(self, info: ObjectInfo, *, is_last: bool) -> Finding | None:
-        place = session_of(self._identity.cluster_id, info.key)
-        session = None if place is None else self._state.get(SessionRow, place[0])
+        origin = session_of(self._identity.cluster_id, info.key)
+        session = None if origin is None else self._state.get(SessionRow, origin[0])
         if session is None:
             return Finding(
                 "stray_object", info.key, f"{info.size} bytes that no row names, of no session that is known:"
@@ -358,13 +358,13 @@ class _Audit:
     async def _open(self, row: ObjectRow) -> None:
         """Read an object whole, and hold it against its rows."""
         self._checked["objects opened"] += 1
-        found = await self._problems_of(row)
-        if found:
+        problems = await self._problems_of(row)
+        if problems:
             # Its runs may have been swapped, or it may have been collected, while it was read.
             await self._clock.sleep(PAUSE_S)
             rows = await self._rows.object_rows([row.object_id])
             if rows and rows[0].live_runs:
-                self._findings += set(found) & set(await self._problems_of(rows[0]))
+                self._findings += set(problems) & set(await self._problems_of(rows[0]))
 
     async def _problems_of(self, row: ObjectRow) -> list[Finding]:
         runs = await self._rows.runs_of_object(row.object_id)
@@ -379,28 +379,28 @@ class _Audit:
             inside, wrong = _check_parquet(row, runs, data)
         else:
             inside, wrong = _check_mixed(row, runs, data)
-        return [Finding("corrupt_object", row.key, one) for one in corrupt + inside] + [
-            Finding("row_and_object", row.key, one) for one in wrong
+        return [Finding("corrupt_object", row.key, detail) for detail in corrupt + inside] + [
+            Finding("row_and_object", row.key, detail) for detail in wrong
         ]
 
     # --- checkpoints
 
     async def _check_checkpoints(self) -> None:
         cluster_id = self._identity.cluster_id
-        found: set[Finding] | None = None
+        confirmed: set[Finding] | None = None
         for _ in range(LOOKS - 1):
-            again = await self._wrong_checkpoints(await read_checkpoints(self._store, cluster_id))
-            found = again if found is None else found & again
-            if not found:
+            findings = await self._wrong_checkpoints(await read_checkpoints(self._store, cluster_id))
+            confirmed = findings if confirmed is None else confirmed & findings
+            if not confirmed:
                 break
             await self._look_again()
-        self._findings += found or ()
+        self._findings += confirmed or ()
         try:
-            told = await read_cluster_file(self._store, cluster_id)
+            cluster_file = await read_cluster_file(self._store, cluster_id)
         except InvalidCheckpoint as error:
             self._findings.append(Finding("cluster", "cluster.json", str(error)))
             return
-        if told is not None and (told.cluster_id, told.incarnation) != (
+        if cluster_file is not None and (cluster_file.cluster_id, cluster_file.incarnation) != (
             cluster_id,
             self._identity.incarnation,
         ):
@@ -408,25 +408,25 @@ class _Audit:
                 Finding(
                     "cluster",
                     "cluster.json",
-                    f"incarnation {told.incarnation} of {told.cluster_id!r}; the database is"
+                    f"incarnation {cluster_file.incarnation} of {cluster_file.cluster_id!r}; the database is"
                     f" {self._identity.incarnation} of {cluster_id!r}",
                 )
             )
 
-    async def _wrong_checkpoints(self, found: FoundCheckpoints) -> set[Finding]:
-        wrong = {Finding("checkpoint", "the bucket", problem) for problem in found.problems}
-        if not found.heads:
+    async def _wrong_checkpoints(self, checkpoints: FoundCheckpoints) -> set[Finding]:
+        wrong = {Finding("checkpoint", "the bucket", problem) for problem in checkpoints.problems}
+        if not checkpoints.heads:
             if not wrong:
                 self._note("there are no checkpoints: a lost database could not be rebuilt")
             return wrong
-        if found.chain is None:
+        if checkpoints.chain is None:
             wrong.add(
                 Finding(
                     "checkpoint", "the bucket", "no checkpoint is complete: the database can't be rebuilt"
                 )
             )
             return wrong
-        last = found.chain.last
+        last = checkpoints.chain.last
         name = checkpoint.head_key(last.cluster_id, last.place)
         if last.commit_number > self._state.counter(COMMIT_NUMBER):
             wrong.add(
@@ -438,7 +438,7 @@ class _Audit:
             )
         self._checked["checkpointed commit"] = last.commit_number
         self._checked["checkpoint age in ms"] = max(0, self._now_ms - last.created_ms)
-        live = [row for row in found.rows.all(ObjectRow) if row.live_runs]
+        live = [row for row in checkpoints.rows.all(ObjectRow) if row.live_runs]
         for first in range(0, len(live), PAGE_ROWS):
             page = live[first : first + PAGE_ROWS]
             known = set(await self._rows.keys_known([row.key for row in page]))
@@ -477,13 +477,13 @@ def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list
         wrong.append(f"its footer begins at {footer.data_length}; its row says {row.index_start}")
     described = {(run.topic_id, run.partition): run for run in footer.runs}
     for run in runs:
-        place = f"run at {run.base_offset} of {run.topic_id}-{run.partition}"
+        subject = f"run at {run.base_offset} of {run.topic_id}-{run.partition}"
         listed = described.get((run.topic_id, run.partition))
         if listed is None:
-            wrong.append(f"{place}: its footer has no such partition")
+            wrong.append(f"{subject}: its footer has no such partition")
         elif not _stands_in(run, listed):
             wrong.append(
-                f"{place}: bytes {run.start} to {run.start + run.length} are no such batches by its footer"
+                f"{subject}: bytes {run.start} to {run.start + run.length} are no such batches by its footer"
             )
     return inside, wrong
 

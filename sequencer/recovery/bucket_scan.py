@@ -129,10 +129,10 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
     sessions = rows.by_kind[SessionRow]
     for object_id in {run.object_id for run in unshown}:
         stored = rows.by_kind[ObjectRow].get((object_id,))
-        place = session_of(cluster_id, stored.key) if isinstance(stored, ObjectRow) else None
-        session = None if place is None else sessions.get((place[0],))
+        origin = session_of(cluster_id, stored.key) if isinstance(stored, ObjectRow) else None
+        session = None if origin is None else sessions.get((origin[0],))
         is_known = (
-            isinstance(session, SessionRow) and place is not None and (place[2] or 0) < session.next_number
+            isinstance(session, SessionRow) and origin is not None and (origin[2] or 0) < session.next_number
         )
         if not is_known:  # else only a batch was asked again: its object was committed before
             rows.by_kind[ObjectRow].pop((object_id,), None)
@@ -149,46 +149,46 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
             del rows.by_kind[AbortedRow][key_of(aborted)]
 
 
-def reserved_ends(found: FoundCheckpoints) -> Callable[[UUID, int], int]:
+def reserved_ends(checkpoints: FoundCheckpoints) -> Callable[[UUID, int], int]:
     """The offset of a partition from which on none was ever assigned, as far as all heads tell.
 
     Each head raises what may be assigned by its reservation at most; so does one that can't be read.
     """
     ends: dict[tuple[UUID, int], int] = {}
-    for head in found.heads.values():
+    for head in checkpoints.heads.values():
         for table in head.tables:
             if table.kind != PartitionRow.__name__:
                 continue
             for row in checkpoint.decode_table(table)[1]:
                 assert isinstance(row, PartitionRow)
-                place = (row.topic_id, row.partition)
-                ends[place] = max(ends.get(place, 0), row.end_offset)
-    for row in found.rows.all(PartitionRow):
-        place = (row.topic_id, row.partition)
-        ends[place] = max(ends.get(place, 0), row.end_offset)
-    newest = max(found.heads) if found.heads else None
-    if newest is not None and not found.unreadable and found.heads[newest].reservation == 0:
+                key = (row.topic_id, row.partition)
+                ends[key] = max(ends.get(key, 0), row.end_offset)
+    for row in checkpoints.rows.all(PartitionRow):
+        key = (row.topic_id, row.partition)
+        ends[key] = max(ends.get(key, 0), row.end_offset)
+    newest = max(checkpoints.heads) if checkpoints.heads else None
+    if newest is not None and not checkpoints.unreadable and checkpoints.heads[newest].reservation == 0:
         beyond = 0  # the last committer said that it assigned nothing more
     else:
-        most = max((head.reservation for head in found.heads.values()), default=0)
-        beyond = most * (1 + len(found.unreadable))
+        most = max((head.reservation for head in checkpoints.heads.values()), default=0)
+        beyond = most * (1 + len(checkpoints.unreadable))
     return lambda topic_id, partition: ends.get((topic_id, partition), 0) + beyond
 
 
-def later_topics(found: FoundCheckpoints) -> list[TopicRow]:
+def later_topics(checkpoints: FoundCheckpoints) -> list[TopicRow]:
     """Topics of heads that are newer than the chain: made, and acknowledged, after a snapshot could last be taken."""
-    if found.chain is None:
+    if checkpoints.chain is None:
         return []
     named: dict[UUID, TopicRow] = {}
-    for place in sorted(place for place in found.heads if place > found.chain.last.place):
-        for table in found.heads[place].tables:
+    for place in sorted(place for place in checkpoints.heads if place > checkpoints.chain.last.place):
+        for table in checkpoints.heads[place].tables:
             if table.kind != TopicRow.__name__:
                 continue
             _, puts, deletes = checkpoint.decode_table(table)
             for key in deletes:
                 named = {topic_id: row for topic_id, row in named.items() if (topic_id,) != key}
             named.update((row.topic_id, row) for row in puts if isinstance(row, TopicRow))
-    known = found.rows.by_kind[TopicRow]
+    known = checkpoints.rows.by_kind[TopicRow]
     return [row for row in named.values() if (row.topic_id,) not in known]
 
 
@@ -240,15 +240,15 @@ async def find_objects(
     unknown: list[ObjectInfo] = []
     for folder in ("mixed", "parquet"):
         async for info in store.list(f"{cluster_id}/{folder}/"):
-            place = session_of(cluster_id, info.key)
-            if place is not None:
-                found.prefixes[place[0]] = place[1]
+            origin = session_of(cluster_id, info.key)
+            if origin is not None:
+                found.prefixes[origin[0]] = origin[1]
             if info.key in named:
                 present[info.key] = info.size
             elif (
                 folder == "parquet"
-                or place is None
-                or _is_garbage(info, sessions.get(place[0]), place[2], head)
+                or origin is None
+                or _is_garbage(info, sessions.get(origin[0]), origin[2], head)
             ):
                 found.garbage.append(info.key)
             else:

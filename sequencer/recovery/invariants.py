@@ -52,13 +52,13 @@ def is_of_deleted_topic(state: HotState, topic_id: UUID, partition: int) -> bool
 # --- one partition ----------------------------------------------------------------------------------------
 
 
-def check_partition(state: HotState, place: tuple[UUID, int], runs: Sequence[RunRow]) -> list[Finding]:
+def check_partition(state: HotState, key: tuple[UUID, int], runs: Sequence[RunRow]) -> list[Finding]:
     """The runs of one partition, in order of base offset, against its row, and against each other.
 
     Runs above the row's end are left alone: they were added after the row was read.
     """
-    name = place_name(state, *place)
-    row = state.get(PartitionRow, *place)
+    name = place_name(state, *key)
+    row = state.get(PartitionRow, *key)
     if row is None:
         return (
             [Finding("unknown_partition", name, f"{len(runs)} runs of a partition that has no row")]
@@ -68,13 +68,13 @@ def check_partition(state: HotState, place: tuple[UUID, int], runs: Sequence[Run
     if state.get(TopicRow, row.topic_id) is None:
         return []  # deleted: its runs are on their way out
     runs = [run for run in runs if run.base_offset < row.end_offset]
-    found = list(_check_bounds(name, row, runs))
-    found += _check_tiling(name, row, runs)
+    findings = list(_check_bounds(name, row, runs))
+    findings += _check_tiling(name, row, runs)
     running = -1
     for run in runs:
-        found += _check_run(name, run, state.counter(COMMIT_NUMBER))
+        findings += _check_run(name, run, state.counter(COMMIT_NUMBER))
         if run.running_max_timestamp < max(running, run.max_timestamp):
-            found.append(
+            findings.append(
                 Finding(
                     "running_maximum",
                     f"{name} at {run.base_offset}",
@@ -83,11 +83,11 @@ def check_partition(state: HotState, place: tuple[UUID, int], runs: Sequence[Run
             )
         running = max(running, run.running_max_timestamp)
     if running > row.running_max_timestamp:
-        found.append(
+        findings.append(
             Finding("running_maximum", name, f"{row.running_max_timestamp} in its row, {running} in its runs")
         )
-    found += _check_transactions_on(state, name, row, runs)
-    return found
+    findings += _check_transactions_on(state, name, row, runs)
+    return findings
 
 
 def _check_bounds(name: str, row: PartitionRow, runs: Sequence[RunRow]) -> Iterator[Finding]:
@@ -184,11 +184,11 @@ def _check_transactions_on(
     state: HotState, name: str, row: PartitionRow, runs: Sequence[RunRow]
 ) -> Iterator[Finding]:
     """Open ranges have their transaction, aborted ones their marker, and the last stable offset follows."""
-    place = (row.topic_id, row.partition)
-    for producer_id, first_offset in (state.open_ranges.get(*place) or {}).items():
+    key = (row.topic_id, row.partition)
+    for producer_id, first_offset in (state.open_ranges.get(*key) or {}).items():
         name_of = state.transactional_ids.get(producer_id)
         owner = None if name_of is None else state.get(TransactionRow, name_of)
-        if owner is None or owner.state is not TransactionState.ONGOING or place not in owner.partitions:
+        if owner is None or owner.state is not TransactionState.ONGOING or key not in owner.partitions:
             yield Finding(
                 "open_range",
                 name,
@@ -198,7 +198,7 @@ def _check_transactions_on(
             yield Finding("open_range", name, f"begins at {first_offset}, past the end {row.end_offset}")
     if not row.log_start_offset <= state.last_stable_offset(row) <= row.end_offset:
         yield Finding("last_stable_offset", name, f"{state.last_stable_offset(row)}, end {row.end_offset}")
-    aborted = state.aborted_from(*place, row.log_start_offset)
+    aborted = state.aborted_from(*key, row.log_start_offset)
     if not aborted:
         return
     ends = {
@@ -207,14 +207,20 @@ def _check_transactions_on(
         if run.kind is ObjectKind.MARKERS
         for marker in decode_markers(run.markers)
     }
-    for one in aborted:
-        if not one.first_offset <= one.last_offset < row.end_offset:  # equal: only the marker is left of it
+    for transaction in aborted:
+        if (
+            not transaction.first_offset <= transaction.last_offset < row.end_offset
+        ):  # equal: only the marker is left of it
             yield Finding(
-                "aborted_range", name, f"[{one.first_offset}, {one.last_offset}], end {row.end_offset}"
+                "aborted_range",
+                name,
+                f"[{transaction.first_offset}, {transaction.last_offset}], end {row.end_offset}",
             )
-        elif ends.get((one.last_offset, one.producer_id)) is not False:
+        elif ends.get((transaction.last_offset, transaction.producer_id)) is not False:
             yield Finding(
-                "aborted_range", name, f"producer {one.producer_id} has no abort marker at {one.last_offset}"
+                "aborted_range",
+                name,
+                f"producer {transaction.producer_id} has no abort marker at {transaction.last_offset}",
             )
 
 
@@ -304,9 +310,9 @@ def _check_transactions(state: HotState) -> Iterator[Finding]:
         is_open = row.state is TransactionState.ONGOING
         if not is_open and (row.partitions or row.groups or row.started_ms != -1):
             yield Finding("transaction", row.transactional_id, f"{row.state}, with parts of an open one")
-    for one in state.all(AbortedRow):
-        if state.get(PartitionRow, one.topic_id, one.partition) is None:
-            name = place_name(state, one.topic_id, one.partition)
+    for aborted in state.all(AbortedRow):
+        if state.get(PartitionRow, aborted.topic_id, aborted.partition) is None:
+            name = place_name(state, aborted.topic_id, aborted.partition)
             yield Finding("aborted_range", name, "an aborted range of a partition that does not exist")
 
 
@@ -315,9 +321,9 @@ def _check_transactions(state: HotState) -> Iterator[Finding]:
 
 def check_object(row: ObjectRow, runs: int) -> list[Finding]:
     """An object's row against the number of run rows that name it."""
-    found = []
+    findings = []
     if row.live_runs != runs:
-        found.append(Finding("live_runs", row.key, f"{row.live_runs} in its row; {runs} runs name it"))
+        findings.append(Finding("live_runs", row.key, f"{row.live_runs} in its row; {runs} runs name it"))
     elif (row.retired_ms is None) != (runs > 0):
-        found.append(Finding("live_runs", row.key, f"{runs} runs, retired at {row.retired_ms}"))
-    return found
+        findings.append(Finding("live_runs", row.key, f"{runs} runs, retired at {row.retired_ms}"))
+    return findings

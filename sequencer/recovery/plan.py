@@ -168,24 +168,24 @@ class _Waiting:
 
 
 def plan_recovery(
-    found: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
+    checkpoints: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
 ) -> RecoveryPlan:
     """The recovered rows, and what there is to say about them. `identity`: the recovered database's."""
-    assert found.chain is not None, "a recovery starts from a checkpoint"
-    return _Planner(found, objects, identity, now_ms).plan()
+    assert checkpoints.chain is not None, "a recovery starts from a checkpoint"
+    return _Planner(checkpoints, objects, identity, now_ms).plan()
 
 
 class _Planner:
     def __init__(
-        self, found: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
+        self, checkpoints: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
     ) -> None:
-        assert found.chain is not None
-        head = found.chain.last
-        self._found = found
+        assert checkpoints.chain is not None
+        head = checkpoints.chain.last
+        self._found = checkpoints
         self._objects = objects
-        self._rows = found.rows
+        self._rows = checkpoints.rows
         self._now_ms = now_ms
-        self._reserved = reserved_ends(found)
+        self._reserved = reserved_ends(checkpoints)
         self._logs: dict[tuple[UUID, int], _Log] = {}
         self._topics: dict[UUID, TopicRow] = {row.topic_id: row for row in self._rows.all(TopicRow)}
         self._commit_number = self._counter(COMMIT_NUMBER) + COUNTER_STEPS[COMMIT_NUMBER]
@@ -206,7 +206,7 @@ class _Planner:
             aborted_transactions=[],
             made_up_topics=[],
             lost=[],
-            notes=list(found.problems),
+            notes=list(checkpoints.problems),
         )
 
     def plan(self) -> RecoveryPlan:
@@ -584,13 +584,13 @@ class _Planner:
             place = (opened.topic_id, opened.partition)
             at_once(transactions.abort_producer(draft, AbortProducer(opened.producer_id, 0, [place])))
         for kind, changed in draft.changes.by_kind.items():
-            for key, found in changed.items():
-                if found is None:
+            for key, row_after in changed.items():
+                if row_after is None:
                     self._rows.by_kind[kind].pop(key, None)
-                elif isinstance(found, RunRow):
-                    self._put(replace_row(found, commit_number=self._commit_number))
-                elif not isinstance(found, CounterRow) or found.name == PRODUCER_ID:
-                    self._put(found)
+                elif isinstance(row_after, RunRow):
+                    self._put(replace_row(row_after, commit_number=self._commit_number))
+                elif not isinstance(row_after, CounterRow) or row_after.name == PRODUCER_ID:
+                    self._put(row_after)
         for row in self._rows.all(TransactionRow):
             # Its client may be epochs ahead of the checkpoint: the next one to ask gets a fresh producer id. It may be
             # transactions ahead, too: no end that it asks for is one that is known.
@@ -605,15 +605,16 @@ class _Planner:
 
     def _is_last_word(self) -> bool:
         """Whether the committer said, as it ended, that the checkpoint has all that it ever wrote."""
-        found = self._found
-        assert found.chain is not None
-        head = found.chain.last
-        return not found.unreadable and head.reservation == 0 and head.place == max(found.heads)
+        checkpoints = self._found
+        assert checkpoints.chain is not None
+        head = checkpoints.chain.last
+        return not checkpoints.unreadable and head.reservation == 0 and head.place == max(checkpoints.heads)
 
     def _say(self) -> None:
         report, count = self._report, self._count
         report.partitions = sorted(
-            (log.report for log in self._logs.values()), key=lambda one: (one.topic, one.partition)
+            (log.report for log in self._logs.values()),
+            key=lambda problem: (problem.topic, problem.partition),
         )
         head = self._found.chain.last if self._found.chain is not None else None
         assert head is not None
@@ -630,7 +631,8 @@ class _Planner:
                     f" {run.end_offset - 1}: object {gone[run.object_id].key} is missing, or has another size"
                 )
         report.lost += [
-            f"object {one} can't be read: what it holds is not re-sequenced" for one in self._objects.corrupt
+            f"object {problem} can't be read: what it holds is not re-sequenced"
+            for problem in self._objects.corrupt
         ]
         if report.aborted_transactions:
             report.lost.append(

@@ -54,56 +54,57 @@ class RecoveryRefused(Exception):
 async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
     """The cluster whose checkpoints are in the bucket. Raises RecoveryRefused."""
     prefixes = [prefix.rstrip("/") for prefix in await store.list_prefixes("")]
-    found = [one for one in prefixes if await store.list_prefixes(checkpoint.meta_prefix(one))]
+    clusters = [name for name in prefixes if await store.list_prefixes(checkpoint.meta_prefix(name))]
     if cluster_id is not None:
-        if cluster_id not in found:
+        if cluster_id not in clusters:
             raise RecoveryRefused(
-                f"the bucket has no checkpoints of cluster {cluster_id!r}; it has {found or 'none'}"
+                f"the bucket has no checkpoints of cluster {cluster_id!r}; it has {clusters or 'none'}"
             )
         return cluster_id
-    if len(found) != 1:
+    if len(clusters) != 1:
         raise RecoveryRefused(
-            f"the bucket has checkpoints of {len(found)} clusters{': ' if found else ''}{', '.join(found)};"
-            + (" say which by --cluster" if found else " there is nothing to recover from")
+            f"the bucket has checkpoints of {len(clusters)} clusters{': ' if clusters else ''}{', '.join(clusters)};"
+            + (" say which by --cluster" if clusters else " there is nothing to recover from")
         )
-    return found[0]
+    return clusters[0]
 
 
 async def read_bucket(
     store: ObjectStore, clock: Clock, cluster_id: str, *, is_watched: bool = True
 ) -> tuple[FoundCheckpoints, FoundObjects, int]:
     """All that a recovery is planned from, and the incarnation that follows. Raises RecoveryRefused, StoreError."""
-    found = await read_checkpoints(store, cluster_id)
-    if found.chain is None:
-        said = "; ".join(found.problems[:3])
+    checkpoints = await read_checkpoints(store, cluster_id)
+    if checkpoints.chain is None:
+        problems = "; ".join(checkpoints.problems[:3])
         raise RecoveryRefused(
-            f"no checkpoint of cluster {cluster_id!r} is complete{': ' if said else ''}{said}"
+            f"no checkpoint of cluster {cluster_id!r} is complete{': ' if problems else ''}{problems}"
         )
-    newest = found.heads[max(found.heads)]
+    newest = checkpoints.heads[max(checkpoints.heads)]
     if is_watched and newest.reservation > 0:
         # A committer that lives writes again within its interval, unless nothing at all happens.
         await clock.sleep(newest.interval_ms * 2.5 / 1000)
-        if max(await list_heads(store, cluster_id)) > max(found.heads):
+        if max(await list_heads(store, cluster_id)) > max(checkpoints.heads):
             raise RecoveryRefused(
                 f"a committer of cluster {cluster_id!r} is alive: it wrote a checkpoint just now. Stop it first"
             )
-    objects = await find_objects(store, cluster_id, found.rows, found.chain.last)
-    told = await read_cluster_file(store, cluster_id)
+    objects = await find_objects(store, cluster_id, checkpoints.rows, checkpoints.chain.last)
+    cluster_file = await read_cluster_file(store, cluster_id)
     incarnation = max(
-        [place.incarnation for place in found.heads] + [0 if told is None else told.incarnation]
+        [place.incarnation for place in checkpoints.heads]
+        + [0 if cluster_file is None else cluster_file.incarnation]
     )
-    return found, objects, incarnation + 1
+    return checkpoints, objects, incarnation + 1
 
 
 async def check_is_empty(rows: RowStore) -> None:
     """Raise RecoveryRefused unless nothing is in the database."""
     loaded = await rows.load()
-    found = sorted(kind.__name__.removesuffix("Row").lower() for kind, some in loaded.items() if some)
+    kinds = sorted(kind.__name__.removesuffix("Row").lower() for kind, some in loaded.items() if some)
     if await rows.objects_after("", 1):
-        found.append("objects")
-    if found:
+        kinds.append("objects")
+    if kinds:
         raise RecoveryRefused(
-            f"the database is not empty (it has {', '.join(found)} rows): a recovery fills an empty one only"
+            f"the database is not empty (it has {', '.join(kinds)} rows): a recovery fills an empty one only"
         )
 
 
@@ -133,12 +134,12 @@ async def recover(
                 f"the database has a live committer{f' at {address}' if address else ''}; stop it"
             )
     try:
-        found, objects, incarnation = await read_bucket(
+        checkpoints, objects, incarnation = await read_bucket(
             store, clock, cluster_id, is_watched=is_watched and rows is not None
         )
         identity = Identity(cluster_id=cluster_id, incarnation=incarnation, schema_version=0)
         now_ms = clock.wall_ms() if rows is None else await rows.now_ms()
-        plan = plan_recovery(found, objects, identity, now_ms)
+        plan = plan_recovery(checkpoints, objects, identity, now_ms)
         if rows is None or epoch is None:
             plan.report.is_dry_run = True
             return plan.report
@@ -156,10 +157,10 @@ async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, e
     await rows.adopt(identity.cluster_id, 0, epoch)
     # Objects before the runs that name them.
     for kind in KEYS:
-        found: list[Any] = planned.all(kind)
-        for first in range(0, len(found), WRITTEN_AT_ONCE):
+        rows_of_kind: list[Any] = planned.all(kind)
+        for first in range(0, len(rows_of_kind), WRITTEN_AT_ONCE):
             changes = Changes()
-            for row in found[first : first + WRITTEN_AT_ONCE]:
+            for row in rows_of_kind[first : first + WRITTEN_AT_ONCE]:
                 changes.put(row)
             if not await rows.renew_committer_lease(epoch, LEASE_MS):
                 raise SequencerError(

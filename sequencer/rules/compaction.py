@@ -92,16 +92,16 @@ async def find_candidates(
         topic = state.get(TopicRow, size.topic_id)
         row = state.get(PartitionRow, size.topic_id, size.partition)
         if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
-            found = await _candidate(state, store, topic=topic, row=row, room=room, skipped=skipped)
+            candidate = await _candidate(state, store, topic=topic, row=row, room=room, skipped=skipped)
             looked_at += 1
-            if found is not None:
-                room.runs -= len(found.runs)
-                room.bytes -= sum(map(run_bytes, found.runs)) + ABORTED_BYTES * len(found.aborted)
+            if candidate is not None:
+                room.runs -= len(candidate.runs)
+                room.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
                 if candidates and room.is_full:
                     return CompactionCandidates(
                         candidates, before
                     )  # whole in the next page, not in part in this
-                candidates.append(found)
+                candidates.append(candidate)
         before = (size.topic_id, size.partition)
         if room.is_full or looked_at >= MAX_LOOKED_AT:
             return CompactionCandidates(candidates, before)
@@ -166,11 +166,13 @@ async def _candidate(
         return None
     turns = Turns(RANGES_IN_A_TURN)
     ranges: list[AbortedTransaction] = []
-    for one in aborted:
-        if one.last_offset >= runs[0].base_offset and one.first_offset < runs[-1].end_offset:
-            ranges.append(AbortedTransaction(one.producer_id, one.first_offset, one.last_offset))
+    for transaction in aborted:
+        if transaction.last_offset >= runs[0].base_offset and transaction.first_offset < runs[-1].end_offset:
+            ranges.append(
+                AbortedTransaction(transaction.producer_id, transaction.first_offset, transaction.last_offset)
+            )
         await turns.did()
-    ranges.sort(key=lambda one: one.first_offset)
+    ranges.sort(key=lambda transaction: transaction.first_offset)
     return CompactionCandidate(
         topic=topic_value(topic),
         partition=row.partition,
@@ -254,22 +256,22 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
 
 async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
     """The replaced runs that are left, nothing if all were deleted. Raises SwapRefused where others stand."""
-    place = f"{replacement.topic_id}-{replacement.partition}"
+    subject = f"{replacement.topic_id}-{replacement.partition}"
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     if row is None or replacement.end_offset <= row.log_start_offset:
         return []
     stable = draft.durable.last_stable_offset(row)
     if replacement.end_offset > stable:
-        raise SwapRefused(f"{place}: offsets from {stable} on are not stable; plan again")
+        raise SwapRefused(f"{subject}: offsets from {stable} on are not stable; plan again")
     if not replacement.replaced or replacement.replaced[0][0] != replacement.base_offset:
-        raise InvalidRequest(f"{place}: a replacement begins where the first run it replaces began")
-    found: list[Run] = []
+        raise InvalidRequest(f"{subject}: a replacement begins where the first run it replaces began")
+    runs: list[Run] = []
     offset = replacement.base_offset
     while offset < replacement.end_offset:
         page = await store.runs_from(
             row.topic_id, row.partition, offset, max_bytes=_ALL_BYTES, max_runs=_PAGE
         )
-        found += [run for run in page if run.base_offset < replacement.end_offset]
+        runs += [run for run in page if run.base_offset < replacement.end_offset]
         if not page or page[-1].end_offset >= replacement.end_offset:
             break
         offset = page[-1].end_offset
@@ -279,13 +281,13 @@ async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRu
         if _end_of(replacement, index) > row.log_start_offset
     ]
     # Runs below log start may be there still, or removed already.
-    kept = [(run.base_offset, run.object_id) for run in found if run.end_offset > row.log_start_offset]
-    below = [(run.base_offset, run.object_id) for run in found if run.end_offset <= row.log_start_offset]
+    kept = [(run.base_offset, run.object_id) for run in runs if run.end_offset > row.log_start_offset]
+    below = [(run.base_offset, run.object_id) for run in runs if run.end_offset <= row.log_start_offset]
     if kept != left or not set(below) <= set(replacement.replaced):
-        raise SwapRefused(f"{place}: runs {kept[:3]}... stand where {left[:3]}... were read; plan again")
-    if found[-1].end_offset != replacement.end_offset:
-        raise SwapRefused(f"{place}: the runs end at {found[-1].end_offset}, not {replacement.end_offset}")
-    return found
+        raise SwapRefused(f"{subject}: runs {kept[:3]}... stand where {left[:3]}... were read; plan again")
+    if runs[-1].end_offset != replacement.end_offset:
+        raise SwapRefused(f"{subject}: the runs end at {runs[-1].end_offset}, not {replacement.end_offset}")
+    return runs
 
 
 async def _shorten_aborted(draft: Draft, store: RowStore, replacement: ReplacementRun) -> None:

@@ -266,13 +266,13 @@ class Expired:
 async def expiring_groups(state: HotState, now_ms: int, settings: SequencerSettings) -> list[str]:
     """The groups of which `expire_groups` would let something go; looked for in turns, and nobody waits meanwhile."""
     turns = Turns(GROUPS_IN_A_TURN)
-    found: list[str] = []
+    group_ids: list[str] = []
     for row in list(state.all(GroupRow)):
         positions = list(state.offsets_of.get(row.group_id, ()))
         if _is_expiring(state, row, positions, now_ms, settings):
-            found.append(row.group_id)
+            group_ids.append(row.group_id)
         await turns.did(1 + len(positions) // POSITIONS_AS_A_GROUP)
-    return found
+    return group_ids
 
 
 def _is_expiring(
@@ -358,14 +358,14 @@ MAX_LAGS = 2_000
 
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     """A group's positions: those asked, or all it has; as many as an answer has room for."""
-    places = request.partitions
-    room = PageRoom(request.limit if places is None else MAX_PAGE)
-    if places is None:
+    partitions = request.partitions
+    room = PageRoom(request.limit if partitions is None else MAX_PAGE)
+    if partitions is None:
         keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of.get(request.group_id, ()))
         known = (key for key in keys if state.get(TopicRow, key[1]) is not None)
-        places = _places_after(known, request.after)
+        partitions = _places_after(known, request.after)
     positions: list[OffsetPosition] = []
-    for place in places:
+    for place in partitions:
         position = _position(state, request.group_id, *place)
         if not room.takes(64 + text_bytes(position.metadata)):
             last = positions[-1]
@@ -432,7 +432,7 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
 
 
 def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
-    return sorted(each for each in ids if after is None or each > after)
+    return sorted(group_id for group_id in ids if after is None or group_id > after)
 
 
 def _groups_asked(state: HotState, request: LagsRequest) -> Iterable[str]:
@@ -455,7 +455,7 @@ def _is_live(state: HotState, owner: int) -> bool:
 def lags(state: HotState, request: LagsRequest) -> Lags:
     """Committed positions beside their partitions' ends."""
     room = PageRoom(MAX_LAGS)
-    found: list[Lag] = []
+    entries: list[Lag] = []
     last: tuple[str, UUID, int] | None = None
     began = request.after
     for group_id in _ids_after(_groups_asked(state, request), None):
@@ -464,15 +464,15 @@ def lags(state: HotState, request: LagsRequest) -> Lags:
         within = began[1:] if began is not None and began[0] == group_id else None
         while True:
             keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of[group_id])
-            places = _places_after(keys, within)
-            for place in places:
-                row = state.get(GroupOffsetRow, group_id, *place)
-                topic = state.get(TopicRow, place[0])
-                partition = state.get(PartitionRow, *place)
+            partitions = _places_after(keys, within)
+            for key in partitions:
+                row = state.get(GroupOffsetRow, group_id, *key)
+                topic = state.get(TopicRow, key[0])
+                partition = state.get(PartitionRow, *key)
                 if row is not None and topic is not None and partition is not None:
                     if not room.takes(40 + text_bytes(group_id, topic.name)):
-                        return Lags(found, last)
-                    found.append(
+                        return Lags(entries, last)
+                    entries.append(
                         Lag(
                             group_id=group_id,
                             topic=topic.name,
@@ -481,8 +481,8 @@ def lags(state: HotState, request: LagsRequest) -> Lags:
                             high_watermark=partition.end_offset,
                         )
                     )
-                last = (group_id, *place)
-            if len(places) <= MAX_PAGE:
+                last = (group_id, *key)
+            if len(partitions) <= MAX_PAGE:
                 break
-            within = places[-1]
-    return Lags(found)
+            within = partitions[-1]
+    return Lags(entries)

@@ -102,11 +102,11 @@ def register_agent(
             f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
             " and ports of at most 65535 are needed"
         )
-    there = draft.agents_at((info.host, info.port))
-    before = next((row for row in there if agent_info(row).instance == info.instance), None)
+    at_address = draft.agents_at((info.host, info.port))
+    before = next((row for row in at_address if agent_info(row).instance == info.instance), None)
     broker_id = draft.next_value(BROKER_ID) if before is None else before.broker_id
     epoch = 1 if before is None else before.epoch + 1
-    for row in there:
+    for row in at_address:
         for session in draft.open_sessions_of(row.broker_id):
             draft.put(replace_row(session, closed_ms=draft.now_ms))
         if row.expires_ms != 0:
@@ -272,10 +272,12 @@ def locate_group(
                 f"agent {owner.broker_id}, which coordinates group {request.group_id!r}, is silent; ask again"
             )
         return _owner_of(owner)
-    found = [agent for each in request.candidates if (agent := placeable_agent(state, each)) is not None]
-    found.sort(key=lambda agent: has_stopped(AgentRef(agent.broker_id, agent.epoch)))
-    if found:
-        return _owner_of(found[0])
+    candidates = [
+        agent for broker_id in request.candidates if (agent := placeable_agent(state, broker_id)) is not None
+    ]
+    candidates.sort(key=lambda agent: has_stopped(AgentRef(agent.broker_id, agent.epoch)))
+    if candidates:
+        return _owner_of(candidates[0])
     living = [row for row in state.all(AgentRow) if placeable_agent(state, row.broker_id) is not None]
     if not living:
         raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")

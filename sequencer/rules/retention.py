@@ -121,8 +121,8 @@ async def plan_retention(state: HotState, store: RowStore, settings: SequencerSe
     rows = await _rows_to_look_at(state, limits)
     for at in range(0, len(rows), LOOKED_AT_ONCE):
         part = rows[at : at + LOOKED_AT_ONCE]
-        found = await store.runs_from_many([(row.topic_id, row.partition, 0, 1) for row in part], 1)
-        for row, runs in zip(part, found, strict=True):
+        first_runs = await store.runs_from_many([(row.topic_id, row.partition, 0, 1) for row in part], 1)
+        for row, runs in zip(part, first_runs, strict=True):
             if runs and runs[0].end_offset <= _removable_end(state, row):
                 plan.removable.append((row.topic_id, row.partition))
             elif runs and row.topic_id in limits:
@@ -131,8 +131,8 @@ async def plan_retention(state: HotState, store: RowStore, settings: SequencerSe
     step = max(1, RUNS_AT_ONCE // settings.removal_step)
     for at in range(0, len(due), step):
         part = due[at : at + step]
-        asked = [(row.topic_id, row.partition, row.log_start_offset, 1 << 62) for row in part]
-        runs_of = await store.runs_from_many(asked, settings.removal_step)
+        queries = [(row.topic_id, row.partition, row.log_start_offset, 1 << 62) for row in part]
+        runs_of = await store.runs_from_many(queries, settings.removal_step)
         for row, end in await _ends(store, list(zip(part, runs_of, strict=True)), limits, now_ms):
             plan.due.append(DueLogStart(row.topic_id, row.partition, end, limits[row.topic_id]))
     return plan
@@ -144,19 +144,19 @@ def _limits_of_topics(
     """By topic id, the limits of those that have some."""
     cluster = state.get(BrokerConfigRow, "")
     defaults = {} if cluster is None else cluster.configs
-    found = {topic.topic_id: limits_of(topic.configs, defaults, settings) for topic in topics}
-    return {topic_id: limits for topic_id, limits in found.items() if not limits.is_endless}
+    limits_by_topic = {topic.topic_id: limits_of(topic.configs, defaults, settings) for topic in topics}
+    return {topic_id: limits for topic_id, limits in limits_by_topic.items() if not limits.is_endless}
 
 
 async def _rows_to_look_at(state: HotState, limits: Mapping[UUID, RetentionLimits]) -> list[PartitionRow]:
     """Partitions of which something may have to go."""
     turns = Turns(ROWS_IN_A_TURN)
-    found: list[PartitionRow] = []
+    rows: list[PartitionRow] = []
     for row in list(state.all(PartitionRow)):
         if row.end_offset > 0 and (row.topic_id in limits or _removable_end(state, row) > 0):
-            found.append(row)
+            rows.append(row)
         await turns.did()
-    return found
+    return rows
 
 
 def _removable_end(state: HotState | Draft, row: PartitionRow) -> int:
@@ -241,12 +241,12 @@ def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
 async def keys_not_used_since(state: HotState, kind: type[Row], since_ms: int) -> list[Key]:
     """Keys of a kind whose rows have an `updated_ms` of at most this, as things are now; looked for in turns."""
     turns = Turns(ROWS_IN_A_TURN)
-    found: list[Key] = []
+    keys: list[Key] = []
     for row in list(state.all(kind)):
         if cast("_Updated", row).updated_ms <= since_ms:
-            found.append(key_of(row))
+            keys.append(key_of(row))
         await turns.did()
-    return found
+    return keys
 
 
 class _Updated(Protocol):

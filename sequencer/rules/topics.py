@@ -177,14 +177,14 @@ def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords
     """Move log starts up; runs wholly below are removed later."""
     errors: list[PartitionError] = []
     log_starts: list[int] = []
-    for asked in request.partitions:
+    for requested in request.partitions:
         yield 1
-        row = draft.live_partition(asked.topic_id, asked.partition)
+        row = draft.live_partition(requested.topic_id, requested.partition)
         if row is None:
             errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
             log_starts.append(-1)
             continue
-        before = row.end_offset if asked.before_offset == -1 else asked.before_offset
+        before = row.end_offset if requested.before_offset == -1 else requested.before_offset
         if not 0 <= before <= row.end_offset:
             errors.append(PartitionError.OFFSET_OUT_OF_RANGE)
             log_starts.append(row.log_start_offset)

@@ -191,7 +191,7 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
 
 def _verify(row: TransactionRow, request: AddToTransaction) -> None:
     known = set(row.partitions) if row.state is TransactionState.ONGOING else set()
-    missing = [place for place in request.partitions if place not in known]
+    missing = [key for key in request.partitions if key not in known]
     if missing or (request.group_id is not None and request.group_id not in row.groups):
         raise InvalidTransactionState(
             f"transactional id {row.transactional_id!r} is {row.state} and its transaction has not"
@@ -208,7 +208,7 @@ def _add(
 ) -> TransactionRow:
     begun = row if row.state is TransactionState.ONGOING else _begun(draft, row, settings)
     known = set(begun.partitions)
-    added = [place for place in dict.fromkeys(partitions) if place not in known]
+    added = [key for key in dict.fromkeys(partitions) if key not in known]
     joined = [group for group in groups if group not in begun.groups]
     if begun is row and not added and not joined:
         return row
@@ -286,8 +286,8 @@ def _stamp(state: HotState, query: StampQuery, known: PlaceSets) -> Stamp:
     return Stamp(BatchError.NONE, row.number)
 
 
-def _is_open_on(row: TransactionRow, place: tuple[UUID, int], known: PlaceSets | None = None) -> bool:
-    return row.state is TransactionState.ONGOING and place in _places_of(row, {} if known is None else known)
+def _is_open_on(row: TransactionRow, key: tuple[UUID, int], known: PlaceSets | None = None) -> bool:
+    return row.state is TransactionState.ONGOING and key in _places_of(row, {} if known is None else known)
 
 
 def _places_of(row: TransactionRow, known: PlaceSets) -> Collection[tuple[UUID, int]]:
@@ -354,12 +354,12 @@ def note_stored(
 
 def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -> None:
     """Add what runs of one commit stored to their transactions: once, however many partitions they are."""
-    for producer_id, places in joined.items():
+    for producer_id, partitions in joined.items():
         row = transaction_of(draft, producer_id)
         assert row is not None and row.state is TransactionState.ONGOING, (
             "it was open when the run was stored"
         )
-        _add(draft, row, partitions=places, groups=[], settings=settings)
+        _add(draft, row, partitions=partitions, groups=[], settings=settings)
 
 
 def transaction_for_offsets(
@@ -517,10 +517,10 @@ def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> Non
                     length=MARKER_LENGTH,
                     record_count=1,
                     status=BatchStatus.STORED,
-                    base_offset=one.offset,
+                    base_offset=stored.offset,
                     max_timestamp=-1,
                 )
-                for one in markers
+                for stored in markers
             ]
         ),
         markers=encode_markers(markers),
@@ -626,22 +626,22 @@ def expire_transactional_ids(draft: Draft, keys: Iterable[Key], kept_ms: int) ->
 
 def describe(state: HotState, request: TransactionsRequest) -> TransactionDescriptions:
     """The transactional ids asked for that are known, or all, by id; as many as an answer has room for."""
-    asked = request.transactional_ids
-    ids = (row.transactional_id for row in state.all(TransactionRow)) if asked is None else set(asked)
+    requested = request.transactional_ids
+    ids = (row.transactional_id for row in state.all(TransactionRow)) if requested is None else set(requested)
     room = PageRoom()
-    found: list[TransactionDescription] = []
-    for transactional_id in sorted(each for each in ids if request.after is None or each > request.after):
+    descriptions: list[TransactionDescription] = []
+    for transactional_id in sorted(name for name in ids if request.after is None or name > request.after):
         row = state.get(TransactionRow, transactional_id)
         if row is None:
             continue
         if not room.takes(64 + text_bytes(transactional_id, *row.groups) + 28 * len(row.partitions)):
-            return TransactionDescriptions(found, found[-1].transactional_id)
-        found.append(_description(state, row))
-    return TransactionDescriptions(found)
+            return TransactionDescriptions(descriptions, descriptions[-1].transactional_id)
+        descriptions.append(_description(state, row))
+    return TransactionDescriptions(descriptions)
 
 
 def _description(state: HotState, row: TransactionRow) -> TransactionDescription:
-    known = [place for place in row.partitions if state.get(TopicRow, place[0]) is not None]
+    known = [key for key in row.partitions if state.get(TopicRow, key[0]) is not None]
     return TransactionDescription(
         transactional_id=row.transactional_id,
         producer_id=row.producer_id,

@@ -200,14 +200,14 @@ class MemoryRowStore:
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
     ) -> list[Run]:
         runs = self._runs.get((topic_id, partition), [])
-        found: list[Run] = []
+        page: list[Run] = []
         size = 0
         for index in range(self._index_at(runs, offset), len(runs)):
-            if found and (size >= max_bytes or len(found) >= max_runs):
+            if page and (size >= max_bytes or len(page) >= max_runs):
                 break
-            found.append(self._joined(runs[index]))
+            page.append(self._joined(runs[index]))
             size += runs[index].length
-        return found
+        return page
 
     async def runs_from_many(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
@@ -255,12 +255,12 @@ class MemoryRowStore:
         return self._partition_bytes(lambda found, partition: found == topic_id and first <= partition < end)
 
     def _partition_bytes(self, is_wanted: Callable[[UUID, int], bool]) -> list[PartitionBytes]:
-        found: list[PartitionBytes] = []
+        sizes: list[PartitionBytes] = []
         for (topic_id, partition), runs in sorted(self._runs.items()):
             if not is_wanted(topic_id, partition):
                 continue
             mixed = [row for row in runs if row.kind is ObjectKind.MIXED]
-            found.append(
+            sizes.append(
                 PartitionBytes(
                     topic_id=topic_id,
                     partition=partition,
@@ -270,7 +270,7 @@ class MemoryRowStore:
                     oldest_uncompacted_ms=min((row.created_ms for row in mixed), default=0),
                 )
             )
-        return found
+        return sizes
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
         return [self._objects[object_id] for object_id in object_ids if object_id in self._objects]
@@ -284,16 +284,18 @@ class MemoryRowStore:
         ]
 
     async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
-        found: list[RunRow] = []
-        for place in sorted(self._runs):
-            if key is not None and place < key[:2]:
+        page: list[RunRow] = []
+        for partition_key in sorted(self._runs):
+            if key is not None and partition_key < key[:2]:
                 continue
-            runs = self._runs[place]
-            start = 0 if key is None or place != key[:2] else bisect_right(runs, key[2], key=_base_offset)
-            found += runs[start : start + limit - len(found)]
-            if len(found) >= limit:
+            runs = self._runs[partition_key]
+            start = (
+                0 if key is None or partition_key != key[:2] else bisect_right(runs, key[2], key=_base_offset)
+            )
+            page += runs[start : start + limit - len(page)]
+            if len(page) >= limit:
                 break
-        return found
+        return page
 
     async def objects_after(self, key: str, limit: int) -> list[ObjectRow]:
         after = sorted((row for row in self._objects.values() if row.key > key), key=attrgetter("key"))

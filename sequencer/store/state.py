@@ -135,7 +135,7 @@ class HotState:
     def rows(self, kind: type[R], ids: Iterable[object]) -> Iterator[R]:
         """The rows of a kind under these keys, each of one field."""
         rows = self._rows[kind]
-        return (cast("R", rows[(each,)]) for each in ids)
+        return (cast("R", rows[(row_id,)]) for row_id in ids)
 
     def keys(self, kind: type[Row]) -> list[Key]:
         """The key of every row of a kind."""
@@ -233,18 +233,18 @@ class HotState:
 
     def _put_producer(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
-            there = self.producers_on.of(row.topic_id)
-            known = there.get(row.partition)
-            if known is None:
-                there[row.partition] = {row.producer_id: None}
+            by_partition = self.producers_on.of(row.topic_id)
+            producer_ids = by_partition.get(row.partition)
+            if producer_ids is None:
+                by_partition[row.partition] = {row.producer_id: None}
             else:
-                known[row.producer_id] = None
+                producer_ids[row.producer_id] = None
 
     def _delete_producer(self, key: Key, row: Any) -> None:
-        there = self.producers_on.of(row.topic_id)
-        known = there[row.partition]
-        del known[row.producer_id]
-        if not known:
+        by_partition = self.producers_on.of(row.topic_id)
+        producer_ids = by_partition[row.partition]
+        del producer_ids[row.producer_id]
+        if not producer_ids:
             self.producers_on.drop(row.topic_id, row.partition)
 
     def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
@@ -279,9 +279,9 @@ class HotState:
 
     def _delete_agent(self, key: Key, row: Any) -> None:
         address = address_of(row)
-        there = self.agents_at[address]
-        del there[row.broker_id]
-        if not there:
+        broker_ids = self.agents_at[address]
+        del broker_ids[row.broker_id]
+        if not broker_ids:
             del self.agents_at[address]
 
     def _put_session(self, key: Key, row: Any, before: Any) -> None:
@@ -294,30 +294,30 @@ class HotState:
     def _delete_session(self, key: Key, row: Any) -> None:
         if self.open_sessions.pop(row.session_id, _NO_ROW) is _NO_ROW:
             return
-        there = self.sessions_of[row.broker_id]
-        del there[row.session_id]
-        if not there:
+        session_ids = self.sessions_of[row.broker_id]
+        del session_ids[row.session_id]
+        if not session_ids:
             del self.sessions_of[row.broker_id]
 
     def _put_range(self, key: Key, row: Any, before: Any) -> None:
-        there = self.open_ranges.of(row.topic_id)
-        known = there.get(row.partition)
-        if known is None:
-            there[row.partition] = {row.producer_id: row.first_offset}
+        by_partition = self.open_ranges.of(row.topic_id)
+        first_offsets = by_partition.get(row.partition)
+        if first_offsets is None:
+            by_partition[row.partition] = {row.producer_id: row.first_offset}
         else:
-            known[row.producer_id] = row.first_offset
+            first_offsets[row.producer_id] = row.first_offset
 
     def _delete_range(self, key: Key, row: Any) -> None:
-        known = self.open_ranges.of(row.topic_id)[row.partition]
-        del known[row.producer_id]
-        if not known:
+        first_offsets = self.open_ranges.of(row.topic_id)[row.partition]
+        del first_offsets[row.producer_id]
+        if not first_offsets:
             self.open_ranges.drop(row.topic_id, row.partition)
 
     def _put_aborted(self, key: Key, row: Any, before: Any) -> None:
-        there = self._aborted_on.of(row.topic_id)
-        aborted = there.get(row.partition)
+        by_partition = self._aborted_on.of(row.topic_id)
+        aborted = by_partition.get(row.partition)
         if aborted is None:
-            there[row.partition] = [row]
+            by_partition[row.partition] = [row]
             return
         if before is not None:
             aborted.remove(before)
@@ -335,8 +335,8 @@ class HotState:
     def _put_pending(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
             self.pending_of.setdefault((row.group_id, row.producer_id), {})[key] = None
-            place = (row.group_id, row.topic_id, row.partition)
-            self.pending_at[place] = self.pending_at.get(place, 0) + 1
+            position = (row.group_id, row.topic_id, row.partition)
+            self.pending_at[position] = self.pending_at.get(position, 0) + 1
 
     def _delete_pending(self, key: Key, row: Any) -> None:
         owner = (row.group_id, row.producer_id)
@@ -344,10 +344,10 @@ class HotState:
         del pending[key]
         if not pending:
             del self.pending_of[owner]
-        place = (row.group_id, row.topic_id, row.partition)
-        self.pending_at[place] -= 1
-        if not self.pending_at[place]:
-            del self.pending_at[place]
+        position = (row.group_id, row.topic_id, row.partition)
+        self.pending_at[position] -= 1
+        if not self.pending_at[position]:
+            del self.pending_at[position]
 
 
 class ByPartition(Generic[V]):
@@ -364,12 +364,12 @@ class ByPartition(Generic[V]):
         self._last: dict[int, V] = {}
 
     def get(self, topic_id: UUID, partition: int) -> V | None:
-        there = self._topics.get(topic_id)
-        return None if there is None else there.get(partition)
+        by_partition = self._topics.get(topic_id)
+        return None if by_partition is None else by_partition.get(partition)
 
     def items(self) -> Iterator[tuple[tuple[UUID, int], V]]:
-        for topic_id, there in self._topics.items():
-            for partition, value in there.items():
+        for topic_id, by_partition in self._topics.items():
+            for partition, value in by_partition.items():
                 yield (topic_id, partition), value
 
     def of(self, topic_id: UUID) -> dict[int, V]:
@@ -381,9 +381,9 @@ class ByPartition(Generic[V]):
 
     def drop(self, topic_id: UUID, partition: int) -> None:
         """Forget a partition's value, and the topic with its last."""
-        there = self.of(topic_id)
-        del there[partition]
-        if not there:
+        by_partition = self.of(topic_id)
+        del by_partition[partition]
+        if not by_partition:
             del self._topics[topic_id]
             self._last_id = None
 
@@ -439,11 +439,11 @@ class Draft:
         if not parent.published:
             parent.published.update(self.published)
             return
-        for place, runs in self.published.items():
-            told = parent.published.setdefault(place, runs)
-            if told is not runs:
+        for topic_partition, runs in self.published.items():
+            published = parent.published.setdefault(topic_partition, runs)
+            if published is not runs:
                 for run in runs:
-                    _append(told, run)
+                    _append(published, run)
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key as this draft leaves it."""
@@ -473,12 +473,12 @@ class Draft:
 
     def changed(self, kind: type[Row]) -> dict[Key, Row | None]:
         """Rows of a kind that this draft changes, by key; None where it deletes one."""
-        found: dict[Key, Row | None] = {}
+        rows_by_key: dict[Key, Row | None] = {}
         layer: Draft | None = self
         while layer is not None:
-            found = {**layer.changes.by_kind.get(kind, {}), **found}
+            rows_by_key = {**layer.changes.by_kind.get(kind, {}), **rows_by_key}
             layer = layer._parent
-        return found
+        return rows_by_key
 
     def put(self, row: Row) -> None:
         self.changes.put(row)
@@ -538,8 +538,8 @@ class Draft:
         while layer is not None:
             keys.update((key, None) for key in layer.changes.by_kind.get(kind, ()) if is_wanted(key))
             layer = layer._parent
-        found = (self.get(kind, *key) for key in keys)
-        return [row for row in found if row is not None]
+        rows = (self.get(kind, *key) for key in keys)
+        return [row for row in rows if row is not None]
 
     def aborted_on(self, topic_id: UUID, partition: int) -> list[AbortedRow]:
         """A partition's aborted transactions."""
@@ -548,8 +548,8 @@ class Draft:
         while layer is not None:
             keys.update(layer._aborted.get((topic_id, partition), {}))
             layer = layer._parent
-        found = (self.get(AbortedRow, *key) for key in keys)
-        return [row for row in found if row is not None]
+        rows = (self.get(AbortedRow, *key) for key in keys)
+        return [row for row in rows if row is not None]
 
     def agents_at(self, address: Address) -> list[AgentRow]:
         """The agents that are or were advertised at an address."""
@@ -604,8 +604,8 @@ class Draft:
     def open_transactions(self) -> list[TransactionRow]:
         """The transactional ids with something open."""
         names = [(name,) for name in self.durable.open_transactions]
-        found = self.matching(TransactionRow, names, lambda key: True)
-        return [row for row in found if row.state is TransactionState.ONGOING]
+        rows = self.matching(TransactionRow, names, lambda key: True)
+        return [row for row in rows if row.state is TransactionState.ONGOING]
 
     def topic_named(self, name: str) -> TopicRow | None:
         changed = self.changed(TopicRow)

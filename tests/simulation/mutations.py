@@ -172,6 +172,15 @@ def does_nothing(original: Any) -> Any:
     return lambda *args, **kwargs: None
 
 
+def waits_for_nothing(original: Any) -> Any:
+    """`does_nothing` in the place of a coroutine function."""
+
+    async def do(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    return do
+
+
 def _answers_before_the_commit(original: Any) -> Any:
     async def commit(
         self: Any, session: Any, number: int, description: Any, proposals: Any, deadline: Any, **more: Any
@@ -1108,7 +1117,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a swap leaves aborted ranges as they are",
-        [(compaction, "_shorten_aborted", does_nothing)],
+        [(compaction, "_shorten_aborted", waits_for_nothing)],
         {**COMPACTS, **TRANSACTIONS, "partitions": 1},
     ),
 )  # fmt: skip

@@ -112,10 +112,10 @@ def split_changes(
     changes: Changes, statements: dict[type[Row], TableStatements]
 ) -> list[tuple[TableStatements, list[tuple[object, ...]], list[Row]]]:
     """Per table, in the order of write: the keys to delete and the rows to put."""
-    found = []
+    parts = []
     for kind, table in statements.items():
         by_key = changes.by_kind.get(kind)
         if by_key:
-            gone = [key for key, row in by_key.items() if row is None]
-            found.append((table, gone, [row for row in by_key.values() if row is not None]))
-    return found
+            deleted = [key for key, row in by_key.items() if row is None]
+            parts.append((table, deleted, [row for row in by_key.values() if row is not None]))
+    return parts

@@ -38,21 +38,21 @@ def migrate(connection: sa.Connection, *, allowed: bool) -> None:
     scripts = ScriptDirectory.from_config(config)
     known = [script.revision for script in scripts.walk_revisions()]
     newest = scripts.get_current_head()
-    found = MigrationContext.configure(connection).get_current_revision()
-    if found == newest:
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current == newest:
         return
-    if found is not None and found < min(known):
+    if current is not None and current < min(known):
         raise SchemaMismatch(
-            f"the database has schema {found}, of before the first release: this program upgrades databases from schema"
-            f" {min(known)} on. Fill an empty database from the bucket with `tailrace recover`"
+            f"the database has schema {current}, of before the first release: this program upgrades databases from"
+            f" schema {min(known)} on. Fill an empty database from the bucket with `tailrace recover`"
         )
-    if found is not None and found not in known:
+    if current is not None and current not in known:
         raise SchemaMismatch(
-            f"the database has schema {found}, this program knows up to {newest}: run a newer tailrace"
+            f"the database has schema {current}, this program knows up to {newest}: run a newer tailrace"
         )
     if not allowed:
         raise SchemaMismatch(
-            f"the database has schema {found or 'none'}, this program needs {newest}: "
+            f"the database has schema {current or 'none'}, this program needs {newest}: "
             "migrate it first (a server that may migrate does so when it starts)"
         )
     command.upgrade(config, "head")

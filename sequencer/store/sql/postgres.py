@@ -163,8 +163,8 @@ class PostgresDatabase:
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
         async with self._connection() as connection:
             now = _NOW if self._clock is None else f"{self._clock.wall_ms()}::bigint"
-            found: list[Values] = await connection.fetch(_in_full(statement, now), *arguments)
-            return found
+            rows: list[Values] = await connection.fetch(_in_full(statement, now), *arguments)
+            return rows
 
     async def fetch_among(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
@@ -189,21 +189,23 @@ class PostgresDatabase:
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int
     ) -> list[list[Values]]:
         columns = [list(column) for column in zip(*queries, strict=True)]
-        found: list[list[Values]] = [[] for _ in queries]
+        runs: list[list[Values]] = [[] for _ in queries]
         for ordinal, *run in await self.fetch(_RUNS_FROM, *columns, max_runs):
-            found[ordinal - 1].append(run)
-        return found
+            runs[ordinal - 1].append(run)
+        return runs
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         async with self._connection() as connection, connection.transaction():
-            found, number = await connection.fetchrow(_FENCE) or (None, None)
-            if found != committer_epoch:
-                raise LeaseLost(f"the committer's epoch is {found}, not {committer_epoch}: another took over")
+            current_epoch, number = await connection.fetchrow(_FENCE) or (None, None)
+            if current_epoch != committer_epoch:
+                raise LeaseLost(
+                    f"the committer's epoch is {current_epoch}, not {committer_epoch}: another took over"
+                )
             self._check_commit_number(changes, number)
             parts = split_changes(changes, self._tables)
-            for table, gone, _ in parts:
-                for first in range(0, len(gone), WRITTEN_AT_ONCE):
-                    keys = table.codec.encode_keys(gone[first : first + WRITTEN_AT_ONCE])
+            for table, deleted, _ in parts:
+                for first in range(0, len(deleted), WRITTEN_AT_ONCE):
+                    keys = table.codec.encode_keys(deleted[first : first + WRITTEN_AT_ONCE])
                     await connection.execute(self._deletes[table.codec.kind], *keys)
             for table, _, rows in parts:
                 for first in range(0, len(rows), WRITTEN_AT_ONCE):
@@ -294,7 +296,7 @@ def _in_full(statement: str, now: str) -> str:
 
 def _upsert(table: TableStatements) -> str:
     arrays = ", ".join(
-        f"${place}::{column.array_type}" for place, column in enumerate(table.codec.columns, 1)
+        f"${position}::{column.array_type}" for position, column in enumerate(table.codec.columns, 1)
     )
     return (
         f"insert into {table.name} ({table.columns}) select * from unnest({arrays}) "
@@ -303,7 +305,9 @@ def _upsert(table: TableStatements) -> str:
 
 
 def _delete(table: TableStatements) -> str:
-    arrays = ", ".join(f"${place}::{column.array_type}" for place, column in enumerate(table.codec.key, 1))
+    arrays = ", ".join(
+        f"${position}::{column.array_type}" for position, column in enumerate(table.codec.key, 1)
+    )
     named = " and ".join(f'"{column.name}" = k.{column.name}_' for column in table.codec.key)
     names = ", ".join(f"{column.name}_" for column in table.codec.key)
     return f"delete from {table.name} using unnest({arrays}) as k ({names}) where {named}"

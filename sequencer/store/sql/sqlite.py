@@ -155,26 +155,26 @@ class SqliteDatabase:
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         def run() -> None:
             with self._writer.begin() as connection:
-                found = connection.exec_driver_sql(
+                current = connection.exec_driver_sql(
                     "select committer_epoch from cluster where id = 1"
                 ).scalar()
-                if found != committer_epoch:
+                if current != committer_epoch:
                     raise LeaseLost(
-                        f"the committer's epoch is {found}, not {committer_epoch}: another took over"
+                        f"the committer's epoch is {current}, not {committer_epoch}: another took over"
                     )
                 parts = split_changes(changes, self._tables)
-                for table, gone, _ in parts:
-                    if gone:
+                for table, deleted, _ in parts:
+                    if deleted:
                         named = " and ".join(f'"{column.name}" = ?' for column in table.codec.key)
                         connection.exec_driver_sql(
                             f"delete from {table.name} where {named}",
-                            list(zip(*table.codec.encode_keys(gone), strict=True)),
+                            list(zip(*table.codec.encode_keys(deleted), strict=True)),
                         )
                 for table, _, rows in parts:
                     if rows:
-                        places = ", ".join("?" * len(table.codec.columns))
+                        placeholders = ", ".join("?" * len(table.codec.columns))
                         connection.exec_driver_sql(
-                            f"insert into {table.name} ({table.columns}) values ({places}) "
+                            f"insert into {table.name} ({table.columns}) values ({placeholders}) "
                             f"on conflict ({table.key}) do update set {table.assignments}",
                             list(zip(*table.codec.encode_rows(rows), strict=True)),
                         )

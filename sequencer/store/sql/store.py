@@ -145,10 +145,10 @@ class SqlRowStore:
         return await self.identity()
 
     async def identity(self) -> Identity:
-        found = await self._database.fetch(statements.IDENTITY)
-        if not found:
+        rows = await self._database.fetch(statements.IDENTITY)
+        if not rows:
             raise SequencerUnavailable("the database says of no cluster: it was emptied since it was opened")
-        cluster_id, incarnation, schema_version = found[0]
+        cluster_id, incarnation, schema_version = rows[0]
         return Identity(cluster_id, incarnation, schema_version)
 
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
@@ -176,8 +176,8 @@ class SqlRowStore:
         return bool(await self._leases.fetch(statements.LEASE_UNTAKEN, epoch))
 
     async def committer_address(self) -> str | None:
-        found = await self._leases.fetch(statements.COMMITTER_ADDRESS)
-        return str(found[0][0]) if found else None
+        rows = await self._leases.fetch(statements.COMMITTER_ADDRESS)
+        return str(rows[0][0]) if rows else None
 
     async def release_committer_lease(self, epoch: int) -> None:
         await self._leases.execute(statements.RELEASE_COMMITTER_LEASE, epoch)
@@ -204,8 +204,8 @@ class SqlRowStore:
     async def runs_from(
         self, topic_id: UUID, partition: int, offset: int, max_bytes: int, max_runs: int = 1000
     ) -> list[Run]:
-        (found,) = await self._database.fetch_runs([(topic_id, partition, offset, max_bytes)], max_runs)
-        return await self._runs(found)
+        (rows,) = await self._database.fetch_runs([(topic_id, partition, offset, max_bytes)], max_runs)
+        return await self._runs(rows)
 
     async def runs_from_many(
         self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
@@ -213,9 +213,7 @@ class SqlRowStore:
         if not queries:
             return []
         turns = Turns(DECODED_IN_A_TURN)
-        return [
-            await self._runs(found, turns) for found in await self._database.fetch_runs(queries, max_runs)
-        ]
+        return [await self._runs(rows, turns) for rows in await self._database.fetch_runs(queries, max_runs)]
 
     async def first_run_reaching(
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
@@ -232,11 +230,11 @@ class SqlRowStore:
             base_offset = max(base_offset, reached[0][0])
         scanned, most = 0, min(FIRST_SCAN_RUNS, max_scanned)
         while True:
-            found = await self._database.fetch(
+            rows = await self._database.fetch(
                 statements.SCAN_BY_OWN_MAX, *where, base_offset, timestamp, most
             )
-            if found:
-                return ScannedRuns(decode_run(found[0], self._dialect), scanned + most)
+            if rows:
+                return ScannedRuns(decode_run(rows[0], self._dialect), scanned + most)
             # Only where the run that raised the running maximum is gone.
             ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
             scanned += count
@@ -251,16 +249,16 @@ class SqlRowStore:
         self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
     ) -> ScannedRuns:
         where = (self._uuid(topic_id), partition)
-        found = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset)
-        if found:
-            return ScannedRuns(decode_run(found[0], self._dialect), 1)
+        rows = await self._database.fetch(statements.RUN_OF_RUNNING_MAX, *where, from_offset)
+        if rows:
+            return ScannedRuns(decode_run(rows[0], self._dialect), 1)
         first = await self._database.fetch(statements.FIRST_RUN, *where, from_offset)
         if not first:
             return ScannedRuns(None)
         page = (*where, first[0][0], max_scanned)
-        found = await self._database.fetch(statements.RUN_OF_OWN_MAX, *page)
+        rows = await self._database.fetch(statements.RUN_OF_OWN_MAX, *page)
         ((last, count),) = await self._database.fetch(statements.SCAN_END, *page)
-        run = decode_run(found[0], self._dialect) if found else None
+        run = decode_run(rows[0], self._dialect) if rows else None
         return ScannedRuns(run, count, last + 1 if count == max_scanned else None)
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:
@@ -276,37 +274,37 @@ class SqlRowStore:
     async def run_rows_after(self, key: tuple[UUID, int, int] | None, limit: int) -> list[RunRow]:
         topic_id, partition, base_offset = key or (UUID(int=0), -1, -1)
         table = self._tables[RunRow]
-        found = await self._database.fetch(
+        rows = await self._database.fetch(
             statements.run_rows_after(table.columns), self._uuid(topic_id), partition, base_offset, limit
         )
-        return [table.codec.decode_row(values) for values in found]
+        return [table.codec.decode_row(values) for values in rows]
 
     async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
         if topic_ids is None:
-            found = await self._database.fetch(statements.PARTITION_BYTES)
+            rows = await self._database.fetch(statements.PARTITION_BYTES)
         else:
-            asked = [self._uuid(topic_id) for topic_id in dict.fromkeys(topic_ids)]
-            found = await self._database.fetch_among(statements.PARTITION_BYTES_AMONG, "uuid", asked)
-        return self._partition_bytes(found)
+            ids = [self._uuid(topic_id) for topic_id in dict.fromkeys(topic_ids)]
+            rows = await self._database.fetch_among(statements.PARTITION_BYTES_AMONG, "uuid", ids)
+        return self._partition_bytes(rows)
 
     async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
         return self._partition_bytes(
             await self._database.fetch(statements.PARTITION_BYTES_WITHIN, self._uuid(topic_id), first, end)
         )
 
-    def _partition_bytes(self, found: Sequence[Values]) -> list[PartitionBytes]:
+    def _partition_bytes(self, rows: Sequence[Values]) -> list[PartitionBytes]:
         return [
             PartitionBytes(UUID(bytes=topic_id) if self._dialect == "sqlite" else topic_id, *numbers)
-            for topic_id, *numbers in found
+            for topic_id, *numbers in rows
         ]
 
     # -- objects ---------------------------------------------------------------------------------------
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
         """Those that exist, in the order asked."""
-        asked = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
+        ids = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
         rows = self._object_rows(
-            await self._database.fetch_among(statements.objects_among(self._objects.columns), "uuid", asked)
+            await self._database.fetch_among(statements.objects_among(self._objects.columns), "uuid", ids)
         )
         by_id = {row.object_id: row for row in rows}
         return [by_id[object_id] for object_id in object_ids if object_id in by_id]
@@ -326,8 +324,8 @@ class SqlRowStore:
     async def keys_known(self, keys: Sequence[str]) -> list[str]:
         """Those that are, in the order asked."""
         encoded = [self._text(key) for key in keys]
-        found = await self._database.fetch_among(statements.KEYS_AMONG, "text", list(dict.fromkeys(encoded)))
-        known = {values[0] for values in found}
+        rows = await self._database.fetch_among(statements.KEYS_AMONG, "text", list(dict.fromkeys(encoded)))
+        known = {values[0] for values in rows}
         return [key for key, asked in zip(keys, encoded, strict=True) if asked in known]
 
     async def statistics(self) -> StoreStatistics:
@@ -337,14 +335,14 @@ class SqlRowStore:
     async def close(self) -> None:
         await self._database.stop()
 
-    async def _runs(self, found: Sequence[Values], turns: Turns | None = None) -> list[Run]:
+    async def _runs(self, rows: Sequence[Values], turns: Turns | None = None) -> list[Run]:
         turns = turns or Turns(DECODED_IN_A_TURN)
         runs: list[Run] = []
-        for values in found:
+        for values in rows:
             run = decode_run(values, self._dialect)
             runs.append(run)
             await turns.did(1 + len(run.batches) // BATCHES_AS_A_RUN)
         return runs
 
-    def _object_rows(self, found: Sequence[Values]) -> list[ObjectRow]:
-        return [self._objects.codec.decode_row(values) for values in found]
+    def _object_rows(self, rows: Sequence[Values]) -> list[ObjectRow]:
+        return [self._objects.codec.decode_row(values) for values in rows]
