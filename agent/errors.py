@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache.chunk import ObjectRotten
+from cache.chunk import ObjectCorrupt
 from sequencer.api import (
     BatchError,
     GroupNotEmpty,
@@ -67,11 +67,11 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (SequencerOverloaded, ErrorCode.REQUEST_TIMED_OUT),
     (SequencerUnavailable, ErrorCode.REQUEST_TIMED_OUT),
     (SequencerError, ErrorCode.UNKNOWN_SERVER_ERROR),
-    (ObjectRotten, ErrorCode.CORRUPT_MESSAGE),
+    (ObjectCorrupt, ErrorCode.CORRUPT_MESSAGE),
     (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
-EXPECTED = (SequencerError, StoreError, InvalidBatch, ObjectRotten)
+EXPECTED = (SequencerError, StoreError, InvalidBatch, ObjectCorrupt)
 """What a handler answers with an error code; anything else is a bug."""
 
 

@@ -94,6 +94,6 @@ class CacheMetrics:
         """Count one."""
         self._peer_bypasses.inc()
 
-    def batch_rotten(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
+    def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """Count one."""
         self._corrupt.labels("repaired" if is_repaired else "lost").inc()

@@ -14,12 +14,12 @@ from tailrace.buffers import Buffer
 from tailrace.object_store.api import StoreError
 
 
-class ObjectRotten(StoreError):
+class ObjectCorrupt(StoreError):
     """Bytes of an object are not those that were committed, and a second look at the store didn't help."""
 
     def __init__(self, key: str, start: int, length: int, seen: str) -> None:
         super().__init__(
-            f"{key}: bytes {start} to {start + length} are rotten: {seen}. "
+            f"{key}: bytes {start} to {start + length} are corrupt: {seen}. "
             "Restore the object from another copy; `tailrace audit` names all that is damaged"
         )
         self.key = key

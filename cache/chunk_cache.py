@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectRotten, cut
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, cut
 from cache.eviction import ByAge, S3Fifo
 from cache.gate import Gate
 from cache.observer import CacheObserver, NoObserver, Tier
@@ -99,7 +99,7 @@ class ChunkCache:
     async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:
         """The chunk, from the nearest tier that has it.
 
-        Raises ObjectMissing, StoreUnavailable, StoreRefused; ObjectRotten where the object ends too early.
+        Raises ObjectMissing, StoreUnavailable, StoreRefused; ObjectCorrupt where the object ends too early.
         """
         found = self.held(chunk, is_catch_up=is_catch_up)
         if found is not None:
@@ -117,7 +117,7 @@ class ChunkCache:
         return found if found is not None else self._bring_from_store(chunk, is_catch_up)
 
     async def get_again(self, chunk: ChunkRef) -> ChunkBytes:
-        """The chunk straight from the store, whatever is held: for bytes that turned out to be rotten."""
+        """The chunk straight from the store, whatever is held: for bytes that turned out to be corrupt."""
 
         async def fetch() -> ChunkBytes:
             async with self._tail_gets.passing(("again", chunk.id)):
@@ -217,7 +217,7 @@ class ChunkCache:
     async def _fetch(self, chunk: ChunkRef) -> ChunkBytes:
         data = await self._store.get_range(chunk.id.key, chunk.start, chunk.length)
         if len(data) != chunk.length:
-            raise ObjectRotten(
+            raise ObjectCorrupt(
                 chunk.id.key, chunk.start, chunk.length, f"the object ends after {len(data)} of them"
             )
         return ChunkBytes([data])

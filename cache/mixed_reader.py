@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectRotten, chunks_of
+from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.framed import FramedRun, FramedRuns
 from cache.observer import CacheObserver
@@ -197,9 +197,9 @@ class MixedReader:
             try:
                 check_crc(batch)
             except InvalidBatch as still:
-                self._observer.batch_rotten(run.key, start, length, is_repaired=False)
-                raise ObjectRotten(run.key, start, length, str(still)) from still
-            self._observer.batch_rotten(run.key, start, length, is_repaired=True)
+                self._observer.batch_corrupt(run.key, start, length, is_repaired=False)
+                raise ObjectCorrupt(run.key, start, length, str(still)) from still
+            self._observer.batch_corrupt(run.key, start, length, is_repaired=True)
         for each in found:
             each.checked.add(start)
         return batch

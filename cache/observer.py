@@ -37,7 +37,7 @@ class CacheObserver(Protocol):
         """A peer was not asked, because it failed often of late."""
         ...
 
-    def batch_rotten(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
+    def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """A batch failed its CRC; `is_repaired`: the store's own bytes were right."""
         ...
 
@@ -57,5 +57,5 @@ class NoObserver:
     def peer_bypassed(self, broker_id: int) -> None:
         """Nothing."""
 
-    def batch_rotten(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
+    def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:
         """Nothing."""

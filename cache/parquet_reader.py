@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cache.chunk import ChunkBytes, ChunkRef, ObjectRotten, chunks_of
+from cache.chunk import ChunkBytes, ChunkRef, ObjectCorrupt, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.eviction import S3Fifo
 from cache.observer import CacheObserver
@@ -63,7 +63,7 @@ class ParquetReader:
         self._group_flights: SingleFlight[_GroupId, list[DecodedBatch]] = SingleFlight()
 
     async def batches(self, run: Run, offset: int) -> AsyncIterator[DecodedBatch]:
-        """The run's batches from the one that holds `offset` on. Raises ObjectMissing, ObjectRotten, ..."""
+        """The run's batches from the one that holds `offset` on. Raises ObjectMissing, ObjectCorrupt, ..."""
         index = await self._index(run)
         groups = index.row_groups_for(run.topic_id, run.partition, offset)
         for place, group in enumerate(groups):
@@ -132,7 +132,7 @@ class ParquetReader:
         return await self._group_flights.do(group_id, decode)
 
     async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
-        """Bytes [start, end) of the object, decoded in the pool; brought again where they are rotten."""
+        """Bytes [start, end) of the object, decoded in the pool; read again from the store where they are corrupt."""
         loop = asyncio.get_running_loop()
         chunks = chunks_of(run.key, start, end, run.object_size, self._cache.settings.chunk_bytes)
         held = await asyncio.gather(*(self._cache.get(chunk, is_catch_up=True) for chunk in chunks))
@@ -143,9 +143,9 @@ class ParquetReader:
         try:
             sound = await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
         except InvalidParquetObject as error:
-            self._observer.batch_rotten(run.key, start, end - start, is_repaired=False)
-            raise ObjectRotten(run.key, start, end - start, str(error)) from error
-        self._observer.batch_rotten(run.key, start, end - start, is_repaired=True)
+            self._observer.batch_corrupt(run.key, start, end - start, is_repaired=False)
+            raise ObjectCorrupt(run.key, start, end - start, str(error)) from error
+        self._observer.batch_corrupt(run.key, start, end - start, is_repaired=True)
         return sound
 
     async def _records(self, run: Run, batch: DecodedBatch) -> list[Record]:
@@ -153,7 +153,7 @@ class ParquetReader:
         try:
             return await loop.run_in_executor(self._executor, decode_records, batch.data)
         except (InvalidRecords, InvalidBatch) as error:
-            raise ObjectRotten(run.key, run.start, run.length, str(error)) from error
+            raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 
     def _read_ahead(self, run: Run, groups: list[RowGroupRange]) -> None:
         most = self._cache.settings.read_ahead_chunks
@@ -185,7 +185,7 @@ def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
         if error.needed <= len(tail):
             raise
         return size - error.needed
-    # Without a CRC (objects of old), a footer that rotted may still parse. What it claims is looked at here, where
+    # Without a CRC (objects of old), a corrupt footer may still parse. What it claims is looked at here, where
     # a wrong claim is brought again from the store, and where the loop need not wait for it.
     try:
         names = index.metadata.schema.to_arrow_schema().names

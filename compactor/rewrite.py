@@ -175,7 +175,7 @@ async def rewrite_or_say_why(
     clock: Clock,
     entropy: Entropy,
 ) -> RewriteResult | RewriteFailure:
-    """`rewrite`, with what is wrong with this item as a value: one rotten input must not end the job."""
+    """`rewrite`, with what is wrong with this item as a value: one corrupt input must not end the job."""
     try:
         return await rewrite(item, store, prefix=prefix, cluster_id=cluster_id, clock=clock, entropy=entropy)
     except (RewriteFailed, StoreError, InvalidParquetObject) as error:

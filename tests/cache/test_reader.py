@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cache.chunk import ObjectRotten
+from cache.chunk import ObjectCorrupt
 from cache.chunk_cache import ChunkCache
 from cache.layout import LARGE_BATCH_BYTES
 from cache.read_batches import ReadBatches, ReadRequest
@@ -238,13 +238,13 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
     asyncio.run(whole())
 
 
-def test_a_piece_with_a_rotten_batch_is_not_kept() -> None:
+def test_a_piece_with_a_corrupt_batch_is_not_kept() -> None:
     run, body, stored = mixed_run("m/1", 0, [(batch_of(3, 60), BatchStatus.STORED) for _ in range(3)])
 
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        await store.put("m/1", [rotten(body, 8 + len(stored[0][2]) + 100)])
+        await store.put("m/1", [corrupted(body, 8 + len(stored[0][2]) + 100)])
         reader = reader_over(store, clock, CacheSettings())
         for _ in range(2):
             assert (await reader.read([run], request(0, 10_000))).batch_count == 1
@@ -273,7 +273,7 @@ def test_reading_on_from_the_end_offset_gives_every_batch_once() -> None:
     assert asyncio.run(whole()) == [base for base, _, _ in stored]
 
 
-def rotten(body: bytes, at: int) -> bytes:
+def corrupted(body: bytes, at: int) -> bytes:
     return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
 
 
@@ -284,8 +284,8 @@ def test_rot_in_the_cache_is_repaired_from_the_store() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
         reader = reader_over(store, clock)
-        await store.put("m/1", [rotten(body, 150)])
-        with pytest.raises(ObjectRotten, match="m/1"):
+        await store.put("m/1", [corrupted(body, 150)])
+        with pytest.raises(ObjectCorrupt, match="m/1"):
             await reader.read([run], request(0, 10_000))
         await store.put("m/1", [body])
         return await reader.read([run], request(0, 10_000))
@@ -302,13 +302,13 @@ def test_no_byte_of_a_batch_header_rots_unseen(place: int) -> None:
     async def whole() -> ReadBatches:
         clock = ManualClock()
         store = MemoryStore(clock)
-        await store.put("m/1", [rotten(body, run.start + place)])
+        await store.put("m/1", [corrupted(body, run.start + place)])
         return await reader_over(store, clock).read([run], request(0, 10_000))
 
     if is_written_anew:
         assert [base for base, _ in batches_in(asyncio.run(whole()))] == [base for base, _, _ in stored]
     else:
-        with pytest.raises(ObjectRotten, match="m/1"):
+        with pytest.raises(ObjectCorrupt, match="m/1"):
             asyncio.run(whole())
 
 
@@ -319,11 +319,11 @@ def test_what_stands_before_the_rot_is_given_and_the_next_read_names_it() -> Non
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        await store.put("m/1", [rotten(body, second + 100)])
+        await store.put("m/1", [corrupted(body, second + 100)])
         reader = reader_over(store, clock)
         found = await reader.read([run], request(0, 10_000))
         assert (found.batch_count, found.end_offset, found.is_complete) == (1, 3, False)
-        with pytest.raises(ObjectRotten) as caught:
+        with pytest.raises(ObjectCorrupt) as caught:
             await reader.read([run], request(found.end_offset, 10_000))
         assert (caught.value.key, caught.value.start) == ("m/1", second)
 
@@ -340,7 +340,7 @@ def test_a_missing_or_a_short_object_is_named() -> None:
         with pytest.raises(ObjectMissing, match="m/1"):
             await reader.read([run], request(0, 10_000))
         await store.put("m/1", [body[:140]])
-        with pytest.raises(ObjectRotten, match="ends after"):
+        with pytest.raises(ObjectCorrupt, match="ends after"):
             await reader.read([run], request(0, 10_000))
 
     asyncio.run(whole())
@@ -634,7 +634,7 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
     async def read_with_rot_at(place: int, expected: list[tuple[int, bytes]]) -> bool:
         clock = ManualClock()
         store = MemoryStore(clock)
-        await store.put("p/1", [rotten(body, place)])
+        await store.put("p/1", [corrupted(body, place)])
         reader = reader_over(store, clock, SETTINGS.changed(chunk_bytes=1000))
         offset, seen = 100, list[tuple[int, bytes]]()
         try:
@@ -642,7 +642,7 @@ def test_rot_in_a_parquet_object_is_named_or_harmless_and_never_served(
                 found = await reader.read([run], request(offset, 1 << 20))
                 seen += batches_in(found)
                 offset = found.end_offset
-        except ObjectRotten as error:
+        except ObjectCorrupt as error:
             assert error.key == "p/1"
             assert seen == expected[: len(seen)]
             return True
@@ -672,9 +672,9 @@ def test_a_footer_that_rotted_is_named_before_it_is_parsed(
         clock = ManualClock()
         store = MemoryStore(clock)
         for place in range(run.index_start, len(body), 37):
-            await store.put("p/1", [rotten(body, place)])
+            await store.put("p/1", [corrupted(body, place)])
             reader = reader_over(store, clock, SETTINGS.changed(chunk_bytes=10_000))
-            with pytest.raises(ObjectRotten, match="was written"):
+            with pytest.raises(ObjectCorrupt, match="was written"):
                 await reader.read([known], request(100, 1 << 20))
         await store.put("p/1", [body])
         assert (await reader.read([known], request(100, 1 << 20))).batch_count == len(source) + 1
@@ -690,8 +690,8 @@ def test_a_footer_that_rotted_and_still_parses_is_named(
     async def whole() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
-        await store.put("p/1", [rotten(body, body.index(b"headers", run.index_start))])
-        with pytest.raises(ObjectRotten, match="columns"):
+        await store.put("p/1", [corrupted(body, body.index(b"headers", run.index_start))])
+        with pytest.raises(ObjectCorrupt, match="columns"):
             await reader_over(store, clock).read([run], request(100, 1 << 20))
 
     asyncio.run(whole())

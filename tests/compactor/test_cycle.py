@@ -356,17 +356,17 @@ def test_a_log_of_aborted_records_alone_becomes_an_object_without_rows() -> None
     asyncio.run(scenario())
 
 
-def test_rotten_input_is_named_and_the_rest_goes_on() -> None:
+def test_corrupt_input_is_named_and_the_rest_goes_on() -> None:
     async def scenario() -> None:
         async with opened() as (log, store, _):
             await log.topic("good")
             await log.topic("bad")
             await log.produce(("good", 0, batch_of([b"x"])))
-            rotten = await log.produce(("bad", 0, batch_of([b"x"])))
-            data = bytearray(await store.get(rotten.key))
+            corrupt = await log.produce(("bad", 0, batch_of([b"x"])))
+            data = bytearray(await store.get(corrupt.key))
             data[75] ^= 1
-            await store.delete([rotten.key])
-            await store.put(rotten.key, [data])
+            await store.delete([corrupt.key])
+            await store.put(corrupt.key, [data])
             summary = await compacted(log)
             assert [failure.topic_name for failure in summary.failures] == ["bad"]
             assert "CRC" in summary.failures[0].reason
