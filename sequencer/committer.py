@@ -31,7 +31,7 @@ from sequencer.group_commit import GroupCommit
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved, timed, timed_reads
 from sequencer.requests import DECISIONS, QUERIES, Context, Decision, Query
-from sequencer.rules import topics
+from sequencer.rules import leases, topics
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, HotState
@@ -101,6 +101,7 @@ class Committer(SequencerMethods):
             entropy=entropy,
             settings=self._settings,
             validate_config=validate_config,
+            slack_ms=lambda: leases.slack_ms(self._term.round_trip_s),
         )
         self._expiry = Expiry(self._context, self._group_commit, self.ensure_ready)
         self._calls: dict[str, Callable[[Any], Awaitable[Value]]] = {

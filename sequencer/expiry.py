@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from sequencer.api import RetentionSummary
+from sequencer.api import AgentRef, RetentionSummary
 from sequencer.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.requests import Context
 from sequencer.rules import deleted_topics, groups, leases, repeats, retention, transactions
@@ -57,21 +57,18 @@ class Expiry:
     def _has_expired(self, now_ms: int) -> bool:
         state = self._context.state
         return (
-            (self._has_listened and any(0 < row.expires_ms <= now_ms for row in state.all(AgentRow)))
+            any(
+                0 < row.expires_ms <= now_ms and self._context.has_left(AgentRef(row.broker_id, row.epoch))
+                for row in state.all(AgentRow)
+            )
             or any(row.expires_ms <= now_ms for row in state.rows(SessionRow, state.open_sessions))
             or transactions.has_timed_out(state, now_ms)
         )
 
-    @property
-    def _has_listened(self) -> bool:
-        """Whether agents have had the time to renew their leases since the state was loaded."""
-        listened_ms = self._context.view.heard.has_listened_ms(self._context.clock.monotonic())
-        return listened_ms >= leases.silence_ms(self._settings)
-
     def _expire(self, draft: Draft) -> Steps[tuple[int, int]]:
         """End what has run out: gives the counts of agents' leases and of sessions. Only some transactions are ended
         by one step."""
-        agents = leases.expire_agents(draft) if self._has_listened else 0
+        agents = leases.expire_agents(draft, self._context.has_left)
         sessions = leases.expire_sessions(draft)
         yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
         return agents, sessions

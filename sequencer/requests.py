@@ -57,7 +57,8 @@ STAMPED_IN_A_TURN = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What rules and queries use besides the request. `reads` is the store by connections of its own."""
+    """What rules and queries use besides the request. `reads` is the store by connections of its own. `slack_ms` says
+    by how much leases are longer, as the database is slow."""
 
     view: View
     store: RowStore
@@ -66,6 +67,11 @@ class Context:
     entropy: Entropy
     settings: SequencerSettings
     validate_config: ValidateConfig
+    slack_ms: Callable[[], int]
+
+    def has_left(self, agent: AgentRef) -> bool:
+        """Whether an agent was silent for so long that its lease may be ended."""
+        return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
     @property
     def state(self) -> HotState:
@@ -127,20 +133,15 @@ def _looks_up(method: Declared[R, A], answer: Callable[[R, Context], Awaitable[A
 
 
 def _register_agent(draft: Draft, request: AgentInfo, context: Context) -> AgentLease:
-    lease = leases.register_agent(draft, request, context.view.identity, context.settings)
+    lease = leases.register_agent(draft, request, context.view.identity, context.settings, context.slack_ms())
     context.view.heard.note(lease, context.clock.monotonic())
     return lease
 
 
 def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLease:
-    lease = leases.renew_agent(draft, request, context.view.identity, context.settings)
+    lease = leases.renew_agent(draft, request, context.view.identity, context.settings, context.slack_ms())
     context.view.heard.note(lease, context.clock.monotonic(), is_renewal=True)
     return lease
-
-
-def _suspect_agent(draft: Draft, request: AgentRef, context: Context) -> Empty:
-    silent_ms = context.view.heard.silent_ms(request, context.clock.monotonic())
-    return leases.suspect_agent(draft, request, silent_ms, context.settings)
 
 
 def _init_producer(
@@ -176,9 +177,9 @@ async def _stamp_batches(request: StampRequest, context: Context) -> StampAnswer
 
 
 def _locate_group(request: LocateGroup, context: Context) -> GroupOwner:
-    heard, now = context.view.heard, context.clock.monotonic()
+    heard, now, slack_ms = context.view.heard, context.clock.monotonic(), context.slack_ms()
     return leases.locate_group(
-        context.state, request, lambda agent: heard.has_stopped(agent, now, context.settings)
+        context.state, request, lambda agent: heard.has_stopped(agent, now, context.settings, slack_ms)
     )
 
 
@@ -215,13 +216,18 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.open_session,
             lambda draft, request, context: sessions.open_session(
-                draft, request, context.entropy.uuid(), context.view.identity, context.settings
+                draft,
+                request,
+                context.entropy.uuid(),
+                context.view.identity,
+                context.settings,
+                context.slack_ms(),
             ),
         ),
         _decides(
             Sequencer.renew_session,
             lambda draft, request, context: sessions.renew_session(
-                draft, request, context.view.identity, context.settings
+                draft, request, context.view.identity, context.settings, context.slack_ms()
             ),
         ),
         _decides(
@@ -233,7 +239,12 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.release_agent, lambda draft, request, context: leases.release_agent(draft, request)
         ),
-        _decides(Sequencer.suspect_agent, _suspect_agent),
+        _decides(
+            Sequencer.suspect_agent,
+            lambda draft, request, context: leases.suspect_agent(
+                draft, request, has_left=context.has_left(request)
+            ),
+        ),
         _decides(Sequencer.take_lease, lambda draft, request, context: leases.take_lease(draft, request)),
         # Topics and configs.
         _decides(

@@ -49,6 +49,21 @@ MAX_LEASE_MS = 24 * 3600 * 1000
 """The longest named lease: whoever held it and is gone must not be in the way for long."""
 
 
+SLOW_ROUND_TRIP_S = 0.1
+"""Below this, a database is not slow."""
+ROUND_TRIPS_OF_SLACK = 10
+"""A renewal waits for the group before it and for its own, each of which asks for the time and writes: four round
+trips. The next one takes four again. Two more are to spare."""
+MAX_SLACK_MS = 60_000
+
+
+def slack_ms(round_trip_s: float) -> int:
+    """By how much leases and silences are longer before a database that takes so long to answer."""
+    if round_trip_s < SLOW_ROUND_TRIP_S:
+        return 0
+    return min(MAX_SLACK_MS, round(round_trip_s * 1000 * ROUND_TRIPS_OF_SLACK))
+
+
 class LastHeard:
     """When each agent was last heard of, on the committer's clock. In memory: a row a second for each is too many.
 
@@ -72,14 +87,16 @@ class LastHeard:
         epoch, at = self._heard.get(agent.broker_id, (agent.epoch, self._began))
         return (now - (at if epoch == agent.epoch else self._began)) * 1000
 
-    def has_stopped(self, agent: AgentRef, now: float, settings: SequencerSettings) -> bool:
+    def has_stopped(
+        self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0
+    ) -> bool:
         """Whether an agent that renewed its lease has missed a renewal: it may be dead, or only late."""
         is_renewing = self._renewing.get(agent.broker_id) == agent.epoch
-        return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2
+        return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2 + slack_ms
 
-    def has_listened_ms(self, now: float) -> float:
-        """For how long agents could renew since the state was loaded."""
-        return (now - self._began) * 1000
+    def has_left(self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0) -> bool:
+        """Whether nothing was heard of the agent for so long that its lease may be ended."""
+        return self.silent_ms(agent, now) >= silence_ms(settings) + slack_ms
 
 
 def silence_ms(settings: SequencerSettings) -> int:
@@ -88,7 +105,7 @@ def silence_ms(settings: SequencerSettings) -> int:
 
 
 def register_agent(
-    draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings
+    draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
     """Lease a broker id: the one that this instance had before, or a new one. Whoever had the address before is fenced.
 
@@ -102,6 +119,7 @@ def register_agent(
             f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
             " and ports of at most 65535 are needed"
         )
+    lease_ms = settings.agent_lease_ms + slack_ms
     at_address = draft.agents_at((info.host, info.port))
     before = next((row for row in at_address if agent_info(row).instance == info.instance), None)
     broker_id = draft.next_value(BROKER_ID) if before is None else before.broker_id
@@ -116,7 +134,7 @@ def register_agent(
             broker_id=broker_id,
             epoch=epoch,
             info=_encoder.encode(info),
-            expires_ms=draft.now_ms + settings.agent_lease_ms,
+            expires_ms=draft.now_ms + lease_ms,
             draining=False,
         )
     )
@@ -124,7 +142,7 @@ def register_agent(
     return AgentLease(
         broker_id=broker_id,
         epoch=epoch,
-        lease_ms=settings.agent_lease_ms,
+        lease_ms=lease_ms,
         incarnation=identity.incarnation,
         silence_ms=silence_ms(settings),
     )
@@ -142,15 +160,15 @@ def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
 
 
 def renew_agent(
-    draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings
+    draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
     """Extend an agent's lease, and say whether it drains. The row is written when a third of the lease is over."""
     row = live_agent(draft, request.broker_id, request.epoch)
     if row.draining != request.draining:
         draft.bump_once(RING_GENERATION)
-    left_ms = row.expires_ms - draft.now_ms
-    if row.draining != request.draining or left_ms <= settings.agent_lease_ms * 2 // 3:
-        left_ms = settings.agent_lease_ms
+    left_ms, lease_ms = row.expires_ms - draft.now_ms, settings.agent_lease_ms + slack_ms
+    if row.draining != request.draining or left_ms <= lease_ms * 2 // 3:
+        left_ms = lease_ms
         draft.put(replace_row(row, expires_ms=draft.now_ms + left_ms, draining=request.draining))
     return AgentLease(
         broker_id=row.broker_id,
@@ -170,11 +188,11 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
     return Empty()
 
 
-def suspect_agent(draft: Draft, request: AgentRef, silent_ms: float, settings: SequencerSettings) -> Empty:
+def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> Empty:
     """The agent's neighbour finds it silent: end its lease, if nothing was heard of it here for too long either."""
     row = draft.get(AgentRow, request.broker_id)
     is_live = row is not None and row.epoch == request.epoch and row.expires_ms > 0
-    if row is not None and is_live and silent_ms >= silence_ms(settings):
+    if row is not None and is_live and has_left:
         draft.put(replace_row(row, expires_ms=0))
         draft.bump_once(RING_GENERATION)
     return Empty()
@@ -191,9 +209,14 @@ def forget_agents(draft: Draft) -> None:
         draft.delete(AgentRow, broker_id)
 
 
-def expire_agents(draft: Draft) -> int:
-    """End the leases that ran out; how many."""
-    expired = [row for row in draft.all(AgentRow) if 0 < row.expires_ms <= draft.now_ms]
+def expire_agents(draft: Draft, has_left: Callable[[AgentRef], bool]) -> int:
+    """End the leases that ran out, of agents that nothing was heard of (a renewal may be waiting for the database);
+    how many."""
+    expired = [
+        row
+        for row in draft.all(AgentRow)
+        if 0 < row.expires_ms <= draft.now_ms and has_left(AgentRef(row.broker_id, row.epoch))
+    ]
     for row in expired:
         draft.put(replace_row(row, expires_ms=0))
     if expired:

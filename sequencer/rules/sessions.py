@@ -63,7 +63,12 @@ _answers = msgspec.msgpack.Decoder(CommitAnswer)
 
 
 def open_session(
-    draft: Draft, request: OpenSession, session_id: UUID, identity: Identity, settings: SequencerSettings
+    draft: Draft,
+    request: OpenSession,
+    session_id: UUID,
+    identity: Identity,
+    settings: SequencerSettings,
+    slack_ms: int = 0,
 ) -> SessionGrant:
     """Grant a new prefix to a live agent (or to the compactor)."""
     if request.broker_id == COMPACTOR_BROKER_ID:
@@ -80,7 +85,7 @@ def open_session(
         folder = "mixed"
     # The first part spreads sessions over the store's partitions; a random id needs no further hash.
     prefix = f"{identity.cluster_id}/{folder}/{session_id.hex[-4:]}/{session_id}/"
-    expires_ms = draft.now_ms + settings.session_lease_ms
+    lease_ms = settings.session_lease_ms + slack_ms
     draft.put(
         SessionRow(
             session_id=session_id,
@@ -88,11 +93,11 @@ def open_session(
             prefix=prefix,
             predecessor=request.predecessor,
             next_number=0,
-            expires_ms=expires_ms,
+            expires_ms=draft.now_ms + lease_ms,
             closed_ms=None,
         )
     )
-    return SessionGrant(session_id, prefix, settings.session_lease_ms, identity.incarnation)
+    return SessionGrant(session_id, prefix, lease_ms, identity.incarnation)
 
 
 def live_session(draft: Draft, session_id: UUID) -> SessionRow:
@@ -109,13 +114,13 @@ def live_session(draft: Draft, session_id: UUID) -> SessionRow:
 
 
 def renew_session(
-    draft: Draft, request: SessionRef, identity: Identity, settings: SequencerSettings
+    draft: Draft, request: SessionRef, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> SessionGrant:
     """Extend a live session's lease. The row is written when a tenth of the lease is over."""
     session = live_session(draft, request.session_id)
-    left_ms = session.expires_ms - draft.now_ms
-    if left_ms <= settings.session_lease_ms * 9 // 10:
-        left_ms = settings.session_lease_ms
+    left_ms, lease_ms = session.expires_ms - draft.now_ms, settings.session_lease_ms + slack_ms
+    if left_ms <= lease_ms * 9 // 10:
+        left_ms = lease_ms
         draft.put(replace_row(session, expires_ms=draft.now_ms + left_ms))
     return SessionGrant(session.session_id, session.prefix, left_ms, identity.incarnation)
 

@@ -87,7 +87,7 @@ def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transacti
     result.history = str(path)
     workload = Workload(topic=topic, loops=1 if transactions else 0, partitions=3, records_per_second=60)
     try:
-        with running_workload(stand.bootstrap, workload, path=path) as run:
+        with running_workload(stand.bootstrap, workload, path=path, settings=dict(scenario.clients)) as run:
             result.remarks = run.remarks
             _wait_until_all_flows(run, run.now(), "before the fault")
             steady_at = run.now()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults.stand import Stand, StoreKind
 from tests.faults.store_proxy import StoreProxy
@@ -15,6 +16,8 @@ from tests.support.history.workload import Run
 SEQUENCER_SECONDS = 30.0
 PAUSE_SECONDS = 13.0
 """Past an agent's lease (10 s) and, with the scenario's settings, its upload session's."""
+IMPATIENT_CLIENTS = {"socket.timeout.ms": 3_000}
+"""A request that was sent to a silent agent is given up after 3 s, not after 60."""
 SHORT_SESSIONS = {"TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000"}
 
 
@@ -53,6 +56,8 @@ class Scenario:
     target_seconds: float | None = None
     kind: StoreKind = "folder"
     environ: Mapping[str, str] = field(default_factory=dict)
+    clients: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of librdkafka for every client; all others are at their defaults."""
 
 
 def kill_agents(trial: Trial) -> None:
@@ -194,6 +199,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "agent-pause",
         f"SIGSTOP of an agent for {PAUSE_SECONDS:.0f} s, past its leases; SIGCONT",
         pause_an_agent,
+    ),
+    Scenario(
+        "agent-pause-short-timeout",
+        f"the same for clients with socket.timeout.ms={IMPATIENT_CLIENTS['socket.timeout.ms']}",
+        pause_an_agent,
+        clients=IMPATIENT_CLIENTS,
     ),
     Scenario(
         "agent-freeze",

@@ -5,10 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from sequencer.api import CreateTopic
+from agent.settings import AgentSettings
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    CreateTopic,
+    LeaseLost,
+    MetadataRequest,
+    OpenSession,
+    RenewAgent,
+    SequencerError,
+    SessionClosed,
+    SessionGrant,
+    SessionRef,
+)
 from sequencer.client import SequencerClient
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
@@ -91,6 +105,57 @@ class World:
         await remote.close()
 
 
+class KeptAgent:
+    """An agent's lease and upload session, kept as agents keep them: renewed each second, or as soon as answered."""
+
+    def __init__(self, world: World) -> None:
+        self.clock = world.clock
+        self.remote = SequencerClient(
+            list(world.nodes), clock=world.clock, entropy=world.entropy, link=world.link, patience_s=20
+        )
+        self.lost: list[str] = []
+        self.lease_until = self.put_until = 0.0
+        """Until when groups are coordinated, and until when uploads may start: see agent.identity and agent.produce."""
+
+    async def live(self) -> None:
+        asked_at = self.clock.monotonic()
+        lease = await self.remote.register_agent(AgentInfo("h", 1, "h", 0, 0, "z", "1", UUID(int=1)))
+        self.lease_until = asked_at + lease.lease_ms / 1000
+        session = await self.remote.open_session(OpenSession(lease.broker_id, lease.epoch))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_lease(lease))
+            tasks.create_task(self._keep_session(session))
+
+    async def _keep_lease(self, lease: AgentLease) -> None:
+        pause = min(lease.lease_ms, lease.silence_ms) / 3000
+        began = self.clock.monotonic()
+        while True:
+            await self.clock.sleep(max(0.0, began + pause - self.clock.monotonic()))
+            began = self.clock.monotonic()
+            try:
+                renewed = await self.remote.renew_agent(RenewAgent(lease.broker_id, lease.epoch, False))
+                self.lease_until = began + renewed.lease_ms / 1000
+            except LeaseLost as error:
+                self.lost.append(str(error))
+                return
+            except SequencerError:
+                continue
+
+    async def _keep_session(self, session: SessionGrant) -> None:
+        upload_deadline_ms = AgentSettings().upload_deadline_ms
+        while True:
+            await self.clock.sleep(1.0)
+            asked_at = self.clock.monotonic()
+            try:
+                grant = await self.remote.renew_session(SessionRef(session.session_id))
+                self.put_until = asked_at + (grant.lease_ms - upload_deadline_ms) / 1000
+            except SessionClosed as error:
+                self.lost.append(str(error))
+                return
+            except SequencerError:
+                continue
+
+
 def run(use: Callable[[World], Awaitable[None]], world: World | None = None) -> None:
     async def whole(world: World) -> None:
         starting = [asyncio.ensure_future(node.start(listen=False)) for node in world.nodes.values()]
@@ -137,6 +202,69 @@ def test_a_database_that_becomes_slow_changes_the_committer_once_at_most(seconds
         assert world.store._epoch == epoch
 
     run(use)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
+def test_an_agent_before_a_slow_database_keeps_its_lease_and_its_session(seconds: float) -> None:
+    async def use(world: World) -> None:
+        await world.pass_time(80)
+        agent = KeptAgent(world)
+        living = asyncio.create_task(agent.live())
+        await world.pass_time(60)  # registered, with a session
+        for _ in range(90):
+            await world.pass_time(1.0)
+            assert agent.lost == []
+            now = world.clock.monotonic()
+            assert agent.lease_until > now and agent.put_until > now
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        world.seconds = lambda: 0.001
+        await world.pass_time(30)
+        await agent.remote.close()
+
+    world = World(names=("a:1",))
+    world.seconds = lambda: seconds
+    run(use, world)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2.0, 5.0])
+def test_an_agent_outlives_the_moment_in_which_the_database_becomes_slow(seconds: float) -> None:
+    async def use(world: World) -> None:
+        agent = KeptAgent(world)
+        living = asyncio.create_task(agent.live())
+        await world.pass_time(20)
+        world.seconds = lambda: seconds
+        await world.pass_time(90)
+        assert agent.lost == []
+        world.seconds = lambda: 0.001
+        await world.pass_time(60)
+        assert agent.lost == []
+        now = world.clock.monotonic()
+        assert now + 5 < agent.lease_until <= now + 10  # short again
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        await agent.remote.close()
+
+    run(use, World(names=("a:1",)))
+
+
+def test_an_agent_that_is_silent_before_a_slow_database_leaves_the_ring() -> None:
+    async def use(world: World) -> None:
+        world.seconds = lambda: 1.0
+        await world.pass_time(30)
+        agent = KeptAgent(world)
+        living = asyncio.create_task(agent.live())
+        await world.pass_time(60)
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        await world.pass_time(40)
+        found = asyncio.create_task(agent.remote.metadata(MetadataRequest()))
+        await world.pass_time(5)
+        ring = (await found).ring
+        assert ring is not None and ring.members == []
+        await agent.remote.close()
+
+    run(use, World(names=("a:1",)))
 
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 3.5, 5.0])
