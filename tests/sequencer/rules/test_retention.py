@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, Empty, ObjectKind, Run
+from sequencer.api import (
+    AlterConfig,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    CreateTopic,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    Empty,
+    ObjectKind,
+    Run,
+)
 from sequencer.committer import Committer
 from sequencer.rules.retention import RetentionLimits, expired_end, limits_of
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import PartitionBytes
-from tests.support.backlog import fill
+from sequencer.store.rows import PartitionBytes, PartitionRow
+from tests.support.backlog import TOPIC, fill
 from tests.support.clocks import ManualClock, SeededEntropy
 
 
@@ -142,3 +154,100 @@ class HeldStore(MemoryRowStore):
         self.is_asked.set()
         await self.may_answer.wait()
         return await super().runs_from_many(queries, max_runs)
+
+
+# --- what changes between the plan and the step that carries it out
+
+
+class InterruptedStore(MemoryRowStore):
+    """Has something done when it has answered the last question of a plan."""
+
+    QUESTIONS = 2  # sums of bytes: of what may be due, and of what is
+    sums = 0
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def partition_bytes(self, topic_ids: Sequence[UUID] | None) -> list[PartitionBytes]:
+        found = await super().partition_bytes(topic_ids)
+        self.sums += 1
+        if self.sums == self.QUESTIONS and self.meanwhile is not None:
+            await self.meanwhile()
+        return found
+
+
+def log_start_after(*meanwhile: Callable[[Committer], Awaitable[object]]) -> tuple[int, int]:
+    """Ten runs of five records are there, and three may stay. How many log starts the plan has moved when this is done
+    between the plan and its step, and where the log starts then."""
+
+    async def scenario() -> tuple[int, int]:
+        clock = ManualClock()
+        store = InterruptedStore(clock)
+        await fill(store, partitions=1, runs=10)
+        settings = SequencerSettings(default_retention_ms=-1, default_retention_bytes=3_000)
+        committer = Committer(store, clock, SeededEntropy(1), settings)
+        await committer.start()
+
+        async def interrupt() -> None:
+            for change in meanwhile:
+                await change(committer)
+
+        store.meanwhile = interrupt
+        summary = await committer.apply_retention(Empty())
+        row = committer._context.state.get(PartitionRow, TOPIC, 0)
+        assert row is not None
+        await committer.close()
+        return summary.partitions_moved, row.log_start_offset
+
+    return asyncio.run(scenario())
+
+
+async def delete_topic(committer: Committer) -> None:
+    await committer.delete_topic(DeleteTopic(TOPIC))
+
+
+async def make_topic_again(committer: Committer) -> None:
+    await committer.create_topic(CreateTopic("old", 1, {}))
+
+
+def setting(scope: ConfigScope, of: str, name: str, value: str) -> Callable[[Committer], Awaitable[object]]:
+    change = ConfigChange(name, ConfigOperation.SET, value)
+    return lambda committer: committer.alter_config(AlterConfig(scope, of, [change]))
+
+
+def deleting_below(offset: int) -> Callable[[Committer], Awaitable[object]]:
+    asked = DeleteRecords([DeleteRecordsPartition(TOPIC, 0, offset)])
+    return lambda committer: committer.delete_records(asked)
+
+
+def test_what_was_planned_is_carried_out() -> None:
+    assert log_start_after() == (1, 35)
+
+
+def test_records_that_a_new_limit_of_the_topic_keeps_stay_though_their_end_was_planned() -> None:
+    assert log_start_after(setting(ConfigScope.TOPIC, "old", "retention.bytes", "-1")) == (0, 0)
+
+
+def test_records_that_a_new_limit_of_the_cluster_keeps_stay_though_their_end_was_planned() -> None:
+    assert log_start_after(setting(ConfigScope.BROKER, "", "log.retention.bytes", "-1")) == (0, 0)
+
+
+def test_records_of_a_topic_that_is_compacted_now_stay_though_their_end_was_planned() -> None:
+    assert log_start_after(setting(ConfigScope.TOPIC, "old", "cleanup.policy", "compact")) == (0, 0)
+
+
+def test_a_log_start_that_was_planned_does_not_move_one_back_that_went_further() -> None:
+    assert log_start_after(deleting_below(42)) == (0, 42)
+
+
+def test_a_log_start_that_went_a_part_of_the_way_is_moved_to_where_it_was_planned() -> None:
+    assert log_start_after(deleting_below(12)) == (1, 35)
+
+
+def test_what_was_planned_for_a_topic_that_is_deleted_moves_nothing() -> None:
+    assert log_start_after(delete_topic) == (0, 0)  # its rows go by steps of their own
+
+
+def test_what_was_planned_for_a_topic_moves_nothing_of_the_one_that_has_its_name_now() -> None:
+    assert log_start_after(delete_topic, make_topic_again) == (0, 0)
