@@ -30,13 +30,13 @@ _AGE_MS = 7_200_000
 """Old enough for a compactor with its default settings."""
 
 
-async def make_backlog(data: Path, *, partitions: int, runs: int) -> int:
-    """Create topic TOPIC in the folder of a `tailrace serve` that has not started, with that many runs in each
-    partition. A run has one batch of one record. Run n of every partition is in object n. Returns the bytes of one
-    run."""
+async def make_backlog(data: Path, database: str, *, partitions: int, runs: int) -> int:
+    """Create topic TOPIC in the folder and database of a `tailrace serve` that has not started, with that many runs in
+    each partition. A run has one batch of one record. Run n of every partition is in object n. Returns the bytes of
+    one run."""
     data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    store = open_row_store(f"sqlite:///{data / 'tailrace.db'}", clock=clock, entropy=SystemEntropy())
+    store = open_row_store(database, clock=clock, entropy=SystemEntropy())
     batch = encode_batch([NewRecord(None, b"x" * 100)], timestamps=[clock.wall_ms() - _AGE_MS])
     body = batch * partitions
     try:

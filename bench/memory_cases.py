@@ -79,6 +79,19 @@ class Sizes:
 SMALL = Sizes(2.0, 4, 200, 40, 8, 20, 25, 60.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a case keeps what it writes: a folder, and a database's URL."""
+
+    folder: Path
+    database: str
+
+    @property
+    def objects(self) -> str:
+        """The object store's URL."""
+        return str(self.folder / "objects")
+
+
 @dataclass
 class Server:
     """The process whose memory is measured, and its address."""
@@ -110,10 +123,10 @@ class Result:
 # --- the cases ---------------------------------------------------------------------------------------------
 
 
-async def sequencer_away(sizes: Sizes, folder: Path) -> Result:
+async def sequencer_away(sizes: Sizes, place: Place) -> Result:
     """Stop the sequencer (SIGSTOP) for two minutes under full load, then let it continue."""
     result = Result("sequencer-away")
-    with agent_and_sequencer(folder) as server:
+    with agent_and_sequencer(place) as server:
         await create_topics(server.bootstrap)
         sent: dict[str, int] = {}
         async with watched(server, result, sizes.senders):
@@ -137,10 +150,10 @@ async def sequencer_away(sizes: Sizes, folder: Path) -> Result:
     return result
 
 
-async def half_sent(sizes: Sizes, folder: Path) -> Result:
+async def half_sent(sizes: Sizes, place: Place) -> Result:
     """Connections that declare a megabyte and stop, with a probe beside them."""
     result = Result("half-sent")
-    with serve(folder, {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}) as server:
+    with serve(place, {"TAILRACE_AGENT__MAX_CONNECTIONS": sizes.half_sent_connections + 100}) as server:
         await create_topics(server.bootstrap)
         held: list[Connection] = []
         async with watched(server, result, sizes.half_sent_connections):
@@ -164,10 +177,10 @@ async def half_sent(sizes: Sizes, folder: Path) -> Result:
     return result
 
 
-async def frames_60k(sizes: Sizes, folder: Path) -> Result:
+async def frames_60k(sizes: Sizes, place: Place) -> Result:
     """Connections that send requests of 60 KiB without waiting for answers; every request is answered."""
     result = Result("frames-60k")
-    with serve(folder) as server:
+    with serve(place) as server:
         await create_topics(server.bootstrap)
         batch = batch_of(1, FRAME_BYTES)
         answers: dict[str, int] = {}
@@ -187,11 +200,11 @@ async def frames_60k(sizes: Sizes, folder: Path) -> Result:
     return result
 
 
-async def many_small_runs(sizes: Sizes, folder: Path) -> Result:
+async def many_small_runs(sizes: Sizes, place: Place) -> Result:
     """A consumer reads a million small runs of a thousand partitions, with a probe beside it."""
     result = Result("many-small-runs")
-    await make_backlog(folder, partitions=sizes.partitions, runs=sizes.runs_each)
-    with serve(folder) as server:
+    await make_backlog(place.folder, place.database, partitions=sizes.partitions, runs=sizes.runs_each)
+    with serve(place) as server:
         await create_topics(server.bootstrap)
         async with watched(server, result, 1):
             began = time.monotonic()
@@ -205,12 +218,12 @@ async def many_small_runs(sizes: Sizes, folder: Path) -> Result:
     return result
 
 
-async def compaction_backlog(sizes: Sizes, folder: Path) -> Result:
+async def compaction_backlog(sizes: Sizes, place: Place) -> Result:
     """A compactor compacts a million runs until none is left, with a probe beside it."""
     result = Result("compaction-backlog")
     total = sizes.partitions * sizes.runs_each
-    await make_backlog(folder, partitions=sizes.partitions, runs=sizes.runs_each)
-    with serve(folder) as server:
+    await make_backlog(place.folder, place.database, partitions=sizes.partitions, runs=sizes.runs_each)
+    with serve(place) as server:
         await create_topics(server.bootstrap)
         async with watched(server, result, 1):
             began = time.monotonic()
@@ -280,7 +293,7 @@ async def compact(server: Server, most_seconds: float) -> Compacted:
     return done
 
 
-CASES: dict[str, Callable[[Sizes, Path], Awaitable[Result]]] = {
+CASES: dict[str, Callable[[Sizes, Place], Awaitable[Result]]] = {
     "sequencer-away": sequencer_away,
     "half-sent": half_sent,
     "frames-60k": frames_60k,
@@ -289,11 +302,17 @@ CASES: dict[str, Callable[[Sizes, Path], Awaitable[Result]]] = {
 }
 
 
-async def run_case(name: str, sizes: Sizes) -> Result:
-    """Run one case in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="tailrace-overload-") as folder:
+def run_case(name: str, sizes: Sizes, *, is_on_postgresql: bool = False) -> Result:
+    """Run one case in a folder of its own, on SQLite or on a PostgreSQL that is started for it."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-overload-")))
+        database = f"sqlite:///{folder / 'tailrace.db'}"
+        if is_on_postgresql:
+            from tests.support.servers import postgres_server
+
+            database = stack.enter_context(postgres_server(fsync=True)).create_database()
         began = time.monotonic()
-        result = await CASES[name](sizes, Path(folder))
+        result = asyncio.run(CASES[name](sizes, Place(folder, database)))
         result.seconds = time.monotonic() - began
         return result
 
@@ -476,24 +495,25 @@ async def watched(server: Server, result: Result, connections: int) -> Any:
 
 
 @contextmanager
-def serve(data: Path, more: dict[str, int] | None = None) -> Iterator[Server]:
-    """`tailrace serve` in that folder."""
+def serve(place: Place, more: dict[str, int] | None = None) -> Iterator[Server]:
+    """`tailrace serve` at that place."""
     kafka, http, rpc = (free_port() for _ in range(3))
-    arguments = ["serve", "--data", str(data), "--listen", f"127.0.0.1:{kafka}", "--rpc", f"127.0.0.1:{rpc}"]
+    data = place.folder
+    arguments = ["serve", "--data", str(data), "--database", place.database]
+    arguments += ["--listen", f"127.0.0.1:{kafka}", "--rpc", f"127.0.0.1:{rpc}"]
     with process(arguments, http, {**BUDGETS, **(more or {})}) as pid:
         yield Server(pid, f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", data, started_mib=rss_mib(pid))
 
 
 @contextmanager
-def agent_and_sequencer(data: Path) -> Iterator[Server]:
+def agent_and_sequencer(place: Place) -> Iterator[Server]:
     """An agent and its sequencer, one process each."""
     kafka, http, rpc, sequencer_http = (free_port() for _ in range(4))
-    objects = str(data / "objects")
     with ExitStack() as stack:
         sequencer_pid = stack.enter_context(
             process(
                 [
-                    *("sequencer", "--database", f"sqlite:///{data / 'tailrace.db'}", "--store", objects),
+                    *("sequencer", "--database", place.database, "--store", place.objects),
                     *("--rpc", f"127.0.0.1:{rpc}"),
                 ],
                 sequencer_http,
@@ -503,7 +523,7 @@ def agent_and_sequencer(data: Path) -> Iterator[Server]:
         pid = stack.enter_context(
             process(
                 [
-                    *("agent", "--sequencer", f"127.0.0.1:{rpc}", "--store", objects),
+                    *("agent", "--sequencer", f"127.0.0.1:{rpc}", "--store", place.objects),
                     *("--listen", f"127.0.0.1:{kafka}"),
                 ],
                 http,
@@ -511,7 +531,12 @@ def agent_and_sequencer(data: Path) -> Iterator[Server]:
             )
         )
         yield Server(
-            pid, f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", data, sequencer_pid, started_mib=rss_mib(pid)
+            pid,
+            f"127.0.0.1:{kafka}",
+            f"127.0.0.1:{rpc}",
+            place.folder,
+            sequencer_pid,
+            started_mib=rss_mib(pid),
         )
 
 

@@ -1,6 +1,6 @@
 """How the broker behaves above its capacity, and with clients that behave badly.
 
-    python -m bench.overload [--seconds 6] [--only NAME,NAME] [--small] [--json FILE]
+    python -m bench.overload [--seconds 6] [--only NAME,NAME] [--small] [--postgresql] [--json FILE]
 
 The server is `tailrace serve` in a process of its own. The bench first measures its capacity with produce requests in a
 closed loop. Then it offers twice as much: as many connections again send without waiting for answers. It prints
@@ -347,6 +347,7 @@ def main() -> None:
         "--only", default="", help=f"of {LOADS}, {', '.join(CASES)}: those, with commas between"
     )
     parser.add_argument("--small", action="store_true", help="the cases as the tests run them, in seconds")
+    parser.add_argument("--postgresql", action="store_true", help="the cases on PostgreSQL, not on SQLite")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name] or [LOADS, *CASES]
@@ -362,7 +363,7 @@ def main() -> None:
             figures["rows"] = asyncio.run(run(server.bootstrap, server.pid, options.seconds))
     results = []
     for name in (name for name in names if name != LOADS):
-        result = asyncio.run(run_case(name, SMALL if options.small else Sizes()))
+        result = run_case(name, SMALL if options.small else Sizes(), is_on_postgresql=options.postgresql)
         show(result)
         results.append(asdict(result))
     figures["cases"] = results

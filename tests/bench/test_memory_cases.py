@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from bench.memory_cases import CASES, SMALL, run_case
@@ -11,7 +9,7 @@ from bench.memory_cases import CASES, SMALL, run_case
 
 @pytest.mark.parametrize("name", CASES)
 def test_everybody_is_served_within_the_memory_that_is_allowed(name: str) -> None:
-    result = asyncio.run(run_case(name, SMALL))
+    result = run_case(name, SMALL)
 
     assert result.is_served, result
     assert result.is_within, result
