@@ -1,7 +1,7 @@
 """Fetch: find the runs, wait for enough bytes, read them, answer by Kafka's rules.
 
 The bounds of a partition (log start, high watermark, last stable offset) and its runs come from one answer of the
-sequencer, so they belong to one commit number; OFFSET_OUT_OF_RANGE is said only from available_bytes.
+sequencer, so they belong to one commit number; only that answer decides OFFSET_OUT_OF_RANGE.
 """
 
 from __future__ import annotations
