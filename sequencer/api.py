@@ -412,7 +412,7 @@ class MetadataRequest(Value, frozen=True):
     takes_changes: bool = False
 
 
-class Metadata(Value, frozen=True):
+class Metadata(Value, frozen=True, kw_only=True):
     """`topics`/`ring` are None when the caller's are current; `topics` also where it takes changes and these are they:
     topics that are new or different, and the ids of those that are deleted."""
 
@@ -486,7 +486,7 @@ class Marker(Value, frozen=True):
     timestamp: int
 
 
-class Run(Value, frozen=True):
+class Run(Value, frozen=True, kw_only=True):
     """A committed run: [base_offset, end_offset) of one partition, out of one object.
 
     Of a mixed object: its batches stand at [start, start + length), one after another.
@@ -547,7 +547,7 @@ class PartitionError(enum.IntEnum):
     OFFSET_OUT_OF_RANGE = 2
 
 
-class FoundPartition(Value, frozen=True):
+class FoundPartition(Value, frozen=True, kw_only=True):
     """The partition at one commit number, and the runs from the one that holds `offset` on, in order,
     tiling. Where they end below the high watermark there are more."""
 
@@ -589,7 +589,7 @@ class OffsetsRequest(Value, frozen=True):
     queries: list[OffsetQuery]
 
 
-class OffsetResult(Value, frozen=True):
+class OffsetResult(Value, frozen=True, kw_only=True):
     """For EARLIEST/LATEST, `offset` is the answer. For a time or MAX_TIMESTAMP, `run` is the first run with a
     record at or after the time (the run with the largest timestamp), None when there is none; the caller
     looks inside it, from `log_start_offset` on, and, where it asked `read_committed`, takes nothing that it
@@ -638,7 +638,7 @@ class EpochAnswer(Value, frozen=True):
     results: list[EpochResult]
 
 
-class PartitionUpdate(Value, frozen=True):
+class PartitionUpdate(Value, frozen=True, kw_only=True):
     """What changed for a partition: its bounds now, and the runs added since, in order."""
 
     topic_id: UUID
@@ -699,7 +699,7 @@ class ProducerQuery(Value, frozen=True):
     after: Int64 = -1
 
 
-class ActiveProducer(Value, frozen=True):
+class ActiveProducer(Value, frozen=True, kw_only=True):
     producer_id: int
     producer_epoch: int
     last_sequence: int
@@ -792,7 +792,7 @@ class TransactionState(enum.StrEnum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
-class TransactionDescription(Value, frozen=True):
+class TransactionDescription(Value, frozen=True, kw_only=True):
     """`number` counts the producer's transactions. `started_ms` is -1 when none is open."""
 
     transactional_id: str
@@ -1024,7 +1024,7 @@ class DeletedRecords(Value, frozen=True):
     log_start_offsets: list[int]
 
 
-class RetentionSummary(Value, frozen=True):
+class RetentionSummary(Value, frozen=True, kw_only=True):
     runs_removed: int
     objects_retired: int
     partitions_moved: int
@@ -1173,7 +1173,7 @@ class SizesRequest(Value, frozen=True):
     after: tuple[UUID, Int64] | None = None
 
 
-class PartitionSize(Value, frozen=True):
+class PartitionSize(Value, frozen=True, kw_only=True):
     topic_id: UUID
     partition: int
     log_start_offset: int
@@ -1189,7 +1189,7 @@ class SizesAnswer(Value, frozen=True):
     next: tuple[UUID, int] | None = None
 
 
-class Statistics(Value, frozen=True):
+class Statistics(Value, frozen=True, kw_only=True):
     """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state.
 
     `oldest_transaction_ms`: for how long the oldest open transaction has been open."""

@@ -135,13 +135,13 @@ class CommitFeed:
         if row is None:
             return None
         return PartitionUpdate(
-            topic_id,
-            place.partition,
-            row.log_start_offset,
-            row.end_offset,
-            self._state.last_stable_offset(row),
-            row.epochs[-1].epoch,
-            runs,
+            topic_id=topic_id,
+            partition=place.partition,
+            log_start_offset=row.log_start_offset,
+            high_watermark=row.end_offset,
+            last_stable_offset=self._state.last_stable_offset(row),
+            leader_epoch=row.epochs[-1].epoch,
+            runs=runs,
         )
 
 

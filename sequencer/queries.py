@@ -83,8 +83,24 @@ ANSWERED_IN_A_TURN = 2_000
 RANGES_AS_A_PARTITION = 20
 """As many aborted ranges take as long to look through as a partition's bounds."""
 _ATTEMPTS = 10
-_UNKNOWN_PARTITION = FoundPartition(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, [], [])
-_UNKNOWN_OFFSET = OffsetResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, -1, -1, None)
+_UNKNOWN_PARTITION = FoundPartition(
+    error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
+    log_start_offset=-1,
+    high_watermark=-1,
+    last_stable_offset=-1,
+    leader_epoch=-1,
+    runs=[],
+    aborted=[],
+)
+_UNKNOWN_OFFSET = OffsetResult(
+    error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
+    offset=-1,
+    timestamp=-1,
+    leader_epoch=-1,
+    log_start_offset=-1,
+    high_watermark=-1,
+    run=None,
+)
 
 
 class Reader:
@@ -285,11 +301,13 @@ class Reader:
             PartitionError.NONE,
             [
                 ActiveProducer(
-                    row.producer_id,
-                    row.producer_epoch,
-                    row.recent[-1].last_sequence,
-                    row.last_timestamp,
-                    -1 if (began := state.get(OpenRangeRow, *key_of(row))) is None else began.first_offset,
+                    producer_id=row.producer_id,
+                    producer_epoch=row.producer_epoch,
+                    last_sequence=row.recent[-1].last_sequence,
+                    last_timestamp=row.last_timestamp,
+                    transaction_start_offset=-1
+                    if (began := state.get(OpenRangeRow, *key_of(row))) is None
+                    else began.first_offset,
                 )
                 for row in rows[:MAX_PAGE]
                 if row is not None
@@ -375,12 +393,12 @@ def _description(row: ObjectRow) -> ObjectDescription:
 
 def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:
     return PartitionSize(
-        row.topic_id,
-        row.partition,
-        row.log_start_offset,
-        row.end_offset,
-        0 if held is None else held.bytes,
-        0 if held is None else held.runs,
+        topic_id=row.topic_id,
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        high_watermark=row.end_offset,
+        bytes=0 if held is None else held.bytes,
+        runs=0 if held is None else held.runs,
     )
 
 
@@ -424,28 +442,28 @@ class _Place:
             if one.first_offset < end_offset
         ]
         return FoundPartition(
-            PartitionError.NONE
+            error=PartitionError.NONE
             if row.log_start_offset <= offset <= row.end_offset
             else PartitionError.OFFSET_OUT_OF_RANGE,
-            row.log_start_offset,
-            row.end_offset,
-            self.stable,
-            row.epochs[-1].epoch,
-            visible,
-            sorted(ranges, key=lambda one: one.first_offset) if visible else [],
+            log_start_offset=row.log_start_offset,
+            high_watermark=row.end_offset,
+            last_stable_offset=self.stable,
+            leader_epoch=row.epochs[-1].epoch,
+            runs=visible,
+            aborted=sorted(ranges, key=lambda one: one.first_offset) if visible else [],
         )
 
 
 def _offset_result(row: PartitionRow, stable: int, offset: int, run: Run | None = None) -> OffsetResult:
     return OffsetResult(
-        PartitionError.NONE,
-        offset,
-        -1,
-        row.epochs[-1].epoch,
-        row.log_start_offset,
-        row.end_offset,
-        run,
-        stable,
+        error=PartitionError.NONE,
+        offset=offset,
+        timestamp=-1,
+        leader_epoch=row.epochs[-1].epoch,
+        log_start_offset=row.log_start_offset,
+        high_watermark=row.end_offset,
+        run=run,
+        last_stable_offset=stable,
     )
 
 

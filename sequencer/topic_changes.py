@@ -58,13 +58,13 @@ class TopicChanges:
             topics = self._topics(version)
         ring = self._current_ring()
         return Metadata(
-            identity.cluster_id,
-            identity.incarnation,
-            version,
-            topics,
-            None if request.known_generation == ring.generation else ring,
-            changed,
-            deleted,
+            cluster_id=identity.cluster_id,
+            incarnation=identity.incarnation,
+            version=version,
+            topics=topics,
+            ring=None if request.known_generation == ring.generation else ring,
+            changed=changed,
+            deleted=deleted,
         )
 
     def _changed_since(self, version: int) -> list[UUID]:

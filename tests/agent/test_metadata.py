@@ -86,9 +86,23 @@ def test_changes_are_put_into_what_is_known() -> None:
     async def scenario() -> None:
         ring = ring_of(1)
         told = Told(
-            Metadata("c", 1, 5, [topic(1, "a"), topic(2, "b"), topic(3, "c")], ring),
-            Metadata("c", 1, 7, None, None, [topic(1, "a", 4), topic(4, "b")], [UUID(int=2)]),
-            Metadata("c", 1, 7, None, None),
+            Metadata(
+                cluster_id="c",
+                incarnation=1,
+                version=5,
+                topics=[topic(1, "a"), topic(2, "b"), topic(3, "c")],
+                ring=ring,
+            ),
+            Metadata(
+                cluster_id="c",
+                incarnation=1,
+                version=7,
+                topics=None,
+                ring=None,
+                changed=[topic(1, "a", 4), topic(4, "b")],
+                deleted=[UUID(int=2)],
+            ),
+            Metadata(cluster_id="c", incarnation=1, version=7, topics=None, ring=None),
         )
         catalog = Catalog(cast("Sequencer", told))
         before = await catalog.refresh()
@@ -109,8 +123,22 @@ def test_changes_are_put_into_what_is_known() -> None:
 def test_a_change_of_the_clusters_configs_reaches_every_topic() -> None:
     async def scenario() -> None:
         told = Told(
-            Metadata("c", 1, 5, [topic(1, "a"), topic(2, "b")], ring_of(1)),
-            Metadata("c", 1, 6, None, None, [], [UUID(int=2)]),
+            Metadata(
+                cluster_id="c",
+                incarnation=1,
+                version=5,
+                topics=[topic(1, "a"), topic(2, "b")],
+                ring=ring_of(1),
+            ),
+            Metadata(
+                cluster_id="c",
+                incarnation=1,
+                version=6,
+                topics=None,
+                ring=None,
+                changed=[],
+                deleted=[UUID(int=2)],
+            ),
         )
         catalog = Catalog(cast("Sequencer", told))
         before = await catalog.refresh()

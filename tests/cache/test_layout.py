@@ -26,9 +26,23 @@ def runs(draw: st.DrawFn) -> Run:
         offset += count if is_stored else 0
     length = sum(batch.length for batch in table)
     return Run(
-        UUID(int=5), 0, 100, offset, UUID(int=1), ObjectKind.MIXED, "m/1", start + length + 99, start + length,
-        start, length, 0, 0, 1, 0, table,
-    )  # fmt: skip
+        topic_id=UUID(int=5),
+        partition=0,
+        base_offset=100,
+        end_offset=offset,
+        object_id=UUID(int=1),
+        kind=ObjectKind.MIXED,
+        key="m/1",
+        object_size=start + length + 99,
+        index_start=start + length,
+        start=start,
+        length=length,
+        max_timestamp=0,
+        running_max_timestamp=0,
+        commit_number=1,
+        created_ms=0,
+        batches=table,
+    )
 
 
 @given(runs())

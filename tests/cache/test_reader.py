@@ -66,9 +66,23 @@ def mixed_run(
     whole = b"#" * start + body + b"footer"
     newest = max((each.max_timestamp for each in table), default=-1)
     run = Run(
-        TOPIC, 0, base_offset, offset, UUID(int=1), ObjectKind.MIXED, key, len(whole), start + len(body),
-        start, len(body), newest, newest, 1, created_ms, table,
-    )  # fmt: skip
+        topic_id=TOPIC,
+        partition=0,
+        base_offset=base_offset,
+        end_offset=offset,
+        object_id=UUID(int=1),
+        kind=ObjectKind.MIXED,
+        key=key,
+        object_size=len(whole),
+        index_start=start + len(body),
+        start=start,
+        length=len(body),
+        max_timestamp=newest,
+        running_max_timestamp=newest,
+        commit_number=1,
+        created_ms=created_ms,
+        batches=table,
+    )
     return run, whole, stored
 
 
@@ -418,9 +432,23 @@ def parquet() -> tuple[Run, bytes, list[tuple[int, bytes]]]:
     whole = bytes(written.data)
     footer = int.from_bytes(whole[-8:-4], "little") + 8
     run = Run(
-        TOPIC, 0, 100, offset + 5, UUID(int=3), ObjectKind.PARQUET, "p/1", len(whole), len(whole) - footer, 0,
-        len(whole), T0 + 293, T0 + 293, 1, T0, [],
-    )  # fmt: skip
+        topic_id=TOPIC,
+        partition=0,
+        base_offset=100,
+        end_offset=offset + 5,
+        object_id=UUID(int=3),
+        kind=ObjectKind.PARQUET,
+        key="p/1",
+        object_size=len(whole),
+        index_start=len(whole) - footer,
+        start=0,
+        length=len(whole),
+        max_timestamp=T0 + 293,
+        running_max_timestamp=T0 + 293,
+        commit_number=1,
+        created_ms=T0,
+        batches=[],
+    )
     return run, whole, source
 
 
@@ -511,9 +539,24 @@ def markers_run(base_offset: int, *ends: tuple[int, bool]) -> Run:
     ]
     table = [RunBatch(MARKER_BYTES, 1, BatchStatus.STORED, marker.offset, -1) for marker in markers]
     return Run(
-        TOPIC, 0, base_offset, base_offset + len(ends), UUID(int=0), ObjectKind.MARKERS, "", 0, 0, 0,
-        MARKER_BYTES * len(ends), -1, T0, 1, T0, table, markers,
-    )  # fmt: skip
+        topic_id=TOPIC,
+        partition=0,
+        base_offset=base_offset,
+        end_offset=base_offset + len(ends),
+        object_id=UUID(int=0),
+        kind=ObjectKind.MARKERS,
+        key="",
+        object_size=0,
+        index_start=0,
+        start=0,
+        length=MARKER_BYTES * len(ends),
+        max_timestamp=-1,
+        running_max_timestamp=T0,
+        commit_number=1,
+        created_ms=T0,
+        batches=table,
+        markers=markers,
+    )
 
 
 def test_markers_are_control_batches_between_the_others_and_need_no_object() -> None:

@@ -19,9 +19,23 @@ def run_of(
     partition: int, base: int, length: int, *, end: int | None = None, kind: ObjectKind = ObjectKind.MIXED
 ) -> Run:
     return Run(
-        UUID(int=5), partition, base, base + 10 if end is None else end, UUID(int=base + 1), kind, f"m/{base}",
-        10_000, 9_000, 8 + partition * 1_000, length, 0, 0, 1, 0, [],
-    )  # fmt: skip
+        topic_id=UUID(int=5),
+        partition=partition,
+        base_offset=base,
+        end_offset=base + 10 if end is None else end,
+        object_id=UUID(int=base + 1),
+        kind=kind,
+        key=f"m/{base}",
+        object_size=10_000,
+        index_start=9_000,
+        start=8 + partition * 1_000,
+        length=length,
+        max_timestamp=0,
+        running_max_timestamp=0,
+        commit_number=1,
+        created_ms=0,
+        batches=[],
+    )
 
 
 def candidate(

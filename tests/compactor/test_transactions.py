@@ -116,10 +116,24 @@ class Log:
         await self.store.put(key, [b"########", body, b"footer"])
         self.runs.append(
             Run(
-                TOPIC, 0, base, offset, self.entropy.uuid(), ObjectKind.MIXED, key, len(body) + 14,
-                len(body) + 8, 8, len(body), newest, newest, self.number, T0, table,
+                topic_id=TOPIC,
+                partition=0,
+                base_offset=base,
+                end_offset=offset,
+                object_id=self.entropy.uuid(),
+                kind=ObjectKind.MIXED,
+                key=key,
+                object_size=len(body) + 14,
+                index_start=len(body) + 8,
+                start=8,
+                length=len(body),
+                max_timestamp=newest,
+                running_max_timestamp=newest,
+                commit_number=self.number,
+                created_ms=T0,
+                batches=table,
             )
-        )  # fmt: skip
+        )
 
     def finish(self, producer: int, is_commit: bool) -> None:
         """End the producer's transaction, if one is open. Markers that stand together share a row."""
@@ -139,10 +153,25 @@ class Log:
         table = [RunBatch(MARKER_BYTES, 1, BatchStatus.STORED, each.offset, -1) for each in markers]
         self.runs.append(
             Run(
-                TOPIC, 0, markers[0].offset, at + 1, NIL, ObjectKind.MARKERS, "", 0, 0, 0,
-                MARKER_BYTES * len(markers), -1, running, self.number, T0, table, markers,
+                topic_id=TOPIC,
+                partition=0,
+                base_offset=markers[0].offset,
+                end_offset=at + 1,
+                object_id=NIL,
+                kind=ObjectKind.MARKERS,
+                key="",
+                object_size=0,
+                index_start=0,
+                start=0,
+                length=MARKER_BYTES * len(markers),
+                max_timestamp=-1,
+                running_max_timestamp=running,
+                commit_number=self.number,
+                created_ms=T0,
+                batches=table,
+                markers=markers,
             )
-        )  # fmt: skip
+        )
 
     def candidate(self, max_runs: int) -> CompactionCandidate:
         runs: list[Run] = []
@@ -172,11 +201,24 @@ class Log:
         place = self.runs.index(old[0])
         self.runs[place : place + len(old)] = [
             Run(
-                TOPIC, 0, base, end, result.object.object_id, ObjectKind.PARQUET, result.object.key,
-                result.object.size, result.object.index_start, 0, new.length, new.max_timestamp,
-                old[-1].running_max_timestamp, 1, T0, [],
+                topic_id=TOPIC,
+                partition=0,
+                base_offset=base,
+                end_offset=end,
+                object_id=result.object.object_id,
+                kind=ObjectKind.PARQUET,
+                key=result.object.key,
+                object_size=result.object.size,
+                index_start=result.object.index_start,
+                start=0,
+                length=new.length,
+                max_timestamp=new.max_timestamp,
+                running_max_timestamp=old[-1].running_max_timestamp,
+                commit_number=1,
+                created_ms=T0,
+                batches=[],
             )
-        ]  # fmt: skip
+        ]
 
     async def compact(self, target_bytes: int, max_runs: int = 1_000, seed: int = 0) -> list[RewriteResult]:
         """One round of the compactor's, whose tasks end in any order."""
@@ -239,7 +281,15 @@ class LogOf:
             each for each in self._log.aborted if each.first_offset < end and each.last_offset >= asked.offset
         ]
         stable = self._log.stable
-        found = FoundPartition(PartitionError.NONE, 0, self._log.end, stable, 0, runs, aborted)
+        found = FoundPartition(
+            error=PartitionError.NONE,
+            log_start_offset=0,
+            high_watermark=self._log.end,
+            last_stable_offset=stable,
+            leader_epoch=0,
+            runs=runs,
+            aborted=aborted,
+        )
         return FindAnswer(1, [found])
 
     async def close(self) -> None:

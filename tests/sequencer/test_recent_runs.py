@@ -20,8 +20,23 @@ PLACE = TopicPartition(TOPIC, 0)
 
 def run_at(base: int, end: int, length: int = 10) -> Run:
     return Run(
-        TOPIC, 0, base, end, UUID(int=base + 9), ObjectKind.MIXED, "k", 100, 90, 0, length, 0, 0, 1, 0, []
-    )  # fmt: skip
+        topic_id=TOPIC,
+        partition=0,
+        base_offset=base,
+        end_offset=end,
+        object_id=UUID(int=base + 9),
+        kind=ObjectKind.MIXED,
+        key="k",
+        object_size=100,
+        index_start=90,
+        start=0,
+        length=length,
+        max_timestamp=0,
+        running_max_timestamp=0,
+        commit_number=1,
+        created_ms=0,
+        batches=[],
+    )
 
 
 def changes(*keys: int) -> Changes:

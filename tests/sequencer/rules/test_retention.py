@@ -30,7 +30,24 @@ from tests.support.clocks import ManualClock, SeededEntropy
 
 def run(base: int, at: int, length: int = 100, created: int = 0, kind: ObjectKind = ObjectKind.MIXED) -> Run:
     nil = UUID(int=0)
-    return Run(nil, 0, base, base + 1, nil, kind, "k", 0, 0, 0, length, at, at, 1, created, [])
+    return Run(
+        topic_id=nil,
+        partition=0,
+        base_offset=base,
+        end_offset=base + 1,
+        object_id=nil,
+        kind=kind,
+        key="k",
+        object_size=0,
+        index_start=0,
+        start=0,
+        length=length,
+        max_timestamp=at,
+        running_max_timestamp=at,
+        commit_number=1,
+        created_ms=created,
+        batches=[],
+    )
 
 
 def test_time_stops_at_the_first_run_that_is_young() -> None:
