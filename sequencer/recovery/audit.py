@@ -22,8 +22,14 @@ from sequencer.api import ObjectKind, Run
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import InvalidCheckpoint
-from sequencer.recovery.bucket_scan import FoundCheckpoints, each, read_checkpoints, session_of
-from sequencer.recovery.invariants import Finding, check_hot_rows, check_object, check_partition, place_name
+from sequencer.recovery.bucket_scan import FoundCheckpoints, for_each, read_checkpoints, session_of
+from sequencer.recovery.invariants import (
+    Finding,
+    check_hot_rows,
+    check_object,
+    check_partition,
+    partition_name,
+)
 from sequencer.store.rows import (
     Identity,
     ObjectRow,
@@ -125,7 +131,7 @@ class _Audit:
         await self._check_state()
         await self._check_partitions()
         await self._check_objects()
-        await each(self._chosen, self._open)
+        await for_each(self._chosen, self._open)
         await self._check_runs_without_object()
         await self._check_checkpoints()
         return AuditReport(
@@ -245,7 +251,7 @@ class _Audit:
 
     async def _check_row(self, row: ObjectRow, size: int | None) -> None:
         self._checked["objects"] += 1
-        if self._wrong_row(row, size, self._counts.get(row.object_id, 0)):
+        if self._row_findings(row, size, self._counts.get(row.object_id, 0)):
             await self._check_row_again(row.object_id)
         elif row.live_runs and size is not None and self._is_chosen():
             self._chosen.append(row)
@@ -261,7 +267,7 @@ class _Audit:
         settings = self._settings
         return len(self._chosen) < settings.fewest_opened or self._entropy.fraction() < settings.sample
 
-    def _wrong_row(self, row: ObjectRow, size: int | None, runs: int) -> list[Finding]:
+    def _row_findings(self, row: ObjectRow, size: int | None, runs: int) -> list[Finding]:
         findings = check_object(row, runs)
         if row.live_runs and size is None:
             findings.append(
@@ -283,12 +289,12 @@ class _Audit:
             except ObjectMissing:
                 size = None
             runs = await self._rows.runs_of_object(object_id)
-            wrong = set(self._wrong_row(rows[0], size, len(runs)))
+            wrong = set(self._row_findings(rows[0], size, len(runs)))
             if size is None and wrong:
                 wrong |= {
                     Finding(
                         "missing_bytes",
-                        place_name(self._state, run.topic_id, run.partition),
+                        partition_name(self._state, run.topic_id, run.partition),
                         f"offsets {run.base_offset} to {run.end_offset - 1} stand in {run.key}, which is missing",
                     )
                     for run in runs
@@ -322,7 +328,7 @@ class _Audit:
                 await self._look_again()
             if await self._rows.keys_known([info.key]):
                 return
-            finding = self._judge_unnamed(info, is_last=look == LOOKS - 1)
+            finding = self._unnamed_finding(info, is_last=look == LOOKS - 1)
             if finding is None:
                 return
         assert finding is not None
@@ -332,7 +338,7 @@ class _Audit:
             return
         self._findings.append(finding)
 
-    def _judge_unnamed(self, info: ObjectInfo, *, is_last: bool) -> Finding | None:
+    def _unnamed_finding(self, info: ObjectInfo, *, is_last: bool) -> Finding | None:
         origin = session_of(self._identity.cluster_id, info.key)
         session = None if origin is None else self._state.get(SessionRow, origin[0])
         if session is None:
@@ -389,7 +395,7 @@ class _Audit:
         cluster_id = self._identity.cluster_id
         confirmed: set[Finding] | None = None
         for _ in range(LOOKS - 1):
-            findings = await self._wrong_checkpoints(await read_checkpoints(self._store, cluster_id))
+            findings = await self._checkpoint_findings(await read_checkpoints(self._store, cluster_id))
             confirmed = findings if confirmed is None else confirmed & findings
             if not confirmed:
                 break
@@ -413,7 +419,7 @@ class _Audit:
                 )
             )
 
-    async def _wrong_checkpoints(self, checkpoints: FoundCheckpoints) -> set[Finding]:
+    async def _checkpoint_findings(self, checkpoints: FoundCheckpoints) -> set[Finding]:
         wrong = {Finding("checkpoint", "the bucket", problem) for problem in checkpoints.problems}
         if not checkpoints.heads:
             if not wrong:

@@ -35,7 +35,7 @@ READS_AT_ONCE = 8
 FORGOTTEN_MS = 3_600_000
 """An unnamed object, older by this than the checkpoint, of a session that the checkpoint doesn't know, is garbage of a
 session whose row was gone already."""
-ASKED_AGAIN_MS = 300_000
+RETRY_MS = 300_000
 """For so long a batch that was refused, because one before it was missing, may be asked again by its object: more than
 agents do (`gap_deadline_ms`), and than clocks differ."""
 _base_offset = attrgetter("base_offset")
@@ -67,7 +67,7 @@ async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoi
             unreadable.append(place)
             problems.append(f"checkpoint {key} can't be read: {error}")
 
-    await each(sorted(await list_heads(store, cluster_id)), read)
+    await for_each(sorted(await list_heads(store, cluster_id)), read)
     for chain in checkpoint.chains(heads):
         try:
             return FoundCheckpoints(
@@ -207,7 +207,7 @@ class FoundObjects:
     """What the bucket holds beside what the checkpoint's rows name."""
 
     later: list[LaterObject] = field(default_factory=list)
-    asked_again: list[Footer] = field(default_factory=list)
+    retriable: list[Footer] = field(default_factory=list)
     """Of the newest objects that rows name: a batch that they refused may have been stored since, by reference."""
     garbage: list[str] = field(default_factory=list)
     corrupt: list[str] = field(default_factory=list)
@@ -266,7 +266,7 @@ async def find_objects(
     async def read_again(row: ObjectRow) -> None:
         try:
             tail = await store.get_range(row.key, row.index_start, row.size - row.index_start)
-            found.asked_again.append(read_footer(tail, row.size))
+            found.retriable.append(read_footer(tail, row.size))
         except (InvalidObject, ObjectMissing) as error:
             found.corrupt.append(f"{row.key}: {error}")
 
@@ -274,12 +274,12 @@ async def find_objects(
         row
         for key, row in named.items()
         if row.kind is ObjectKind.MIXED
-        and row.created_ms >= head.created_ms - ASKED_AGAIN_MS
+        and row.created_ms >= head.created_ms - RETRY_MS
         and present.get(key) == row.size
     ]
-    await each(unknown, read)
-    await each(newest, read_again)
-    found.asked_again.sort(key=lambda footer: (footer.created_ms, footer.session_id, footer.number))
+    await for_each(unknown, read)
+    await for_each(newest, read_again)
+    found.retriable.sort(key=lambda footer: (footer.created_ms, footer.session_id, footer.number))
     found.later.sort(key=lambda later: later.key)
     found.corrupt.sort()
     return found
@@ -300,7 +300,7 @@ async def _read_later(store: ObjectStore, info: ObjectInfo) -> LaterObject:
     return LaterObject(info.key, len(data), crc32c(data), read_footer(data, len(data)))
 
 
-async def each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
+async def for_each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
     """Act on all, a few at a time. Raises what the first that failed raised."""
     waiting = iter(items)
 

@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
     detail: str
 
 
-def place_name(state: HotState, topic_id: UUID, partition: int) -> str:
+def partition_name(state: HotState, topic_id: UUID, partition: int) -> str:
     """A partition as people call it."""
     topic = state.get(TopicRow, topic_id)
     return f"{topic.name if topic else topic_id}-{partition}"
@@ -57,7 +57,7 @@ def check_partition(state: HotState, key: tuple[UUID, int], runs: Sequence[RunRo
 
     Runs above the row's end are left alone: they were added after the row was read.
     """
-    name = place_name(state, *key)
+    name = partition_name(state, *key)
     row = state.get(PartitionRow, *key)
     if row is None:
         return (
@@ -258,7 +258,7 @@ def _check_group_offsets(state: HotState) -> Iterator[Finding]:
         for row in state.all(kind):
             if is_of_deleted_topic(state, row.topic_id, row.partition):
                 continue
-            subject = f"group {row.group_id}, {place_name(state, row.topic_id, row.partition)}"
+            subject = f"group {row.group_id}, {partition_name(state, row.topic_id, row.partition)}"
             partition = state.live_partition(row.topic_id, row.partition)
             if partition is None:
                 if kind is GroupOffsetRow:
@@ -275,7 +275,7 @@ def _check_producers(state: HotState) -> Iterator[Finding]:
     for row in state.all(ProducerRow):
         if is_of_deleted_topic(state, row.topic_id, row.partition):
             continue
-        subject = f"producer {row.producer_id}, {place_name(state, row.topic_id, row.partition)}"
+        subject = f"producer {row.producer_id}, {partition_name(state, row.topic_id, row.partition)}"
         partition = state.live_partition(row.topic_id, row.partition)
         offsets = [offset for _, _, offset in row.recent]
         if partition is None:
@@ -312,7 +312,7 @@ def _check_transactions(state: HotState) -> Iterator[Finding]:
             yield Finding("transaction", row.transactional_id, f"{row.state}, with parts of an open one")
     for aborted in state.all(AbortedRow):
         if state.get(PartitionRow, aborted.topic_id, aborted.partition) is None:
-            name = place_name(state, aborted.topic_id, aborted.partition)
+            name = partition_name(state, aborted.topic_id, aborted.partition)
             yield Finding("aborted_range", name, "an aborted range of a partition that does not exist")
 
 

@@ -218,8 +218,8 @@ class _Planner:
                 self._resume(topic, row)
         for later in _in_order(self._objects.later):
             self._resequence(later)
-        for footer in self._objects.asked_again if not self._is_last_word() else ():
-            self._ask_again(footer)
+        for footer in self._objects.retriable if not self._is_last_word() else ():
+            self._add_retriable(footer)
         self._resequence_waiting()
         self._put_later_objects()
         self._settle_leases()
@@ -227,7 +227,7 @@ class _Planner:
         self._settle_live_runs()
         self._abort_transactions()
         self._settle_sums()  # markers of what was aborted are runs, too
-        self._say()
+        self._add_notes()
         return RecoveryPlan(self._rows, self._report)
 
     # --- rows
@@ -328,7 +328,7 @@ class _Planner:
                 start += batch.length
             self._put_run(log, footer.object_id, run.start, assigned)
 
-    def _ask_again(self, footer: Footer) -> None:
+    def _add_retriable(self, footer: Footer) -> None:
         """Have those batches wait that the checkpoint knows as refused: agents ask again, by the same object."""
         for run in footer.runs:
             log = self._logs.get((run.topic_id, run.partition))
@@ -610,7 +610,7 @@ class _Planner:
         head = checkpoints.chain.last
         return not checkpoints.unreadable and head.reservation == 0 and head.place == max(checkpoints.heads)
 
-    def _say(self) -> None:
+    def _add_notes(self) -> None:
         report, count = self._report, self._count
         report.partitions = sorted(
             (log.report for log in self._logs.values()),

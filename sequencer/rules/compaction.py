@@ -238,7 +238,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
     added = 0
     number = draft.visible_change()
     for replacement in request.runs:
-        old = await _still_there(draft, store, replacement)
+        old = await _runs_to_replace(draft, store, replacement)
         if not old:
             continue
         await _shorten_aborted(draft, store, replacement)
@@ -254,7 +254,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
     return SwapAnswer(number)
 
 
-async def _still_there(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
+async def _runs_to_replace(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
     """The replaced runs that are left, nothing if all were deleted. Raises SwapRefused where others stand."""
     subject = f"{replacement.topic_id}-{replacement.partition}"
     row = draft.live_partition(replacement.topic_id, replacement.partition)

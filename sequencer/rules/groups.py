@@ -363,7 +363,7 @@ def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     if partitions is None:
         keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of.get(request.group_id, ()))
         known = (key for key in keys if state.get(TopicRow, key[1]) is not None)
-        partitions = _places_after(known, request.after)
+        partitions = _keys_after(known, request.after)
     positions: list[OffsetPosition] = []
     for place in partitions:
         position = _position(state, request.group_id, *place)
@@ -374,7 +374,7 @@ def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
     return OffsetPositions(positions)
 
 
-def _places_after(
+def _keys_after(
     keys: Iterable[tuple[str, UUID, int]], after: tuple[UUID, int] | None
 ) -> list[tuple[UUID, int]]:
     """The first places after this one, more than a page of them where there are as many."""
@@ -464,7 +464,7 @@ def lags(state: HotState, request: LagsRequest) -> Lags:
         within = began[1:] if began is not None and began[0] == group_id else None
         while True:
             keys = cast("Iterable[tuple[str, UUID, int]]", state.offsets_of[group_id])
-            partitions = _places_after(keys, within)
+            partitions = _keys_after(keys, within)
             for key in partitions:
                 row = state.get(GroupOffsetRow, group_id, *key)
                 topic = state.get(TopicRow, key[0])

@@ -83,10 +83,10 @@ MARKER_LENGTH = 78
 # --- producers ------------------------------------------------------------------------------------------
 
 
-PLACES_AS_A_STEP = 100
+LOOKUPS_AS_A_STEP = 100
 """Partitions of a transaction that are only looked at take as long as one that is ended."""
-FEW_PLACES = 16
-PlaceSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
+FEW_PARTITIONS = 16
+PartitionSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
 """By producer id: a transaction's partitions, and the set of them."""
 Joined = dict[int, list[tuple[UUID, int]]]
 """By producer id: partitions in which a commit stored batches of its open transaction."""
@@ -182,8 +182,8 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
     for count, (topic_id, partition) in enumerate(request.partitions):
         if draft.live_partition(topic_id, partition) is None:
             raise UnknownPartition(f"there is no partition {topic_id}-{partition}")
-        if count % PLACES_AS_A_STEP == 0:
-            yield PLACES_AS_A_STEP // 10
+        if count % LOOKUPS_AS_A_STEP == 0:
+            yield LOOKUPS_AS_A_STEP // 10
     groups = [] if request.group_id is None else [request.group_id]
     _add(draft, row, partitions=request.partitions, groups=groups, settings=settings)
     return Empty()
@@ -267,7 +267,7 @@ def transaction_of(state: Draft | HotState, producer_id: int) -> TransactionRow 
 
 def stamp_batches(state: HotState, request: StampRequest) -> Steps[StampAnswer]:
     """The number of the transaction that each batch belongs to. Each batch is a unit of work."""
-    known: PlaceSets = {}
+    known: PartitionSets = {}
     stamps: list[Stamp] = []
     for query in request.batches:
         stamps.append(_stamp(state, query, known))
@@ -275,7 +275,7 @@ def stamp_batches(state: HotState, request: StampRequest) -> Steps[StampAnswer]:
     return StampAnswer(stamps)
 
 
-def _stamp(state: HotState, query: StampQuery, known: PlaceSets) -> Stamp:
+def _stamp(state: HotState, query: StampQuery, known: PartitionSets) -> Stamp:
     row = transaction_of(state, query.producer_id)
     if row is None:
         return Stamp(BatchError.TRANSACTION_CLOSED, -1)
@@ -286,13 +286,15 @@ def _stamp(state: HotState, query: StampQuery, known: PlaceSets) -> Stamp:
     return Stamp(BatchError.NONE, row.number)
 
 
-def _is_open_on(row: TransactionRow, key: tuple[UUID, int], known: PlaceSets | None = None) -> bool:
-    return row.state is TransactionState.ONGOING and key in _places_of(row, {} if known is None else known)
+def _is_open_on(row: TransactionRow, key: tuple[UUID, int], known: PartitionSets | None = None) -> bool:
+    return row.state is TransactionState.ONGOING and key in _partitions_of(
+        row, {} if known is None else known
+    )
 
 
-def _places_of(row: TransactionRow, known: PlaceSets) -> Collection[tuple[UUID, int]]:
+def _partitions_of(row: TransactionRow, known: PartitionSets) -> Collection[tuple[UUID, int]]:
     """The partitions of the transaction; many of them as a set, which `known` keeps beside the list it was made of."""
-    if len(row.partitions) <= FEW_PLACES:
+    if len(row.partitions) <= FEW_PARTITIONS:
         return row.partitions
     kept = known.get(row.producer_id)
     if kept is None or kept[0] is not row.partitions:
@@ -321,7 +323,7 @@ def admit(
     if number == ANY_TRANSACTION:
         is_open = row.state is TransactionState.ONGOING or may_begin(draft, settings)
     else:
-        is_open = row.number == number and _is_open_on(row, (topic_id, partition), draft.places)
+        is_open = row.number == number and _is_open_on(row, (topic_id, partition), draft.partition_sets)
     return BatchError.NONE if is_open else BatchError.TRANSACTION_CLOSED
 
 
@@ -598,8 +600,8 @@ def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
     the others are left for the next time."""
     aborted = 0
     for count, name in enumerate(draft.durable.open_transactions):
-        if count % PLACES_AS_A_STEP == 0:
-            yield PLACES_AS_A_STEP // 10
+        if count % LOOKUPS_AS_A_STEP == 0:
+            yield LOOKUPS_AS_A_STEP // 10
         row = draft.get(TransactionRow, name)
         if row is not None and _is_over(row, draft.now_ms):
             if max_rows is not None and aborted and len(draft.changes) >= max_rows:

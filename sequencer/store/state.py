@@ -107,7 +107,7 @@ class HotState:
         }
         """How rows of a kind that is looked up otherwise than by its key are put and deleted there."""
         for kind in HOT:
-            self.take(kind, loaded.get(kind, ()))
+            self.add_loaded(kind, loaded.get(kind, ()))
 
     @classmethod
     async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
@@ -116,13 +116,13 @@ class HotState:
         for kind in HOT:
             rows = loaded.get(kind, ())
             for first in range(0, len(rows), TAKEN_AT_ONCE):
-                state.take(kind, rows[first : first + TAKEN_AT_ONCE])
+                state.add_loaded(kind, rows[first : first + TAKEN_AT_ONCE])
                 await clock.sleep(0)
         return state
 
-    def take(self, kind: type[Row], rows: Sequence[Row]) -> None:
+    def add_loaded(self, kind: type[Row], rows: Sequence[Row]) -> None:
         """Add rows that were loaded."""
-        self._take_over(kind, {key_of(row): row for row in rows})
+        self._apply_rows(kind, {key_of(row): row for row in rows})
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key."""
@@ -182,9 +182,9 @@ class HotState:
         """Take over what was just written: all of it in this turn of the loop."""
         for kind, rows in changes.by_kind.items():
             if kind in self._rows:
-                self._take_over(kind, rows)
+                self._apply_rows(kind, rows)
 
-    def _take_over(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
+    def _apply_rows(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
         mine = self._rows[kind]
         index = self._indexes.get(kind)
         if index is None:
@@ -402,7 +402,7 @@ class Draft:
         "published",
         "now_ms",
         "objects",
-        "places",
+        "partition_sets",
         "_aborted",
         "_parent",
     )
@@ -415,8 +415,8 @@ class Draft:
         """Of runs only: what it does to objects is seen in their rows, once all is decided."""
         self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
-        self.places: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
-            {} if parent is None else parent.places
+        self.partition_sets: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
+            {} if parent is None else parent.partition_sets
         )
         """By producer id, what `sequencer.rules.transactions` keeps to look partitions of a transaction up."""
         self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
@@ -433,7 +433,7 @@ class Draft:
         assert parent is not None, "only a savepoint is kept; the whole draft is written"
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
-        parent.moves.take(self.moves)
+        parent.moves.add(self.moves)
         for partition, keys in self._aborted.items():
             parent._aborted.setdefault(partition, {}).update(keys)
         if not parent.published:

@@ -47,7 +47,7 @@ class Moves:
                 self._move(RETIRED_OBJECTS, times)
                 self._move(RETIRED_BYTES, times * row.size)
 
-    def take(self, other: Moves) -> None:
+    def add(self, other: Moves) -> None:
         """Add those of another change."""
         for name, by in other.by_name.items():
             self._move(name, by)

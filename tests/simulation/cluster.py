@@ -150,9 +150,9 @@ class SimulatedRows:
         await self._be_slow()
         return now_ms
 
-    async def runs_from(self, *query: Any) -> list[Run]:
+    async def runs_from(self, *query: Any, **bounds: int) -> list[Run]:
         await self._read()
-        found = await self.inner.runs_from(*query)
+        found = await self.inner.runs_from(*query, **bounds)
         await self._read()
         return found
 

@@ -327,10 +327,10 @@ def _takes_any_epoch(original: Any) -> Any:
 
 
 def _forgets_producers_at_load(original: Any) -> Any:
-    def take(self: Any, kind: Any, rows: Any) -> None:
+    def add_loaded(self: Any, kind: Any, rows: Any) -> None:
         original(self, kind, () if kind is ProducerRow else rows)
 
-    return take
+    return add_loaded
 
 
 def _sweeps_open_sessions(original: Any) -> Any:
@@ -845,7 +845,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "producers' states are lost at fail-over", [(HotState, "take", _forgets_producers_at_load)],
+        "producers' states are lost at fail-over", [(HotState, "add_loaded", _forgets_producers_at_load)],
         {"idempotent_producers": 2},
     ),
     # --- what is counted, and what is told of topics
@@ -1110,7 +1110,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a swap replaces whatever stands there",
         [
-            (compaction, "_still_there", _swaps_whatever_stands),
+            (compaction, "_runs_to_replace", _swaps_whatever_stands),
             (leases, "take_lease", _gives_the_lease_to_all),
         ],
         {"compactors": 2},

@@ -47,10 +47,10 @@ class Database(Protocol):
         """Run a query."""
         ...
 
-    async def fetch_among(
+    async def fetch_where_in(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
-        """Run a query in which `{among}` means: is one of `values`. Large sets may be asked in parts."""
+        """Run a query in which `{in_values}` means: is one of `values`. Large sets may be asked in parts."""
         ...
 
     def fetch_pages(

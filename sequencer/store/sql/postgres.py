@@ -166,10 +166,10 @@ class PostgresDatabase:
             rows: list[Values] = await connection.fetch(_in_full(statement, now), *arguments)
             return rows
 
-    async def fetch_among(
+    async def fetch_where_in(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
-        return await self.fetch(statement.replace("{among}", f"= any($1::{kind}[])"), values)
+        return await self.fetch(statement.replace("{in_values}", f"= any($1::{kind}[])"), values)
 
     async def fetch_pages(
         self, statements: Sequence[str], rows: int

@@ -116,7 +116,7 @@ class SqliteDatabase:
     async def fetch(self, statement: str, *arguments: Any) -> list[Values]:
         return await self._read(lambda engine: self._query(engine, statement, arguments))
 
-    async def fetch_among(
+    async def fetch_where_in(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
         def run(engine: sa.Engine) -> list[Values]:
@@ -124,8 +124,8 @@ class SqliteDatabase:
             with engine.begin() as connection:
                 for first in range(0, len(values), _AMONG_MOST):
                     part = tuple(values[first : first + _AMONG_MOST])
-                    asked = statement.replace("{among}", f"in ({', '.join('?' * len(part))})")
-                    found.extend(connection.exec_driver_sql(asked, part).all())
+                    in_part = statement.replace("{in_values}", f"in ({', '.join('?' * len(part))})")
+                    found.extend(connection.exec_driver_sql(in_part, part).all())
             return found
 
         return await self._read(run)

@@ -1,4 +1,4 @@
-"""The queries, for both databases: `$n` are arguments, `{now}` the database's clock, `{among}` a set,
+"""The queries, for both databases: `$n` are arguments, `{now}` the database's clock, `{in_values}` a set,
 `{for_update}` a lock on the rows that are selected (nothing on SQLite, where a transaction that writes is alone)."""
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _BYTES = """
     from runs {where} group by topic_id, partition order by topic_id, partition
 """
 PARTITION_BYTES = _BYTES.replace("{where}", "")
-PARTITION_BYTES_AMONG = _BYTES.replace("{where}", "where topic_id {among}")
+PARTITION_BYTES_OF = _BYTES.replace("{where}", "where topic_id {in_values}")
 PARTITION_BYTES_WITHIN = _BYTES.replace(
     "{where}", "where topic_id = $1 and partition >= $2 and partition < $3"
 )
@@ -125,8 +125,8 @@ PARTITION_BYTES_WITHIN = _BYTES.replace(
 # --- objects ------------------------------------------------------------------------------------------------
 
 
-def objects_among(columns: str) -> str:
-    return f"select {columns} from objects where object_id {{among}}"
+def objects_by_id(columns: str) -> str:
+    return f"select {columns} from objects where object_id {{in_values}}"
 
 
 def objects_after(columns: str) -> str:
@@ -137,7 +137,7 @@ def retired_before(columns: str) -> str:
     return f'select {columns} from objects where retired_ms < $1 order by retired_ms, "key" limit $2'
 
 
-KEYS_AMONG = 'select "key" from objects where "key" {among}'
+KNOWN_KEYS = 'select "key" from objects where "key" {in_values}'
 
 STATISTICS = """
     select

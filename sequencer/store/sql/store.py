@@ -284,7 +284,7 @@ class SqlRowStore:
             rows = await self._database.fetch(statements.PARTITION_BYTES)
         else:
             ids = [self._uuid(topic_id) for topic_id in dict.fromkeys(topic_ids)]
-            rows = await self._database.fetch_among(statements.PARTITION_BYTES_AMONG, "uuid", ids)
+            rows = await self._database.fetch_where_in(statements.PARTITION_BYTES_OF, "uuid", ids)
         return self._partition_bytes(rows)
 
     async def partition_bytes_within(self, topic_id: UUID, first: int, end: int) -> list[PartitionBytes]:
@@ -304,7 +304,7 @@ class SqlRowStore:
         """Those that exist, in the order asked."""
         ids = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
         rows = self._object_rows(
-            await self._database.fetch_among(statements.objects_among(self._objects.columns), "uuid", ids)
+            await self._database.fetch_where_in(statements.objects_by_id(self._objects.columns), "uuid", ids)
         )
         by_id = {row.object_id: row for row in rows}
         return [by_id[object_id] for object_id in object_ids if object_id in by_id]
@@ -324,7 +324,9 @@ class SqlRowStore:
     async def keys_known(self, keys: Sequence[str]) -> list[str]:
         """Those that are, in the order asked."""
         encoded = [self._text(key) for key in keys]
-        rows = await self._database.fetch_among(statements.KEYS_AMONG, "text", list(dict.fromkeys(encoded)))
+        rows = await self._database.fetch_where_in(
+            statements.KNOWN_KEYS, "text", list(dict.fromkeys(encoded))
+        )
         known = {values[0] for values in rows}
         return [key for key, asked in zip(keys, encoded, strict=True) if asked in known]
 
