@@ -30,7 +30,7 @@ import msgspec
 import structlog
 
 from agent.framing import SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
-from agent.leadership import LeadershipTold
+from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
 from tailrace.buffers import Buffer
 
@@ -161,7 +161,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._write_progress = (0, self.last_active)
         self.peer_host = "?"
         self.client_software = ""
-        self.leadership = LeadershipTold()
+        self.leadership = KnownLeadership()
         self.deferred = 0
         """Produce requests that wait for their answer."""
 

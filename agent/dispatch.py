@@ -23,8 +23,7 @@ import structlog
 from agent.connection import KafkaConnection, Reply
 from agent.errors import code_of
 from agent.handlers import HANDLERS
-from agent.services import Deferred, EncodedResponse, HeldResponse, RequestContext, Services
-from agent.zones import zone_of_client
+from agent.services import Deferred, EncodedResponse, HeldResponse, RequestContext, Services, zone_of_client
 from sequencer.api import SequencerError
 from tailrace.buffers import Buffer
 from tailrace.kafka import (

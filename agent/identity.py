@@ -9,7 +9,7 @@ from sequencer.api import AgentInfo, AgentLease
 
 
 @dataclass(slots=True)
-class Identity:
+class AgentIdentity:
     """Who this agent is in the ring, as the last renewed lease says. Times are on the monotonic clock.
 
     `valid_until`: the lease ends then, if it is not renewed. `coordinates_until`: no other agent can have this one's
@@ -26,7 +26,7 @@ class Identity:
     _renewal: asyncio.Future[None] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, lease: AgentLease, info: AgentInfo, asked_at: float) -> Identity:
+    def of(cls, lease: AgentLease, info: AgentInfo, asked_at: float) -> AgentIdentity:
         """As a lease says that was asked for then."""
         identity = cls(lease.broker_id, lease.epoch, info, asked_at, asked_at)
         identity.renew(lease, asked_at)

@@ -23,7 +23,7 @@ MAX_USED = 1_000
 """Partitions that a connection remembers to have written; a change of the others is not told."""
 
 
-class LeadershipTold:
+class KnownLeadership:
     """One connection's. The ring as it was at its first request counts as known to the client."""
 
     __slots__ = ("_known", "_last", "_refused_until", "_silent_until", "_used")

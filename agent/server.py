@@ -16,19 +16,19 @@ from typing import Any
 
 import structlog
 
+from agent.catalog import Catalog
 from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Pressed
 from agent.dispatch import Dispatcher
-from agent.fetch.memory import FetchMemory
+from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
-from agent.identity import Identity
+from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
-from agent.metadata import Catalog
 from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
+from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
-from agent.produce.stamps import Stamps
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -226,7 +226,7 @@ class Agent:
         )
         asked_at = self._clock.monotonic()
         lease = await self._sequencer.register_agent(info)
-        identity = Identity.of(lease, info, asked_at)
+        identity = AgentIdentity.of(lease, info, asked_at)
         lanes = Lanes(
             [
                 Lane(
@@ -259,7 +259,7 @@ class Agent:
             sequencer=self._sequencer,
             catalog=self.catalog,
             lanes=lanes,
-            stamps=Stamps(self._sequencer),
+            current_transactions=CurrentTransactions(self._sequencer),
             reader=self._reader,
             tail=Tail(self._sequencer, self._clock),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
@@ -487,7 +487,7 @@ class Agent:
         await self._part("give the lease back", self._sequencer.release_agent(release))
         log.info("drained", broker_id=identity.broker_id)
 
-    async def _send_clients_elsewhere(self, identity: Identity) -> None:
+    async def _send_clients_elsewhere(self, identity: AgentIdentity) -> None:
         """Refuse produce and fetch for a moment, while clients can still ask here who leads now (decision 16).
 
         A client that is cut off from the only agent it is connected to has to find the others first, and some hang.

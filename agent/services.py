@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.identity import Identity
-from agent.leadership import LeadershipTold
+from agent.identity import AgentIdentity
+from agent.leadership import KnownLeadership
 from agent.settings import AgentSettings
 from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy
 
 if TYPE_CHECKING:
-    from agent.fetch.memory import FetchMemory
+    from agent.catalog import Catalog
+    from agent.fetch.fetch_memory import FetchMemory
     from agent.fetch.sessions import FetchSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
-    from agent.metadata import Catalog
+    from agent.produce.current_transactions import CurrentTransactions
     from agent.produce.lanes import Lanes
-    from agent.produce.stamps import Stamps
     from agent.telemetry import AgentTelemetry
     from cache.reader import BatchReader
+
+_ZONE_MARK = "tailrace_az="
 
 
 @dataclass(slots=True)
@@ -35,11 +37,11 @@ class Services:
     settings: AgentSettings
     clock: Clock
     entropy: Entropy
-    identity: Identity
+    identity: AgentIdentity
     sequencer: Sequencer
     catalog: Catalog
     lanes: Lanes
-    stamps: Stamps
+    current_transactions: CurrentTransactions
     reader: BatchReader
     tail: Tail
     sessions: FetchSessions
@@ -60,8 +62,19 @@ class RequestContext(msgspec.Struct, frozen=True):
     client_host: str
     zone: str
     client_software: str = ""
-    leadership: LeadershipTold = msgspec.field(default_factory=LeadershipTold)
+    leadership: KnownLeadership = msgspec.field(default_factory=KnownLeadership)
     is_first_waiting: bool = True
+
+
+def zone_of_client(client_id: str | None, fallback: str) -> str:
+    """The zone that a client names in its client id (`...,tailrace_az=eu-1a`), else `fallback`."""
+    if client_id and _ZONE_MARK in client_id:
+        named = client_id.split(_ZONE_MARK, 1)[1]
+        for end in (",", ";", " "):
+            named = named.split(end, 1)[0]
+        if named:
+            return named
+    return fallback
 
 
 class HeldResponse(msgspec.Struct, frozen=True):

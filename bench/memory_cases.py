@@ -32,7 +32,7 @@ from bench.kafka_socket import (
     produce_request,
 )
 from bench.process_figures import peak_rss_mib, rss_mib
-from compactor.cycle import Assignment, CompactionSettings, RunHere, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, OutputLocation, run_cycle
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import CompactionRequest, LeaseLost, SequencerUnavailable, SessionClosed
@@ -245,14 +245,14 @@ class RunAside:
     data: Path
 
     async def run(
-        self, items: Sequence[WorkItem], assignment: Assignment
+        self, items: Sequence[WorkItem], output: OutputLocation
     ) -> list[RewriteResult | RewriteFailure]:
         """Each item's outcome, in order."""
         clock = SystemClock()
         store = open_store(str(self.data / "objects"), clock=clock)
-        runner = RunHere(store, clock, SystemEntropy())
+        runner = InProcess(store, clock, SystemEntropy())
         try:
-            return await asyncio.to_thread(asyncio.run, runner.run(items, assignment))
+            return await asyncio.to_thread(asyncio.run, runner.run(items, output))
         finally:
             await store.close()
 

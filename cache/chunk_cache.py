@@ -116,7 +116,7 @@ class ChunkCache:
         found = self._fresh.get(chunk.id) or self._tail.get(chunk.id) or self._catch_up.get(chunk.id)
         return found if found is not None else self._bring_from_store(chunk, is_catch_up)
 
-    async def get_again(self, chunk: ChunkRef) -> ChunkBytes:
+    async def reread(self, chunk: ChunkRef) -> ChunkBytes:
         """The chunk straight from the store, whatever is held: for bytes that turned out to be corrupt."""
 
         async def fetch() -> ChunkBytes:

@@ -191,7 +191,7 @@ class MixedReader:
         try:
             check_crc(batch)
         except InvalidBatch:
-            found = [await self._cache.get_again(chunk) for chunk in refs]
+            found = [await self._cache.reread(chunk) for chunk in refs]
             chunks.update((chunk.id, again) for chunk, again in zip(refs, found, strict=True))
             batch = _bytes_of(start, start + length, refs, found)
             try:

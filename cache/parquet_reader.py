@@ -139,7 +139,7 @@ class ParquetReader:
         try:
             return await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
         except InvalidParquetObject:
-            held = await asyncio.gather(*(self._cache.get_again(chunk) for chunk in chunks))
+            held = await asyncio.gather(*(self._cache.reread(chunk) for chunk in chunks))
         try:
             sound = await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
         except InvalidParquetObject as error:

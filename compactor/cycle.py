@@ -1,6 +1,6 @@
 """The driver's side of compaction: lease, session, plan, tasks, swaps, again until nothing is left.
 
-Who runs the tasks is a `TaskRunner`: Spark (compactor.job), or this process (`RunHere`), for tests, simulation
+Who runs the tasks is a `TaskRunner`: Spark (compactor.job), or this process (`InProcess`), for tests, simulation
 and stores too small for a cluster.
 """
 
@@ -14,8 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from compactor.plan import PlanSettings, WorkItem, parts, plan
-from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
-from compactor.swap import swap_in
+from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
 from sequencer.api import (
     CompactionRequest,
     MetadataRequest,
@@ -26,6 +25,8 @@ from sequencer.api import (
     SequencerUnavailable,
     SessionGrant,
     SessionRef,
+    SwapRefused,
+    SwapRequest,
     TakeLease,
 )
 from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
@@ -34,6 +35,8 @@ from tailrace.object_store.api import ObjectStore
 
 MAX_UNREADABLE = 10_000
 """Single runs that are passed by; beyond, a partition with one more is left alone until the next job."""
+SWAP_PATIENCE_S, SWAP_PAUSE_S = 60.0, 0.2
+"""How long a swap is retried while no sequencer answers, and the pause between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class CompactionSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """Where a job's tasks write."""
+class OutputLocation:
+    """Where a job's tasks write, and for which cluster."""
 
     prefix: str
     cluster_id: str
@@ -84,11 +87,11 @@ class TaskRunner(Protocol):
     """Rewrites items, in any order and place. An item may be tried more than once; one outcome each is given."""
 
     async def run(
-        self, items: Sequence[WorkItem], assignment: Assignment
+        self, items: Sequence[WorkItem], output: OutputLocation
     ) -> list[RewriteResult | RewriteFailure]: ...
 
 
-class RunHere:
+class InProcess:
     """Runs items one after the other on this loop."""
 
     def __init__(self, store: ObjectStore, clock: Clock, entropy: Entropy) -> None:
@@ -97,15 +100,15 @@ class RunHere:
         self._entropy = entropy
 
     async def run(
-        self, items: Sequence[WorkItem], assignment: Assignment
+        self, items: Sequence[WorkItem], output: OutputLocation
     ) -> list[RewriteResult | RewriteFailure]:
         """Each item's outcome, in order."""
         return [
-            await rewrite_or_say_why(
+            await try_rewrite(
                 item,
                 self._store,
-                prefix=assignment.prefix,
-                cluster_id=assignment.cluster_id,
+                prefix=output.prefix,
+                cluster_id=output.cluster_id,
                 clock=self._clock,
                 entropy=self._entropy,
             )
@@ -131,7 +134,7 @@ async def run_cycle(
     summary = CompactionSummary()
     cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
     async with _leased(sequencer, clock, settings, holder or str(entropy.uuid())) as (epoch, session):
-        assignment = Assignment(session.prefix, cluster_id)
+        output = OutputLocation(session.prefix, cluster_id)
         touched: set[tuple[UUID, int]] = set()
         left_out: set[tuple[str, int]] = set()
         unreadable: list[tuple[UUID, int, int]] = []
@@ -152,7 +155,7 @@ async def run_cycle(
                 settings.plan,
             )
             summary.rounds += bool(items)
-            for result in in_offset_order(await _rewritten(items, runner, assignment)):
+            for result in in_offset_order(await _rewritten(items, runner, output)):
                 if isinstance(result, RewriteFailure):
                     summary.failures.append(result)
                     if result.is_of_input and len(unreadable) < MAX_UNREADABLE:
@@ -180,7 +183,7 @@ async def run_cycle(
 
 
 async def _rewritten(
-    items: Sequence[WorkItem], runner: TaskRunner, assignment: Assignment
+    items: Sequence[WorkItem], runner: TaskRunner, output: OutputLocation
 ) -> list[RewriteResult | RewriteFailure]:
     """Each item's outcome. One with bad input is cut until the bad run stands alone: it holds nothing else up."""
     outcomes: list[RewriteResult | RewriteFailure] = []
@@ -188,7 +191,7 @@ async def _rewritten(
     while waiting:
         asked = {item.places[0]: item for item in waiting}
         waiting = []
-        for outcome in await runner.run(list(asked.values()), assignment):
+        for outcome in await runner.run(list(asked.values()), output):
             is_bad = isinstance(outcome, RewriteFailure) and outcome.is_of_input
             smaller = (
                 parts(asked[outcome.places[0]]) if isinstance(outcome, RewriteFailure) and is_bad else []
@@ -212,6 +215,29 @@ def in_offset_order(
     failures = [each for each in outcomes if isinstance(each, RewriteFailure)]
     results = [each for each in outcomes if isinstance(each, RewriteResult)]
     return [*failures, *sorted(results, key=lambda result: result.runs[0].base_offset)]
+
+
+async def swap_in(
+    sequencer: Sequencer, result: RewriteResult, *, session_id: UUID, lease_epoch: int, clock: Clock
+) -> str | None:
+    """Put a rewritten object in the place of its runs, exactly once; None when readers see it, else why it was refused.
+
+    The object's id is the swap's id: retried after a lost answer, it gets the first answer. A refused
+    object stays where it is, under a session that ends with the job, and is swept as an orphan.
+    Raises SequencerUnavailable when nobody answered for SWAP_PATIENCE_S, SessionClosed.
+    """
+    request = SwapRequest(result.object.object_id, lease_epoch, session_id, result.object, result.runs)
+    give_up_at = clock.monotonic() + SWAP_PATIENCE_S
+    while True:
+        try:
+            await sequencer.swap(request)
+            return None
+        except SwapRefused as error:
+            return str(error)
+        except (SequencerUnavailable, SequencerOverloaded):
+            if clock.monotonic() >= give_up_at:
+                raise
+            await clock.sleep(SWAP_PAUSE_S)
 
 
 def _count(summary: CompactionSummary, result: RewriteResult) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from compactor.cycle import Assignment, CompactionSettings, CompactionSummary, run_cycle
+from compactor.cycle import CompactionSettings, CompactionSummary, OutputLocation, run_cycle
 from compactor.java import find_java
 from compactor.plan import WorkItem
-from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
+from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
 from sequencer.api import Sequencer
 from sequencer.client import SequencerClient
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -97,18 +97,18 @@ class SparkRunner:
         self._executor = executor
 
     async def run(
-        self, items: Sequence[WorkItem], assignment: Assignment
+        self, items: Sequence[WorkItem], output: OutputLocation
     ) -> list[RewriteResult | RewriteFailure]:
         """Each item's outcome."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._executor, self._run, list(items), assignment
+            self._executor, self._run, list(items), output
         )
 
-    def _run(self, items: list[WorkItem], assignment: Assignment) -> list[RewriteResult | RewriteFailure]:
+    def _run(self, items: list[WorkItem], output: OutputLocation) -> list[RewriteResult | RewriteFailure]:
         context = self._spark.sparkContext
         groups = pack(items, SLICES_PER_CORE * context.defaultParallelism)
         payloads = [[_encoder.encode(item) for item in group] for group in groups]
-        store_url, prefix, cluster_id = self._store_url, assignment.prefix, assignment.cluster_id
+        store_url, prefix, cluster_id = self._store_url, output.prefix, output.cluster_id
 
         def task(groups_of_slice: Iterable[list[bytes]]) -> Iterator[bytes]:
             for group in groups_of_slice:
@@ -133,7 +133,7 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
         try:
             outcomes: list[bytes] = []
             for payload in payloads:
-                found = await rewrite_or_say_why(
+                found = await try_rewrite(
                     _items.decode(payload),
                     store,
                     prefix=prefix,

@@ -166,7 +166,7 @@ async def rewrite(
     )
 
 
-async def rewrite_or_say_why(
+async def try_rewrite(
     item: WorkItem,
     store: ObjectStore,
     *,

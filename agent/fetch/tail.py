@@ -69,13 +69,13 @@ class Tail:
                 await self._anyone.wait()
             is_silent = True
             with outlived(log, "the feed is silent; waiting fetches ask the sequencer", SequencerError):
-                await self._take_news()
+                await self._take_updates()
                 is_silent = False
             if is_silent:
                 self._wake(list(self._waiting))
                 await self._clock.sleep(0.5)
 
-    async def _take_news(self) -> None:
+    async def _take_updates(self) -> None:
         asked = self._commit_number
         answer = await self._sequencer.feed(FeedRequest(asked, [], FEED_WAIT_MS, wants_runs=False))
         if answer.reset:

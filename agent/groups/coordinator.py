@@ -26,7 +26,7 @@ import structlog
 
 from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.stored_group import restored, stored
-from agent.identity import Identity
+from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import (
@@ -107,7 +107,7 @@ class GroupCoordinator:
         clock: Clock,
         entropy: Entropy,
         settings: AgentSettings,
-        identity: Callable[[], Identity],
+        identity: Callable[[], AgentIdentity],
         ring: Callable[[], Ring],
     ) -> None:
         self._sequencer = sequencer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agent.catalog import Snapshot
 from agent.errors import EXPECTED, code_of
-from agent.metadata import Snapshot
 from agent.services import RequestContext, Services
 from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs

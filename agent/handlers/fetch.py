@@ -13,11 +13,11 @@ from uuid import UUID
 
 import structlog
 
+from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
-from agent.fetch.memory import Grant
+from agent.fetch.fetch_memory import Grant
 from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
-from agent.metadata import KnownTopic, has
 from agent.services import HeldResponse, RequestContext, Services
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from agent.catalog import KnownTopic
 from agent.errors import PARTITION_CODES
 from agent.groups.group import Group
 from agent.handlers.groups import REFUSALS, group_code, position_code
-from agent.metadata import KnownTopic
 from agent.services import RequestContext, Services
 from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
 from sequencer.pages import all_positions, positions_at

@@ -11,8 +11,8 @@ import re
 from collections.abc import Hashable
 
 from agent import authorized_operations
+from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, code_of
-from agent.metadata import KnownTopic, Snapshot
 from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api import CreateTopic, TopicExists

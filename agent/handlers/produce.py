@@ -16,8 +16,8 @@ from functools import partial
 
 import msgspec
 
+from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of, produce_code
-from agent.metadata import KnownTopic, has
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
@@ -205,7 +205,7 @@ async def _bound_to_transactions(
         for each in ours
     ]
     try:
-        stamps = await services.stamps.of(asked)
+        stamps = await services.current_transactions.of(asked)
     except EXPECTED as error:
         for each in ours:
             _refuse(services, each.row, code_of(error), str(error))
@@ -304,10 +304,10 @@ def _answer(
         return answer
     # Deleted, or made anew, through another agent. The batch isn't tried again here, as those behind it would
     # overtake it; the client does that, and finds the catalog current.
-    return Deferred(asyncio.ensure_future(_be_current(services)), lambda: answer)
+    return Deferred(asyncio.ensure_future(_refresh_catalog(services)), lambda: answer)
 
 
-async def _be_current(services: Services) -> None:
+async def _refresh_catalog(services: Services) -> None:
     with suppress(SequencerError):
         await services.catalog.refresh()
 

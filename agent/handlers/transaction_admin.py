@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+from agent.catalog import Snapshot
 from agent.errors import EXPECTED, PARTITION_CODES, code_of, transaction_code
-from agent.metadata import Snapshot
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
 from sequencer.api import AbortProducer, TransactionDescription

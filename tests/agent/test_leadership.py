@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from agent.leadership import MAX_USED, PAUSE_SECONDS, LeadershipTold
+from agent.leadership import MAX_USED, PAUSE_SECONDS, KnownLeadership
 from cache.ring import Replicas
 from sequencer.api import AgentInfo, Member, Ring
 from tailrace.ids import TopicPartition
@@ -20,7 +20,7 @@ def ring(generation: int, *broker_ids: int) -> Replicas:
 
 
 def test_what_an_agent_that_joined_leads_is_refused_once_and_then_served() -> None:
-    told, after = LeadershipTold(), ring(2, 1, 2)
+    told, after = KnownLeadership(), ring(2, 1, 2)
     assert not told.sends_away(ring(1, 1), ME, "z", 0.0)
     for each in ALL:
         told.note(each)
@@ -33,7 +33,7 @@ def test_what_an_agent_that_joined_leads_is_refused_once_and_then_served() -> No
 
 
 def test_changes_in_a_row_are_told_together_after_a_pause() -> None:
-    told = LeadershipTold()
+    told = KnownLeadership()
     told.sends_away(ring(1, 1), ME, "z", 0.0, ALL)
     assert told.sends_away(ring(2, 1, 2), ME, "z", 1.0, ALL)
     for generation, now in ((3, 2.0), (4, 3.0), (4, PAUSE_SECONDS)):
@@ -42,7 +42,7 @@ def test_changes_in_a_row_are_told_together_after_a_pause() -> None:
 
 
 def test_a_client_of_this_ring_and_one_whose_partitions_stay_are_never_refused() -> None:
-    told = LeadershipTold()
+    told = KnownLeadership()
     assert not any(told.sends_away(ring(5, 1, 2, 3), ME, "z", now, ALL) for now in (0.0, 50.0))
     assert not told.sends_away(ring(6, 1), ME, "z", 100.0, ALL)
     large = ring(7, *range(1, 20))
@@ -51,7 +51,7 @@ def test_a_client_of_this_ring_and_one_whose_partitions_stay_are_never_refused()
 
 
 def test_in_a_small_ring_a_client_is_told_of_an_agent_that_joined_whatever_it_leads() -> None:
-    told, small = LeadershipTold(), ring(2, 1, 2)
+    told, small = KnownLeadership(), ring(2, 1, 2)
     stays = next(each for each in ALL if small.of("z", TOPIC, each.partition, 1) == [ME])
     assert not told.sends_away(ring(1, 1), ME, "z", 0.0, [stays])
     assert told.sends_away(small, ME, "z", 10.0, [stays])
@@ -59,7 +59,7 @@ def test_in_a_small_ring_a_client_is_told_of_an_agent_that_joined_whatever_it_le
 
 
 def test_what_a_connection_remembers_is_bounded() -> None:
-    told = LeadershipTold()
+    told = KnownLeadership()
     for index in range(3 * MAX_USED):
         told.note(TopicPartition(TOPIC, index))
     assert len(told._used) == MAX_USED

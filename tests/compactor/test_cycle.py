@@ -9,7 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from compactor.cycle import Assignment, CompactionSettings, CompactionSummary, RunHere, TaskRunner, run_cycle
+from compactor.cycle import (
+    CompactionSettings,
+    CompactionSummary,
+    InProcess,
+    OutputLocation,
+    TaskRunner,
+    run_cycle,
+)
 from compactor.plan import PlanSettings, WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import (
@@ -53,7 +60,7 @@ async def opened() -> AsyncIterator[tuple[Log, MemoryStore, ManualClock]]:
 async def compacted(
     log: Log, runner: TaskRunner | None = None, settings: CompactionSettings = ALL
 ) -> CompactionSummary:
-    here = runner or RunHere(log.store, log.clock, log.entropy)
+    here = runner or InProcess(log.store, log.clock, log.entropy)
     return await run_cycle(
         log.sequencer, here, clock=log.clock, entropy=log.entropy, settings=settings, holder="this one"
     )
@@ -175,16 +182,16 @@ class Meddling:
     def __init__(
         self, log: Log, *, times: int = 1, then: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        self._here = RunHere(log.store, log.clock, SeededEntropy(9))
+        self._here = InProcess(log.store, log.clock, SeededEntropy(9))
         self._times = times
         self._then = then
 
     async def run(
-        self, items: Sequence[WorkItem], assignment: Assignment
+        self, items: Sequence[WorkItem], output: OutputLocation
     ) -> list[RewriteResult | RewriteFailure]:
         results: list[RewriteResult | RewriteFailure] = []
         for _ in range(self._times):
-            results = await self._here.run(items, assignment)
+            results = await self._here.run(items, output)
         if self._then is not None:
             await self._then()
             self._then = None
@@ -310,10 +317,10 @@ class Backwards:
         self._here = here
 
     async def run(
-        self, items: Sequence[WorkItem], assignment: Assignment
+        self, items: Sequence[WorkItem], output: OutputLocation
     ) -> list[RewriteResult | RewriteFailure]:
         assert len(items) > 2
-        return (await self._here.run(sorted(items, key=lambda item: item.pieces[0].base_offset), assignment))[
+        return (await self._here.run(sorted(items, key=lambda item: item.pieces[0].base_offset), output))[
             ::-1
         ]
 
@@ -331,7 +338,7 @@ def test_parts_of_a_partition_with_a_transaction_over_all_are_swapped_in_order()
             await log.finish(producer, is_commit=False)
             before = await log.consumed("a")
             small = replace(ALL, plan=PlanSettings(100, 2_000))
-            runner = Backwards(RunHere(log.store, log.clock, SeededEntropy(4)))
+            runner = Backwards(InProcess(log.store, log.clock, SeededEntropy(4)))
             summary = await compacted(log, runner, small)
             assert (summary.rounds, summary.refused, summary.aborted_records) == (1, [], 12)
             assert await log.consumed("a") == before
@@ -423,15 +430,15 @@ def test_the_session_is_renewed_while_the_lease_can_not_be() -> None:
 
             log.sequencer.renew_session = counted  # type: ignore[method-assign]
 
-            class Slow(RunHere):
+            class Slow(InProcess):
                 async def run(
-                    self, items: Sequence[WorkItem], assignment: Assignment
+                    self, items: Sequence[WorkItem], output: OutputLocation
                 ) -> list[RewriteResult | RewriteFailure]:
                     for _ in range(4):
                         clock.advance(10)
                         for _ in range(20):
                             await asyncio.sleep(0)
-                    return await super().run(items, assignment)
+                    return await super().run(items, output)
 
             summary = await compacted(log, Slow(store, clock, log.entropy))
             assert renewed >= 3 and summary.refused == []

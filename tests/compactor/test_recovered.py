@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from compactor.cycle import CompactionSettings, RunHere, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.api import GarbageRequest, ObjectKind
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.collector import collect
@@ -51,7 +51,7 @@ class World:
         log = self.log
         summary = await run_cycle(
             log.sequencer,
-            RunHere(log.store, log.clock, log.entropy),
+            InProcess(log.store, log.clock, log.entropy),
             clock=log.clock,
             entropy=log.entropy,
             settings=ALL,

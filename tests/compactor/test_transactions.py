@@ -20,9 +20,9 @@ from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from compactor.cycle import CompactionSettings, RunHere, in_offset_order, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, in_offset_order, run_cycle
 from compactor.plan import Piece, PlanSettings, WorkItem, plan
-from compactor.rewrite import RewriteFailure, RewriteResult, rewrite_or_say_why
+from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
 from compactor.spark_source.log_reader import DatabaseIndex, LogReader, OffsetRange
 from sequencer.api import (
     AbortedTransaction,
@@ -233,7 +233,7 @@ class Log:
         return results
 
     async def rewritten(self, item: WorkItem) -> RewriteResult | RewriteFailure:
-        return await rewrite_or_say_why(
+        return await try_rewrite(
             item, self.store, prefix="c/", cluster_id="c", clock=ManualClock(), entropy=self.entropy
         )
 
@@ -520,7 +520,7 @@ def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_
             expected = [(each.offset, each.value) for each in await log.consumed("t")]
             assert [value for _, value in expected] == [b"g0", b"g1", b"g2"]
             reader = LogReader(index, store, "t", ["offset", "value"])
-            here = RunHere(store, clock, entropy)
+            here = InProcess(store, clock, entropy)
             for _ in range(2):
                 start, end = (await reader.bounds())[0]
                 rows = [

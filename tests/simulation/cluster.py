@@ -18,7 +18,7 @@ from agent.connection import KafkaConnection
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
-from compactor.cycle import CompactionSettings, RunHere, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.api import Member, Run, SequencerError, SequencerUnavailable
 from sequencer.client import SequencerClient
 from sequencer.recovery.plan import RecoveryReport
@@ -466,7 +466,7 @@ class Cluster:
         clock = SimulatedClock(self.loop, process)
         entropy = self.entropy(process.name)
         sequencer = self.sequencer_of(process)
-        runner = RunHere(self.store_of(process), clock, entropy)
+        runner = InProcess(self.store_of(process), clock, entropy)
         settings = CompactionSettings(
             min_bytes=1, min_age_ms=0, lease_ms=3_000, max_rounds=3, max_runs=self.max_compacted_runs
         )

@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
+from agent.catalog import Catalog
 from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
-from agent.fetch.memory import FetchMemory
+from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
-from agent.identity import Identity
-from agent.leadership import LeadershipTold
-from agent.metadata import Catalog
+from agent.identity import AgentIdentity
+from agent.leadership import KnownLeadership
+from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
-from agent.produce.stamps import Stamps
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -133,7 +133,7 @@ class AgentBench:
             sequencer=sequencer,
             catalog=catalog,
             lanes=Lanes([self.lane]),
-            stamps=Stamps(sequencer),
+            current_transactions=CurrentTransactions(sequencer),
             reader=BatchReader(self.cache, clock, self._pool),
             tail=Tail(sequencer, clock),
             fetch_memory=FetchMemory(256 << 20, clock),
@@ -154,11 +154,11 @@ class AgentBench:
         self.services.tail.start()
         await catalog.refresh()
 
-    async def join(self, zone: str, number: int) -> Identity:
+    async def join(self, zone: str, number: int) -> AgentIdentity:
         """Register another agent, without running it."""
         info = AgentInfo(f"host-{number}", 9092, f"host-{number}", 0, 0, zone, "0", UUID(int=number))
         lease = await self.sequencer.register_agent(info)
-        return Identity.of(lease, info, self.clock.monotonic())
+        return AgentIdentity.of(lease, info, self.clock.monotonic())
 
     async def close(self) -> None:
         self.sequencer.is_away = False
@@ -219,7 +219,7 @@ def connection() -> KafkaConnection:
     made = object.__new__(KafkaConnection)
     made.peer_host = "client-host"
     made.client_software = ""
-    made.leadership = LeadershipTold()
+    made.leadership = KnownLeadership()
     made.deferred = 0
     return made
 

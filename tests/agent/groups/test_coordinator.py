@@ -10,7 +10,7 @@ import pytest
 
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
-from agent.identity import Identity
+from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from sequencer.api import (
     AgentInfo,
@@ -39,7 +39,7 @@ class Bench:
         self.clock = ManualClock()
         settings = SequencerSettings(agent_lease_ms=int(LEASE_SECONDS * 1000))
         self.sequencer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(1), settings)
-        self.identities: list[Identity] = []
+        self.identities: list[AgentIdentity] = []
         self.agents: list[GroupCoordinator] = []
 
     async def open(self) -> None:
@@ -47,7 +47,7 @@ class Bench:
         for name in ("a", "bb"):
             info = AgentInfo(name, 9092, name, 0, 0, "z", "0", UUID(int=len(name)))
             lease = await self.sequencer.register_agent(info)
-            identity = Identity.of(lease, info, self.clock.monotonic())
+            identity = AgentIdentity.of(lease, info, self.clock.monotonic())
             self.identities.append(identity)
         first = self.identities[0]
         ring = Ring(1, [Member(first.broker_id, first.lease_epoch, first.info, False)])
@@ -64,7 +64,7 @@ class Bench:
             await agent.start()
 
     @staticmethod
-    def identity_of(identity: Identity) -> Callable[[], Identity]:
+    def identity_of(identity: AgentIdentity) -> Callable[[], AgentIdentity]:
         return lambda: identity
 
     async def close(self) -> None:

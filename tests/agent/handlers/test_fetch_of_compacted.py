@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from compactor.cycle import CompactionSettings, CompactionSummary, RunHere, run_cycle
+from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from sequencer.api import AbortedTransaction, Topic
 from tailrace.ids import TopicPartition
 from tailrace.kafka.messages.fetch import PartitionData
@@ -36,7 +36,7 @@ async def compacted(bench: AgentBench) -> CompactionSummary:
     entropy = SeededEntropy(40)
     return await run_cycle(
         bench.sequencer,
-        RunHere(bench.objects, bench.clock, entropy),
+        InProcess(bench.objects, bench.clock, entropy),
         clock=bench.clock,
         entropy=entropy,
         settings=CompactionSettings(min_bytes=1, min_age_ms=0),

@@ -1,4 +1,4 @@
-"""Stamps: merged calls, each answered to those who asked."""
+"""CurrentTransactions: merged calls, each answered to those who asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.produce.stamps import Stamps
+from agent.produce.current_transactions import CurrentTransactions
 from sequencer.api import (
     BatchError,
     Sequencer,
@@ -21,7 +21,7 @@ from sequencer.api import (
 
 
 class SlowSequencer:
-    """Stamps a batch with ten times its producer's id, once it may."""
+    """CurrentTransactions a batch with ten times its producer's id, once it may."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -43,7 +43,7 @@ def queries(*producers: int) -> list[StampQuery]:
 def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
-        stamps = Stamps(cast(Sequencer, sequencer))
+        stamps = CurrentTransactions(cast(Sequencer, sequencer))
 
         async def numbers(*producers: int) -> list[int]:
             return [each.number for each in await stamps.of(queries(*producers))]
@@ -67,7 +67,7 @@ def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
 def test_an_error_is_told_to_all_who_asked_and_to_nobody_after() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
-        stamps = Stamps(cast(Sequencer, sequencer))
+        stamps = CurrentTransactions(cast(Sequencer, sequencer))
         sequencer.fails = True
         sequencer.may_answer.set()
         both: list[Any] = await asyncio.gather(

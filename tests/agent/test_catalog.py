@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
+from agent.catalog import EMPTY, MAX_DEPARTED, Catalog, departed_of
 from agent.handlers import metadata
-from agent.metadata import EMPTY, MAX_DEPARTED, Catalog, departed_of
 from agent.services import RequestContext
 from cache.ring import Replicas
 from sequencer.api import (

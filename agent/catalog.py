@@ -78,7 +78,7 @@ class Catalog:
         """The newest snapshot, asked for after this call began."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
-            self._next.add_done_callback(_seen)
+            self._next.add_done_callback(_retrieve_error)
         await asyncio.shield(self._next)
         return self.snapshot
 
@@ -123,8 +123,8 @@ def has(known: KnownTopic | None, partitions: int) -> bool:
     return known is not None and partitions <= known.topic.partitions
 
 
-def _seen(refresh: asyncio.Task[None]) -> None:
-    """Look at how a refresh ended: whoever asked for it may be gone."""
+def _retrieve_error(refresh: asyncio.Task[None]) -> None:
+    """Whoever waited for the error may be gone; asyncio would log one that nobody retrieves."""
     if not refresh.cancelled():
         refresh.exception()
 
