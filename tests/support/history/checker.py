@@ -32,7 +32,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(slots=True)
 class Report:
-    """What was found, and how much there was to look at: a history without readers proves nothing."""
+    """The findings, and the size of the history: a history without readers proves nothing."""
 
     violations: list[Violation] = field(default_factory=list)
     events: int = 0
@@ -40,7 +40,7 @@ class Report:
     records_acked: int = 0
     records_unanswered: int = 0
     acked_unread: int = 0
-    """Acknowledged (and not aborted) records that no reader came by: nothing is known of them."""
+    """Acknowledged (and not aborted) records that no reader passed: nothing is known of them."""
     reads: int = 0
     passes: int = 0
     transactions: int = 0
@@ -74,7 +74,7 @@ class Report:
 
 
 def check(events: Iterable[AnyEvent]) -> Report:
-    """Check one whole history. The events may come in any order; their `at` says which was first."""
+    """Check one whole history. The events may come in any order; their `at` orders them."""
     view = HistoryView()
     view.load(events)
     position_rules.learn_from_fetches(view)

@@ -1,7 +1,7 @@
-"""Clients that write down what they see: producers, loops, readers and groups of confluent-kafka, a thread each.
+"""Clients that record what they see: confluent-kafka producers, loops, readers and groups, one thread each.
 
-They go on whatever happens: what times out is unanswered, what is fatal makes the next instance, with a new name. The
-only thing that ends them is being told to.
+They continue whatever happens: a request that times out is unanswered; after a fatal error the next instance starts,
+with a new name. They stop only when the recorder stops.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class ClientHung(Exception):
 
 @dataclass
 class Recorder:
-    """What all clients of one run share: the log, the clock, the end, and remarks on what was odd."""
+    """What all clients of one run share: the log, the clock, the stop signal, and remarks on unusual events."""
 
     bootstrap: str
     log: HistoryLog = field(default_factory=HistoryLog)
     settings: dict[str, Any] = field(default_factory=dict)
-    """Further settings of every client (security, say)."""
+    """Further settings of every client (for example, for security)."""
     remarks: list[str] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
     _numbers: Iterator[int] = field(default_factory=count)
@@ -124,7 +124,7 @@ class Client:
 
 
 class _Sender:
-    """Hands records to one Producer and writes down what becomes of them."""
+    """Hands records to one Producer and records what becomes of them."""
 
     def __init__(self, recorder: Recorder, name: str, producer: Any, guarantee: Guarantee) -> None:
         self._recorder = recorder
@@ -225,7 +225,7 @@ class SteadyProducer(Client):
         began, sent = recorder.now(), 0
         while not recorder.stopping.is_set() and not sender.is_broken:
             due = int((recorder.now() - began) * self._rate)
-            if due - sent > self._rate:  # held up for long: go on from here instead of catching up
+            if due - sent > self._rate:  # delayed for long: continue from here instead of catching up
                 sent = due - 1
             while sent < due and not sender.is_broken:
                 sender.send(self._topic, sent % self._partitions)
@@ -237,7 +237,7 @@ class SteadyProducer(Client):
 
 
 class TransactionLoop(Client):
-    """Consume, transform, produce, exactly once: one output of each input, positions sent with the transaction."""
+    """Consume, transform, produce, exactly once: one output per input; the transaction commits the positions."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class TransactionLoop(Client):
         return "aborted"
 
     def _go_back(self, consumer: Any) -> None:
-        """After an abort: to the group's positions, or the start where it has none."""
+        """After an abort, seek to the group's positions, or to the start where it has none."""
         for place in fetch_positions(self.recorder, self.name, consumer, self._group, consumer.assignment()):
             consumer.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
 
@@ -365,7 +365,7 @@ class TransactionLoop(Client):
             consumer.close()
 
     def _patiently(self, call: Any) -> None:
-        """Again while it may be asked again; transactional calls are made for that."""
+        """Retry while the error is retriable, as transactional calls expect."""
         while True:
             try:
                 self._bounded(call)
@@ -376,10 +376,10 @@ class TransactionLoop(Client):
                 self.recorder.remark(f"{self.name}: asked again: {error}")
 
     def _bounded(self, call: Callable[[], None]) -> None:
-        """Make a call whose own time-out is not always kept, or raise ClientHung.
+        """Make a call that does not always keep its own time-out, or raise ClientHung.
 
         librdkafka 2.16 never returns from send_offsets_to_transaction when the broker that it waits for as the group's
-        coordinator leaves the metadata. As an operator would, the run then starts the client anew; the one that hangs
+        coordinator leaves the metadata. As an operator would, the run then restarts the client; the hanging one
         stays behind as a zombie, to be fenced.
         """
         outcome: queue.Queue[Exception | None] = queue.Queue()
@@ -427,7 +427,7 @@ class Reader(Client):
         }
         self._begun: set[tuple[str, int]] = set()
         self.ends: dict[tuple[str, int], int] = {}
-        """Where it has been told that the partition ends."""
+        """The end of the partition that it was told."""
 
     def work(self) -> None:
         consumer = Consumer(
@@ -498,7 +498,7 @@ class Reader(Client):
 
     @property
     def name_of_passes(self) -> str:
-        """A reader that had to begin anew goes on where it stood: for the history it is the same."""
+        """A restarted reader continues at its position: for the history it is the same reader."""
         return self.base_name
 
     def _stand(self, place: tuple[str, int], *, is_seek: bool = False) -> None:
@@ -516,7 +516,7 @@ class Reader(Client):
 
 
 class GroupMember(Client):
-    """A member of a group that commits what it has read, and on each assignment goes on from the group's position."""
+    """A group member that commits what it has read, and after each assignment continues from the group's position."""
 
     def __init__(
         self, recorder: Recorder, name: str, topic: str, group: str, *, commit_seconds: float = 0.5
@@ -632,7 +632,7 @@ class GroupMember(Client):
                 asynchronous=False,
             )
         except KafkaException:
-            return  # it may have been done, or be done yet
+            return  # it may have taken effect, or may do so later
         for place in answers:
             if place.error is None:
                 self._committed[place.partition] = places[place.partition]
@@ -679,7 +679,7 @@ class BoundsWatcher(Client):
 
 
 def look(recorder: Recorder, client: str, consumer: Any, place: Any, isolation: str) -> int | None:
-    """Ask for one partition's bounds and write them down; the end, or None if nobody answered."""
+    """Ask for one partition's bounds and record them; returns the end, or None without an answer."""
     asked = recorder.now()
     try:
         low, high = consumer.get_watermark_offsets(place, timeout=5, cached=False)
@@ -702,7 +702,7 @@ def look(recorder: Recorder, client: str, consumer: Any, place: Any, isolation: 
 def fetch_positions(
     recorder: Recorder, client: str, consumer: Any, group: str, partitions: list[Any]
 ) -> list[Any]:
-    """The group's positions, written down; asked again while nobody answers."""
+    """Fetch and record the group's positions; retry until somebody answers."""
     while True:
         asked = recorder.now()
         try:

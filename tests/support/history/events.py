@@ -1,9 +1,9 @@
 """What clients saw of a Kafka cluster: the events that a history is made of.
 
-An event is a fact that one client knows for itself; nothing in it is asked of the broker's inside, so a history can be
-taken of any Kafka. Events of one history share one clock (`at`, seconds; equal times count as concurrent) and are in
-no other order than that of `at`. What has an effect is told twice, when it was asked and when it was answered, so that
-a client that dies in between leaves the question behind: its outcome is then unknown.
+An event is a fact that one client knows itself. No event needs the broker's internals, so any Kafka can be recorded.
+Events of one history share one clock (`at`, seconds; equal times count as concurrent) and are ordered by `at` only. A
+request with an effect is recorded twice, when it was sent and when it was answered. If the client dies in between, only
+the first event is there, and the outcome is unknown.
 
 - `topic` names one incarnation of a topic: `log_name("orders", 2)` is "orders@2", the second log of that name.
 - `record` identifies key and value together (see `identity`); it must be unique in the history, but for the same
@@ -27,7 +27,7 @@ UNKNOWN_OFFSET = -1
 
 
 def log_name(topic: str, incarnation: int = 1) -> str:
-    """One log of a topic that may be deleted and made again; the first has the topic's own name."""
+    """One log of a topic that may be deleted and created again; the first has the topic's own name."""
     return topic if incarnation == 1 else f"{topic}@{incarnation}"
 
 
@@ -63,11 +63,12 @@ class Sent(Event, frozen=True, gc=False, tag="sent"):
     transaction: str = ""
     """Of a transactional producer: the transaction it was sent in."""
     batch: str = ""
-    """Where the client knows its batches: the records of one are stored side by side or not at all."""
+    """If the client knows its batches: the records of a batch are stored adjacently or not at all."""
     times: int = 1
-    """Plain producers: how often it may have left the client by itself (1 + its retries). Sent again: another event."""
+    """Plain producers: how often the client may have sent it itself (1 + its retries). Another send is another
+    event."""
     source: str = ""
-    """Of a consume-transform-produce loop: the record that this one was made of."""
+    """In a consume-transform-produce loop: the input record of this output."""
     key: str = ""
     """Compacted topics only: a later record of the same key may replace this one."""
 
@@ -105,7 +106,7 @@ class Begun(Event, frozen=True, gc=False, tag="begun"):
 
 
 class CommitAsked(Event, frozen=True, gc=False, tag="commit_asked"):
-    """The client asks to commit: from now on it may be committed, and then with all that was sent in it."""
+    """The client asks to commit: from now on the transaction may be committed, with everything sent in it."""
 
     client: str
     transaction: str
@@ -119,7 +120,7 @@ class AbortAsked(Event, frozen=True, gc=False, tag="abort_asked"):
 
 
 class Ended(Event, frozen=True, gc=False, tag="ended"):
-    """What the client was told of the end. Without this event, too, the outcome is unknown."""
+    """The outcome that the client was told. Without this event the outcome is unknown."""
 
     client: str
     transaction: str
@@ -168,13 +169,13 @@ class OffsetFetched(Event, frozen=True, gc=False, tag="offset_fetched"):
     offset: int
     asked: float
     is_stable: bool = True
-    """Asked with require_stable (or with no transaction pending): positions of open transactions are waited for."""
+    """Fetched with require_stable (or without a pending transaction): the fetch waits for open transactions."""
 
 
 class Positioned(Event, frozen=True, gc=False, tag="positioned"):
-    """Where a reader stands in a partition: everything before, from where it began, has been handed to it.
+    """A reader's position in a partition: it got everything from its start up to here.
 
-    `is_seek`: it begins here anew (assigned, sought, reset); what it saw before is another pass.
+    `is_seek`: it starts here (assigned, sought, reset); earlier records belong to another pass.
     """
 
     client: str
@@ -197,7 +198,7 @@ class Read(Event, frozen=True, gc=False, tag="read"):
 
 
 class BoundsSeen(Event, frozen=True, gc=False, tag="bounds_seen"):
-    """Offsets of a partition that a client was told together or apart, asked at `asked`. -1: not told."""
+    """Offsets of a partition that a client was told, together or apart, after asking at `asked`. -1: not told."""
 
     client: str
     topic: str
@@ -235,7 +236,7 @@ class TopicDropped(Event, frozen=True, gc=False, tag="topic_dropped"):
 
 
 class GroupDropped(Event, frozen=True, gc=False, tag="group_dropped"):
-    """A group's positions were asked to go (deleted, expired); from now on it may have none."""
+    """Somebody asked to remove a group's positions (delete, expire); from now on it may have none."""
 
     group: str
 

@@ -16,7 +16,7 @@ _DECODER = msgspec.json.Decoder(AnyEvent)
 
 
 class BadHistory(Exception):
-    """A line is no event; the message says which and why."""
+    """A line is not an event; the message says which line, and why."""
 
 
 def encode_event(event: AnyEvent) -> bytes:
@@ -30,7 +30,7 @@ def decode_event(line: bytes) -> AnyEvent:
 
 
 def write_history(path: Path, events: Iterable[AnyEvent]) -> int:
-    """Write all events; how many there were."""
+    """Write all events; returns how many there were."""
     count = 0
     with open(path, "wb") as file:
         for event in events:
@@ -42,7 +42,7 @@ def write_history(path: Path, events: Iterable[AnyEvent]) -> int:
 def read_history(path: Path) -> Iterator[AnyEvent]:
     """The events of a file. Raises BadHistory.
 
-    A last line without its end is what a killed recorder leaves; it is passed over.
+    A killed recorder leaves a last line without its end; it is ignored.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -55,7 +55,7 @@ def read_history(path: Path) -> Iterator[AnyEvent]:
 
 
 class HistoryLog:
-    """Takes events from many threads: keeps them, and writes them as they come if it has a file."""
+    """Takes events from many threads, keeps them, and writes each at once if it has a file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.events: list[AnyEvent] = []

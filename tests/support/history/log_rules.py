@@ -1,4 +1,4 @@
-"""Rules of one partition's log: what must stand where, in which order, and be read by whom."""
+"""Rules of one partition's log: which records must be at which offsets, in which order, and who must read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.history.violations import Kind, Violation
 
 
 def offsets_mean_one_record(view: HistoryView) -> Iterator[Violation]:
-    """No offset was told or read with two records."""
+    """No offset was reported or read with two records."""
     for place, offset, before, now, at in view.contradictions:
         yield Violation(
             Kind.OFFSET_REUSED, f"it was {before!r} before and is {now!r} now", *place, offset, now, at
@@ -22,7 +22,7 @@ def offsets_mean_one_record(view: HistoryView) -> Iterator[Violation]:
 
 
 def records_stand_once(view: HistoryView) -> Iterator[Violation]:
-    """No more copies than were sent; none of a record that failed; where readers and acknowledgement agree."""
+    """No more copies than were sent, none of a record that failed, each at the acknowledged offset."""
     for record in view.records.values():
         offsets = record.read_offsets
         if offsets and record.is_failed:
@@ -55,9 +55,9 @@ class Coverage:
     """What of a partition was read from end to end by somebody, and as of when that was all."""
 
     complete_at: float = -inf
-    """Everything that was stored by this time has been passed over by a reader of the isolation asked for..."""
+    """A reader of this isolation level has passed everything that was stored by this time..."""
     since: float = -inf
-    """...but for what was sent before this time: it may have been deleted."""
+    """...except records sent before this time: these may have been deleted."""
 
 
 def find_coverage(view: HistoryView, *, committed_only: bool) -> dict[Place, Coverage]:
@@ -84,7 +84,7 @@ def find_coverage(view: HistoryView, *, committed_only: bool) -> dict[Place, Cov
 
 
 def passes_miss_nothing(view: HistoryView) -> Iterator[Violation]:
-    """Whoever passes an offset gets the record that is known to stand there, unless something allowed it to go."""
+    """A reader that passes an offset gets the record that is known to be there, unless a deletion was allowed."""
     known = {place: sorted(contents) for place, contents in view.contents.items()}
     last_of_key = _last_of_keys(view)
     told: set[tuple[Place, int]] = set()
@@ -132,7 +132,8 @@ def passes_have_no_holes(view: HistoryView) -> Iterator[Violation]:
 
 
 def what_must_be_stored_is_found(view: HistoryView) -> Iterator[Violation]:
-    """Records whose offset nobody told: acknowledged, or of a committed transaction, and nowhere in the whole log."""
+    """Records without a known offset that are acknowledged, or of a committed transaction, and nowhere in the whole
+    log."""
     by_isolation = {
         True: find_coverage(view, committed_only=True),
         False: find_coverage(view, committed_only=False),
@@ -170,7 +171,8 @@ def what_must_be_stored_is_found(view: HistoryView) -> Iterator[Violation]:
 
 
 def order_is_kept(view: HistoryView) -> Iterator[Violation]:
-    """Records of a producer in the order of its numbers; and what was acknowledged before another was sent, first."""
+    """Records of a producer are in the order of its numbers; a record acknowledged before another was sent comes
+    first."""
     unsteady = {
         record.client
         for record in view.records.values()
@@ -204,7 +206,7 @@ def order_is_kept(view: HistoryView) -> Iterator[Violation]:
 
 
 def batches_are_whole(view: HistoryView) -> Iterator[Violation]:
-    """The records of a batch stand side by side, or none of them stands."""
+    """The records of a batch are adjacent, or none of them is stored."""
     batches: dict[tuple[Place, str, str], list[RecordView]] = defaultdict(list)
     for record in view.records.values():
         if record.batch and record.sendings == 1 and record.place[0] not in view.dropped_at:
@@ -247,7 +249,7 @@ def batches_are_whole(view: HistoryView) -> Iterator[Violation]:
 
 
 def bounds_only_grow(view: HistoryView) -> Iterator[Violation]:
-    """Log start, high watermark and last stable offset never fall, and contain what is known to be there."""
+    """Log start, high watermark and last stable offset never fall, and agree with the known records."""
     evidence: dict[Place, list[tuple[float, int]]] = defaultdict(list)
     for record in view.records.values():
         evidence[record.place].extend((record.acked_at, offset + 1) for offset in record.acked_offsets)
@@ -295,7 +297,7 @@ def bounds_only_grow(view: HistoryView) -> Iterator[Violation]:
 
 
 def deleted_records_stay_deleted(view: HistoryView) -> Iterator[Violation]:
-    """Nobody who begins to read after a deletion was answered gets what it deleted."""
+    """A reader that starts after a deletion was answered gets no deleted record."""
     for each in view.passes:
         gone = max(
             (
@@ -368,7 +370,7 @@ def _must_be_seen(
 
 
 def _last_of_keys(view: HistoryView) -> dict[tuple[Place, str], int]:
-    """The highest offset of each key, whatever became of it: an aborted one replaces none, but that is lenient."""
+    """The highest offset of each key, aborted or not: an aborted record replaces none, so this is lenient."""
     last: dict[tuple[Place, str], int] = {}
     for place, contents in view.contents.items():
         made = view.topics.get(place[0])

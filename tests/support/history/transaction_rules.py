@@ -12,7 +12,7 @@ from tests.support.history.violations import Kind, Violation
 
 
 def read_committed_sees_committed_only(view: HistoryView) -> Iterator[Violation]:
-    """No record of an aborted transaction, none of one that nobody has asked to commit yet."""
+    """No reader sees a record of an aborted transaction, or of one that nobody has asked to commit yet."""
     for record in view.records.values():
         transaction = view.transaction_of(record)
         if transaction is None or record.committed_read_at == inf:
@@ -79,7 +79,7 @@ def inputs_are_processed_once(view: HistoryView) -> Iterator[Violation]:
             place in whole and whole[place].complete_at > last_end[group] and whole[place].since == -inf
             for place in targets[group]
         ):
-            continue  # an output that nobody came by may be there
+            continue  # an output that no reader passed may be there
         start = view.allowed_log_start((topic, partition), inf)
         for offset, identity in view.contents.get((topic, partition), {}).items():
             record_there = view.records.get(identity)

@@ -1,7 +1,7 @@
 """A history in order: its records, transactions, passes of readers and positions of groups, indexed for the rules.
 
-Nothing is judged here but what makes an event meaningless (`Kind.BAD_HISTORY`) or is seen best as it passes
-(a reader whose offsets do not grow).
+This module reports only events that contradict each other (`Kind.BAD_HISTORY`), and faults that are easiest to see in
+passing (a reader whose offsets do not grow).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class RecordView:
-    """All that is known of one record."""
+    """Everything known of one record."""
 
     identity: str
     client: str
@@ -81,7 +81,7 @@ class RecordView:
 
 @dataclass(slots=True, eq=False)
 class TransactionView:
-    """All that is known of one transaction."""
+    """Everything known of one transaction."""
 
     name: str
     client: str
@@ -92,7 +92,7 @@ class TransactionView:
     ended_at: float = inf
     told: Outcome = "unknown"
     was_seen_committed: bool = False
-    """A read_committed reader got a record of it, or a group's position could be only from it."""
+    """A read_committed reader got one of its records, or a group's position can come only from it."""
 
     @property
     def is_commit_possible(self) -> bool:
@@ -110,7 +110,7 @@ class TransactionView:
 
 @dataclass(slots=True, eq=False)
 class Pass:
-    """What one reader got of a partition from where it sought to where it stood last: [start, position)."""
+    """The records that one reader got of a partition, from its seek to its last position: [start, position)."""
 
     client: str
     place: Place
@@ -125,7 +125,7 @@ class Pass:
 
 @dataclass(slots=True, eq=False)
 class PositionWrite:
-    """A group's position being set: asked, and done if that is known."""
+    """A commit of a group's position: when it was sent, and when it was done, if known."""
 
     offset: int
     asked_at: float
@@ -151,7 +151,7 @@ class HistoryView:
         self.fetches: dict[tuple[str, str, int], list[OffsetFetched]] = defaultdict(list)
         self.groups_dropped: dict[str, float] = {}
         self.contents: dict[Place, dict[int, str]] = defaultdict(dict)
-        """What stands at an offset, as was first told or read."""
+        """The record at an offset, as first reported or read."""
         self.contradictions: list[tuple[Place, int, str, str, float]] = []
         """(place, offset, record before, record now, when): for the rule of reused offsets."""
         self.unsent_reads: list[Read] = []
@@ -192,7 +192,7 @@ class HistoryView:
         return self.transactions.get(record.transaction) if record.transaction else None
 
     def allowed_log_start(self, place: Place, at: float) -> int:
-        """Below which offset records may be missing for one who looked at `at`."""
+        """The offset below which records may be missing for a reader at the time `at`."""
         moved = self.log_starts.get(place)
         return max((each.offset for each in moved if each.at <= at), default=0) if moved else 0
 

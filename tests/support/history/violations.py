@@ -1,4 +1,4 @@
-"""What can be wrong with a history, and how it is told."""
+"""The kinds of faults in a history, and how they are reported."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Kinds of faults; each is a promise of Kafka's that did not hold."""
+    """Kinds of faults; each is a broken promise of Kafka's."""
 
     LOST = "lost"
-    """An acknowledged or once readable record is not where it was, though nothing allowed it to go."""
+    """An acknowledged or once readable record is not where it was, although no deletion was allowed."""
     DUPLICATED = "duplicated"
-    """A record stands at more offsets than its producer may have sent it (idempotent: one)."""
+    """A record is at more offsets than its producer may have sent it (idempotent: one)."""
     REORDERED = "reordered"
-    """Records of one producer, or one acknowledged before the other was sent, stand in the wrong order."""
+    """Records of one producer, or one acknowledged before the other was sent, are in the wrong order."""
     PHANTOM = "phantom"
-    """A reader got what nobody had sent: made up, torn inside, or from nowhere."""
+    """A reader got a record that nobody had sent: invented or damaged."""
     MISPLACED = "misplaced"
-    """A record came out of another topic, incarnation or partition than it was sent to."""
+    """A record was read from another topic, incarnation or partition than it was sent to."""
     FAILED_SEEN = "failed-seen"
     """A record whose producer was told that it is not stored was read."""
     TORN = "torn"
-    """A batch is there in part, or not side by side."""
+    """A batch is stored in part, or not adjacently."""
     HOLE = "hole"
     """An offset without a record in a log that has no transactions and is not compacted."""
     OFFSET_REUSED = "offset-reused"
     """One offset, two records."""
     OFFSET_MOVED = "offset-moved"
-    """A record is at another offset than was told or read before."""
+    """A record is at another offset than was reported or read before."""
     NON_MONOTONIC_READ = "non-monotonic-read"
-    """A reader's offsets did not grow, though it sought nothing."""
+    """A reader's offsets did not grow, although it did not seek."""
     ABORTED_SEEN = "aborted-seen"
     """read_committed gave a record of an aborted transaction."""
     OPEN_SEEN = "open-seen"
@@ -50,14 +50,14 @@ class Kind(StrEnum):
     UNASKED_DELETION = "unasked-deletion"
     """The log's start is beyond what anybody asked or allowed to be deleted."""
     DELETED_SEEN = "deleted-seen"
-    """A record below a log start that had moved was read by one who began after that."""
+    """A reader that started after a log start had moved read a record below it."""
     BAD_HISTORY = "bad-history"
     """The recorder contradicts itself: an answer without its question, one identity for two records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One fault: what was promised and what was seen. `at`: seconds on the history's clock."""
+    """One fault: the promise and what was seen. `at`: seconds on the history's clock."""
 
     kind: Kind
     message: str

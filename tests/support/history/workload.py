@@ -2,7 +2,7 @@
 
 Idempotent and plain producers write an input topic; loops make one output of each input in transactions; readers of
 both isolations follow both topics; a group reads the input and commits its positions; a watcher asks for the bounds.
-At the end all is read once more, by both isolations, and all positions are fetched.
+At the end readers of both isolations read everything once more, and all positions are fetched.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTLE_SECONDS = 60.0
 
 
 class WorkloadFailed(Exception):
-    """The load could not be begun or ended: the cluster does not serve."""
+    """The load could not start or end: the cluster does not serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Workload:
 
 @dataclass
 class Run:
-    """A load that runs. `finish` ends it and reads everything."""
+    """A running load. `finish` ends it and reads everything."""
 
     workload: Workload
     recorder: Recorder
@@ -98,7 +98,8 @@ class Run:
         return self.recorder.now()
 
     def finish(self) -> list[AnyEvent]:
-        """Stop the load, wait until no transaction is open, read all, fetch all positions; the whole history."""
+        """Stop the load, wait until no transaction is open, read everything, fetch all positions; returns the whole
+        history."""
         self.recorder.stopping.set()
         deadline = time.monotonic() + STOP_SECONDS
         for client in self.clients:
@@ -121,10 +122,10 @@ def running_workload(
     path: Path | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Iterator[Run]:
-    """Make the topics and start the clients.
+    """Create the topics and start the clients.
 
     Args:
-        path: where to write the history as it happens.
+        path: the file for the history, written as it happens.
         settings: further librdkafka settings of every client.
     """
     chosen = workload or Workload()
@@ -152,7 +153,7 @@ def _create_topics(recorder: Recorder, workload: Workload) -> None:
                 f"{topic} can't be created (each run wants topics of its own): {error}"
             ) from error
         recorder.add(TopicMade(at=recorder.now(), topic=topic))
-    deadline = time.monotonic() + 30  # until every broker that may be asked knows it
+    deadline = time.monotonic() + 30  # until every broker knows the topic
     while any(_partition_count(admin, topic) < count for topic, count in workload.topics.items()):
         if time.monotonic() > deadline:
             raise WorkloadFailed("the topics did not appear in the metadata within 30 s")
@@ -235,7 +236,7 @@ def _read_everything(workload: Workload, recorder: Recorder) -> None:
 
 
 def _wait_until_stable(workload: Workload, recorder: Recorder, deadline: float) -> None:
-    """Until the last stable offset has reached the end everywhere: what clients left open has been aborted."""
+    """Wait until the last stable offset is at the end everywhere: transactions that clients left open are aborted."""
     consumers = {
         isolation: Consumer(
             recorder.config("final", group_id="unused-bounds", isolation_level=f"read_{isolation}")
