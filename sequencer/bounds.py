@@ -1,4 +1,4 @@
-"""How much one answer of the sequencer may hold. There may always be more: the caller asks again, for what follows.
+"""How much one answer of the sequencer may hold. There may always be more: the caller asks again for what follows.
 
 The frame limit of RPC is far above these bounds, so that no answer is refused for its size.
 """
@@ -48,7 +48,7 @@ def run_bytes(run: Run) -> int:
 class AnswerRoom:
     """What is left of an answer with runs: bytes of the log, as its asker bounds them, and the answer's own bounds.
 
-    The first run always fits, so that whoever asks again gets on.
+    The first run always fits, so that a caller that asks again makes progress.
     """
 
     def __init__(self, log_bytes: int = 1 << 62) -> None:

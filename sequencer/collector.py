@@ -1,9 +1,9 @@
-"""The collector: deletes the bytes that nothing names any more. Only it deletes objects.
+"""The collector: deletes objects that nothing refers to. Only it deletes objects.
 
 Two kinds of garbage, both certain: objects that the sequencer retired and whose grace is over, and keys under an
 ended session's prefix that no row names (nothing can be committed under that session any more).
 
-Bytes go first, rows after: a pass that dies in between is repeated by the next one.
+Bytes are deleted first, then rows: a pass that dies in between is repeated by the next one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The commit feed: a bounded memory of what was committed, and whoever waits for more of it.
+"""The commit feed: a bounded memory of the last commits, and the subscribers that wait for more.
 
-The feed is a hint: it tells each change once per subscriber, in commit order, without a hole; where it cannot
-go on from a subscriber's commit number it says so (`reset`), and the truth is `find_batches`.
+The feed is a hint. A subscriber gets each change once, in commit order, without a gap. Where the feed can't continue
+from a subscriber's commit number, it answers `reset`; `find_batches` is the truth.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from sequencer.api import FeedAnswer, FeedRequest, PartitionUpdate, Run, SequencerOverloaded
 from sequencer.bounds import MAX_PAGE, AnswerRoom
@@ -46,7 +45,7 @@ class CommitFeed:
         self._waiters = 0
 
     def restart(self, state: HotState) -> None:
-        """Follow a state that was loaded anew; history is kept only if it ends where the state stands."""
+        """Follow a state that was just loaded. History is kept only if it ends at the state's commit number."""
         newest = state.counter(COMMIT_NUMBER)
         if newest != self._newest or self._state is None:
             self._commits.clear()
@@ -56,7 +55,7 @@ class CommitFeed:
         self.wake_all()
 
     def publish(self, number: int, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
-        """Add what a commit number changed, now that it is durable, and wake whom it concerns."""
+        """Add what a commit number changed, now that it is durable, and wake the subscribers of its partitions."""
         if number == self._newest:
             assert not runs, f"commit {number} was published before"
             return
@@ -71,29 +70,29 @@ class CommitFeed:
             self._floor = dropped.number
         changed, waiting = runs.keys(), self._waiting.keys()
         fewer, more = (changed, waiting) if len(changed) < len(waiting) else (waiting, changed)
-        for partition in [each for each in fewer if each in more]:
+        for partition in [partition for partition in fewer if partition in more]:
             _wake(self._waiting[partition])
         if runs:
             _wake(self._waiting_for_all)
 
     def wake_all(self) -> None:
-        """Have every waiting subscriber answered with what there is."""
+        """Answer every waiting subscriber with what there is."""
         _wake(self._waiting_for_all)
         for waiters in self._waiting.values():
             _wake(waiters)
 
     async def follow(self, request: FeedRequest, max_wait_ms: int) -> FeedAnswer:
-        """What came after `request.after`; waits until there is something, or answers the current number."""
+        """The changes after `request.after`: waits until there are some, or until the time is over."""
         answer = self._answer(request)
         if answer.updates or answer.reset or max_wait_ms <= 0:
             return answer
         if self._waiters >= self._max_waiters:
             raise SequencerOverloaded(f"{self._waiters} feeds wait already (max_feed_waiters)")
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        places = [TopicPartition(*partition) for partition in request.partitions]
-        for place in places:
-            self._waiting.setdefault(place, {})[woken] = None
-        if not places:
+        partitions = [TopicPartition(*partition) for partition in request.partitions]
+        for partition in partitions:
+            self._waiting.setdefault(partition, {})[woken] = None
+        if not partitions:
             self._waiting_for_all[woken] = None
         self._waiters += 1
         try:
@@ -101,12 +100,12 @@ class CommitFeed:
         finally:
             self._waiters -= 1
             self._waiting_for_all.pop(woken, None)
-            for place in places:
-                waiters = self._waiting.get(place)
+            for partition in partitions:
+                waiters = self._waiting.get(partition)
                 if waiters is not None:
                     waiters.pop(woken, None)
                     if not waiters:
-                        del self._waiting[place]
+                        del self._waiting[partition]
         return self._answer(request)
 
     def _answer(self, request: FeedRequest) -> FeedAnswer:
@@ -114,29 +113,28 @@ class CommitFeed:
             return FeedAnswer(self._newest, True, [])
         wanted = {TopicPartition(*partition) for partition in request.partitions}
         gathered: dict[TopicPartition, list[Run]] = {}
-        upto, room = request.after, AnswerRoom()
+        last_number, room = request.after, AnswerRoom()
         for index in range(len(self._commits) - (self._newest - request.after), len(self._commits)):
             if room.is_full or len(gathered) > MAX_PAGE:
                 break
             commit = self._commits[index]
             for partition, runs in commit.runs.items():
                 if not wanted or partition in wanted:
-                    told = gathered.setdefault(partition, [])
+                    gathered_runs = gathered.setdefault(partition, [])
                     if request.wants_runs:
-                        told.extend(room.take_all(runs))
-            upto = commit.number
+                        gathered_runs.extend(room.take_all(runs))
+            last_number = commit.number
         updates = [self._update_of(partition, runs) for partition, runs in gathered.items()]
-        return FeedAnswer(upto, False, [update for update in updates if update is not None])
+        return FeedAnswer(last_number, False, [update for update in updates if update is not None])
 
-    def _update_of(self, place: TopicPartition, runs: list[Run]) -> PartitionUpdate | None:
+    def _update_of(self, topic_partition: TopicPartition, runs: list[Run]) -> PartitionUpdate | None:
         assert self._state is not None, "publish comes after restart"
-        topic_id: UUID = place.topic_id
-        row = self._state.live_partition(topic_id, place.partition)
+        row = self._state.live_partition(*topic_partition)
         if row is None:
             return None
         return PartitionUpdate(
-            topic_id=topic_id,
-            partition=place.partition,
+            topic_id=topic_partition.topic_id,
+            partition=topic_partition.partition,
             log_start_offset=row.log_start_offset,
             high_watermark=row.end_offset,
             last_stable_offset=self._state.last_stable_offset(row),

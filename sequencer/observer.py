@@ -1,4 +1,4 @@
-"""What a sequencer does, told to whoever measures it: the committer, its database, and calls over RPC on both ends."""
+"""Events that a sequencer reports to whoever measures it: the committer, its database, and RPC calls on both ends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tailrace.clock import Clock
 
 T = TypeVar("T")
 DatabaseWork = Literal["write", "load", "look_up", "read", "lease"]
-"""`look_up` is a read that the committer waits for, `read` one that only its asker waits for."""
+"""The committer waits for a `look_up`; only its caller waits for a `read`."""
 
 
 class SequencerObserver(Protocol):
-    """Told of each event once it is over. Must not raise, nor take long."""
+    """Called for each event once it is over. Must not raise or take long."""
 
     def queue_changed(self, requests: int) -> None:
-        """So many requests wait for the committer now."""
+        """The length of the committer's queue changed."""
         ...
 
     def group_performed(self, requests: int, seconds: float) -> None:
@@ -37,7 +37,7 @@ class SequencerObserver(Protocol):
         ...
 
     def call_answered(self, side: Literal["server", "client"], method: str, seconds: float) -> None:
-        """An attempt of a call over RPC was answered, or failed. The client's has the way and the waiting in it."""
+        """An attempt of an RPC call was answered, or failed. The client's time includes the network and the queue."""
         ...
 
 
@@ -58,7 +58,7 @@ class Unobserved:
 
 
 async def timed(observer: SequencerObserver, clock: Clock, work: DatabaseWork, answer: Awaitable[T]) -> T:
-    """The answer, its time told."""
+    """Await an answer and report its time."""
     began = clock.monotonic()
     try:
         return await answer
@@ -67,7 +67,7 @@ async def timed(observer: SequencerObserver, clock: Clock, work: DatabaseWork, a
 
 
 class _TimedReads:
-    """A row store whose every call is told as a read."""
+    """A row store that reports every call as a read."""
 
     def __init__(self, store: RowStore, observer: SequencerObserver, clock: Clock) -> None:
         self._store = store
@@ -84,5 +84,5 @@ class _TimedReads:
 
 
 def timed_reads(store: RowStore, observer: SequencerObserver, clock: Clock) -> RowStore:
-    """The store, for reading, each call's time told."""
+    """The store, for reading; each call's time is reported."""
     return cast(RowStore, _TimedReads(store, observer, clock))

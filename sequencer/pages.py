@@ -1,4 +1,4 @@
-"""Listings whole, page after page: for who needs all that an answer of the sequencer has no room for at once."""
+"""Whole listings, page by page: for callers that need more than one answer of the sequencer has room for."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sequencer.api import (
 async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
     """Every group, by id."""
     page = await sequencer.list_groups(ListGroups())
-    found = list(page.groups)
+    groups = list(page.groups)
     while page.next is not None:
         page = await sequencer.list_groups(ListGroups(page.next))
-        found += page.groups
-    return found
+        groups += page.groups
+    return groups
 
 
 async def lag_pages(
@@ -52,13 +52,13 @@ async def lag_pages(
 async def all_transactions(
     sequencer: Sequencer, transactional_ids: list[str] | None
 ) -> list[TransactionDescription]:
-    """What `transactions` says of these ids, or of all."""
+    """The transactions of these ids, or all."""
     page = await sequencer.transactions(TransactionsRequest(transactional_ids))
-    found = list(page.transactions)
+    transactions = list(page.transactions)
     while page.next is not None:
         page = await sequencer.transactions(TransactionsRequest(transactional_ids, page.next))
-        found += page.transactions
-    return found
+        transactions += page.transactions
+    return transactions
 
 
 async def all_producers(
@@ -66,63 +66,64 @@ async def all_producers(
 ) -> tuple[PartitionError, list[ActiveProducer]]:
     """The producers of a partition, by id."""
     page = await sequencer.describe_producers(ProducerQuery(topic_id, partition))
-    found = list(page.producers)
+    producers = list(page.producers)
     while page.next >= 0:
         page = await sequencer.describe_producers(ProducerQuery(topic_id, partition, page.next))
-        found += page.producers
-    return page.error, found
+        producers += page.producers
+    return page.error, producers
 
 
 async def all_positions(sequencer: Sequencer, group_id: str) -> list[OffsetPosition]:
     """A group's positions, by topic id and partition."""
     page = await sequencer.fetch_offsets(FetchOffsets(group_id, None))
-    found = list(page.positions)
+    positions = list(page.positions)
     while page.next is not None:
         page = await sequencer.fetch_offsets(FetchOffsets(group_id, None, page.next))
-        found += page.positions
-    return found
+        positions += page.positions
+    return positions
 
 
 async def positions_at(
-    sequencer: Sequencer, group_id: str, places: Sequence[tuple[UUID, int]]
+    sequencer: Sequencer, group_id: str, partitions: Sequence[tuple[UUID, int]]
 ) -> list[OffsetPosition]:
-    """A group's positions at these places, in the order asked."""
-    found: list[OffsetPosition] = []
-    while len(found) < len(places):
-        answer = await sequencer.fetch_offsets(FetchOffsets(group_id, list(places[len(found) :])))
+    """A group's positions in these partitions, in their order."""
+    positions: list[OffsetPosition] = []
+    while len(positions) < len(partitions):
+        answer = await sequencer.fetch_offsets(FetchOffsets(group_id, list(partitions[len(positions) :])))
         assert answer.positions, "an answer has one position at least"
-        found += answer.positions
-    return found
+        positions += answer.positions
+    return positions
 
 
 async def all_sizes(sequencer: Sequencer, topic_ids: list[UUID] | None) -> list[PartitionSize]:
     """The sizes of these topics' partitions, or of all."""
     page = await sequencer.sizes(SizesRequest(topic_ids))
-    found = list(page.sizes)
+    sizes = list(page.sizes)
     while page.next is not None:
         page = await sequencer.sizes(SizesRequest(topic_ids, page.next))
-        found += page.sizes
-    return found
+        sizes += page.sizes
+    return sizes
 
 
 async def all_offsets(sequencer: Sequencer, queries: Sequence[OffsetQuery]) -> list[OffsetResult]:
-    """A result for each query, in order. A look-up that was stopped is gone on with, after all others were begun."""
-    found: list[OffsetResult] = []
-    while len(found) < len(queries):
-        answer = await sequencer.list_offsets(OffsetsRequest(list(queries[len(found) :])))
+    """A result for each query, in order. A look-up that was stopped is continued after all others were begun."""
+    results: list[OffsetResult] = []
+    while len(results) < len(queries):
+        answer = await sequencer.list_offsets(OffsetsRequest(list(queries[len(results) :])))
         assert answer.results, "an answer has one result at least"
-        found += answer.results
-    stopped = [index for index, result in enumerate(found) if result.next_offset >= 0]
+        results += answer.results
+    stopped = [index for index, result in enumerate(results) if result.next_offset >= 0]
     while stopped:
-        asked = [
-            msgspec.structs.replace(queries[index], from_offset=found[index].next_offset) for index in stopped
+        rest = [
+            msgspec.structs.replace(queries[index], from_offset=results[index].next_offset)
+            for index in stopped
         ]
-        answer = await sequencer.list_offsets(OffsetsRequest(asked))
+        answer = await sequencer.list_offsets(OffsetsRequest(rest))
         assert answer.results, "an answer has one result at least"
         for index, result in zip(stopped, answer.results, strict=False):
-            found[index] = _better(found[index], result)
-        stopped = [index for index in stopped if found[index].next_offset >= 0]
-    return found
+            results[index] = _better(results[index], result)
+        stopped = [index for index in stopped if results[index].next_offset >= 0]
+    return results
 
 
 def _better(before: OffsetResult, following: OffsetResult) -> OffsetResult:

@@ -1,9 +1,9 @@
-"""What readers are told: bounds out of the durable state, runs out of the store, as of one commit number.
+"""Queries: the bounds of partitions from the state, and their runs from the store, as of one commit number.
 
-Runs are removed only below a log start that is already durable and visible (sequencer.rules.retention), so a
-look-up in the store fits the bounds it was started with, unless the log start moved meanwhile: then it is
-done again. So it is when a run was found that is newer than the bounds (a swap has been written and is not yet
-shown): aborted ranges must be those of the very runs that are answered.
+Runs are removed only below a log start that is already durable and visible (sequencer.rules.retention). So a look-up in
+the store fits the bounds that it began with, unless the log start has moved meanwhile: then it is repeated. It is also
+repeated when it finds a run that is newer than the bounds (a swap that is written but not yet shown): the aborted
+ranges of an answer must be those of its own runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from sequencer.store.state import COMMIT_NUMBER, HotState
 from sequencer.store.sums import statistics_of
 from tailrace.turns import Turns
 
-PLACES_AT_ONCE = 32
+PARTITIONS_AT_ONCE = 32
 """Partitions whose runs are looked up by one query, with a fair share each of what the answer has room for."""
 LEAST_RUNS = 64
 LEAST_BYTES = 1 << 16
@@ -124,75 +124,78 @@ class Reader:
     async def find_batches(self, request: FindRequest) -> FindAnswer:
         """Bounds of each partition, and the runs from the offset on, for as many as there is room for."""
         for _ in range(_ATTEMPTS):
-            state = self._current()
-            number = state.counter(COMMIT_NUMBER)
+            number = self._current().counter(COMMIT_NUMBER)
             turns = Turns(ANSWERED_IN_A_TURN)
-            places: list[_Place] = []
-            for asked in request.partitions:
-                places.append(_Place.of(self._current(), asked))
+            look_ups: list[_LookUp] = []
+            for requested in request.partitions:
+                look_ups.append(_LookUp.of(self._current(), requested))
                 await turns.did()
-            if await self._look_up([place for place in places if place.has_runs], request.max_bytes):
-                found: list[FoundPartition] = []
-                for place in places:
-                    found.append(place.found())
-                    await turns.did(1 + len(place.aborted) // RANGES_AS_A_PARTITION)
-                return FindAnswer(number, found)
+            if await self._look_up([each for each in look_ups if each.has_runs], request.max_bytes):
+                partitions: list[FoundPartition] = []
+                for look_up in look_ups:
+                    partitions.append(look_up.answer())
+                    await turns.did(1 + len(look_up.aborted) // RANGES_AS_A_PARTITION)
+                return FindAnswer(number, partitions)
         raise SequencerUnavailable("the log changed at each attempt to read; ask again")
 
-    async def _look_up(self, places: Sequence[_Place], max_bytes: int) -> bool:
-        """Bring the runs of the places, in order, until the answer is full; False where the log changed meanwhile."""
+    async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int) -> bool:
+        """Look runs up, in order, until the answer is full. Returns False if the log has changed meanwhile."""
         room = AnswerRoom(max_bytes)
-        for first in range(0, len(places), PLACES_AT_ONCE):
+        for first in range(0, len(look_ups), PARTITIONS_AT_ONCE):
             if room.is_full:
                 break
-            if not await self._look_up_some(places[first : first + PLACES_AT_ONCE], room):
+            if not await self._look_up_some(look_ups[first : first + PARTITIONS_AT_ONCE], room):
                 return False
         return True
 
-    async def _look_up_some(self, places: Sequence[_Place], room: AnswerRoom) -> bool:
-        # Aborted ranges are taken before the runs: where a swap has shortened them since, it left a newer run.
+    async def _look_up_some(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> bool:
+        # Aborted ranges are read before the runs: a swap that has shortened them since has left a newer run.
         state = self._current()
         number = state.counter(COMMIT_NUMBER)
-        for place in places:
-            place.aborted = state.aborted_from(
-                place.asked.topic_id, place.asked.partition, place.asked.offset
-            )
-        runs = await self._runs_of(places, room)
-        if not all(self._has_kept_log_start(place.row) for place in places):
+        for look_up in look_ups:
+            requested = look_up.requested
+            look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
+        runs = await self._runs_of(look_ups, room)
+        if not all(self._has_kept_log_start(look_up.row) for look_up in look_ups):
             return False
-        for place, found in zip(places, runs, strict=True):
-            place.runs = room.take(found, place.asked.max_bytes)
-        if any(run.commit_number > number for place in places for run in place.runs):
+        for look_up, found in zip(look_ups, runs, strict=True):
+            look_up.runs = room.take(found, look_up.requested.max_bytes)
+        if any(run.commit_number > number for look_up in look_ups for run in look_up.runs):
             await self._catch_up()
             return False
         return True
 
-    async def _runs_of(self, places: Sequence[_Place], room: AnswerRoom) -> list[Sequence[Run]]:
-        """Runs of each place: those that are remembered, or a fair share of the room out of the store."""
+    async def _runs_of(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> list[Sequence[Run]]:
+        """The runs of each partition: those in memory, or a fair share of the room from the store."""
         runs: list[Sequence[Run]] = []
-        older: list[int] = []
-        for index, place in enumerate(places):
-            asked = place.asked
-            recent = self._recent.find(asked.topic_id, asked.partition, asked.offset, asked.max_bytes)
+        in_store: list[int] = []
+        for index, look_up in enumerate(look_ups):
+            requested = look_up.requested
+            recent = self._recent.find(
+                requested.topic_id, requested.partition, requested.offset, requested.max_bytes
+            )
             runs.append(recent or ())
             if recent is None:
-                older.append(index)
-        if older:
-            most = max(LEAST_RUNS, min(1000, room.runs // len(older)))
-            share = max(LEAST_BYTES, room.log_bytes // len(older))
-            asked_all = [places[index].asked for index in older]
+                in_store.append(index)
+        if in_store:
+            max_runs = max(LEAST_RUNS, min(1000, room.runs // len(in_store)))
+            share = max(LEAST_BYTES, room.log_bytes // len(in_store))
+            partitions = [look_ups[index].requested for index in in_store]
             found = await self._store.runs_from_many(
-                [(one.topic_id, one.partition, one.offset, min(one.max_bytes, share)) for one in asked_all],
-                most,
+                [
+                    (each.topic_id, each.partition, each.offset, min(each.max_bytes, share))
+                    for each in partitions
+                ],
+                max_runs,
             )
-            for index, each in zip(older, found, strict=True):
-                runs[index] = each
+            for index, runs_found in zip(in_store, found, strict=True):
+                runs[index] = runs_found
         return runs
 
     def _has_kept_log_start(self, row: PartitionRow | None) -> bool:
         assert row is not None, "only live partitions are looked up"
-        now = self._current().live_partition(row.topic_id, row.partition)
-        return now is not None and now.log_start_offset == row.log_start_offset
+        current = self._current().live_partition(row.topic_id, row.partition)
+        return current is not None and current.log_start_offset == row.log_start_offset
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
         """The offset, or the run to look into, for each query."""
@@ -208,22 +211,24 @@ class Reader:
             and not room.is_full
         ):
             some = request.queries[len(results) : len(results) + LOOK_UPS_AT_ONCE]
-            bounds = [self._offset_of_bounds(query) for query in some]
-            behind = [query for query, known in zip(some, bounds, strict=True) if known is None]
-            by_time = [self._offset_by_time(query, work) for query in behind]
-            found = await asyncio.gather(*by_time) if behind else []
-            looked_up = iter(found)
-            for known in bounds:
+            at_bounds = [self._offset_at_bounds(query) for query in some]
+            by_time = [
+                self._offset_by_time(query, work)
+                for query, known in zip(some, at_bounds, strict=True)
+                if known is None
+            ]
+            looked_up = iter(await asyncio.gather(*by_time) if by_time else ())
+            for known in at_bounds:
                 result = known if known is not None else next(looked_up)
                 results.append(result)
                 if result.run is not None:
                     room.take_all([result.run])
-            look_ups += len(behind)
+            look_ups += len(by_time)
             await turns.did(len(some))
         return OffsetsAnswer(number, results)
 
-    def _offset_of_bounds(self, query: OffsetQuery) -> OffsetResult | None:
-        """What the partition's bounds alone answer; None where a run must be looked up."""
+    def _offset_at_bounds(self, query: OffsetQuery) -> OffsetResult | None:
+        """The answer that the partition's bounds alone give; None where a run must be looked up."""
         state = self._current()
         row = state.live_partition(query.topic_id, query.partition)
         if row is None:
@@ -266,7 +271,7 @@ class Reader:
         )
         run = found.run
         if run is not None and run.batches and run.base_offset < from_offset:
-            # Only what is left of the run at and above log start counts.
+            # Only the batches at and above log start count.
             left = [
                 batch.max_timestamp
                 for batch in run.batches
@@ -279,7 +284,7 @@ class Reader:
         return found
 
     def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer:
-        """Where each of the log's epochs ended."""
+        """The end of each requested epoch of the log."""
         results: list[EpochResult] = []
         for query in request.queries:
             row = self._current().live_partition(query.topic_id, query.partition)
@@ -410,36 +415,36 @@ class _Scanned:
 
 
 @dataclass(slots=True)
-class _Place:
-    """A partition as asked, and as of one commit number (`row` None: there is none); then what was found there."""
+class _LookUp:
+    """A requested partition, as of one commit number (`row` None: there is none); then what was found of it."""
 
-    asked: FindPartition
+    requested: FindPartition
     row: PartitionRow | None
-    stable: int
+    last_stable_offset: int
     runs: Sequence[Run] = ()
     aborted: Sequence[AbortedRow] = ()
-    """Those that end at or after the offset asked."""
+    """Ranges that end at or after the requested offset."""
 
     @classmethod
-    def of(cls, state: HotState, asked: FindPartition) -> _Place:
-        row = state.live_partition(asked.topic_id, asked.partition)
-        return cls(asked, row, -1 if row is None else state.last_stable_offset(row))
+    def of(cls, state: HotState, requested: FindPartition) -> _LookUp:
+        row = state.live_partition(requested.topic_id, requested.partition)
+        return cls(requested, row, -1 if row is None else state.last_stable_offset(row))
 
     @property
     def has_runs(self) -> bool:
         row = self.row
-        return row is not None and row.log_start_offset <= self.asked.offset < row.end_offset
+        return row is not None and row.log_start_offset <= self.requested.offset < row.end_offset
 
-    def found(self) -> FoundPartition:
-        row, offset = self.row, self.asked.offset
+    def answer(self) -> FoundPartition:
+        row, offset = self.row, self.requested.offset
         if row is None:
             return _UNKNOWN_PARTITION
         visible = [run for run in self.runs if run.end_offset <= row.end_offset]
         end_offset = visible[-1].end_offset if visible else offset
         ranges = [
-            AbortedTransaction(one.producer_id, one.first_offset, one.last_offset)
-            for one in self.aborted
-            if one.first_offset < end_offset
+            AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)
+            for aborted in self.aborted
+            if aborted.first_offset < end_offset
         ]
         return FoundPartition(
             error=PartitionError.NONE
@@ -447,10 +452,10 @@ class _Place:
             else PartitionError.OFFSET_OUT_OF_RANGE,
             log_start_offset=row.log_start_offset,
             high_watermark=row.end_offset,
-            last_stable_offset=self.stable,
+            last_stable_offset=self.last_stable_offset,
             leader_epoch=row.epochs[-1].epoch,
             runs=visible,
-            aborted=sorted(ranges, key=lambda one: one.first_offset) if visible else [],
+            aborted=sorted(ranges, key=lambda aborted: aborted.first_offset) if visible else [],
         )
 
 

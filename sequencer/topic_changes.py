@@ -1,7 +1,7 @@
-"""What agents are told of topics and ring: all of it once, then what has changed.
+"""Metadata for agents: all topics and the ring once, then only what has changed.
 
-Kept beside the committer's state, as of the newest change that readers see. In memory only: a new committer remembers
-the changes that it saw, and tells whoever knows less everything.
+Kept beside the committer's state, as of the newest change that readers see. In memory only: a committer remembers the
+changes that it made itself; an agent that knows less gets everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sequencer.store.rows import AgentRow, Changes, Identity, TopicRow
 from sequencer.store.state import METADATA_VERSION, RING_GENERATION, HotState
 
 MAX_CHANGES = 10_000
-"""Topics whose last change is remembered; whoever missed an older one is told everything."""
+"""Topics whose last change is remembered; an agent that missed an older one gets everything."""
 
 
 class TopicChanges:
@@ -24,14 +24,14 @@ class TopicChanges:
     def __init__(self, state: HotState) -> None:
         self._state = state
         self._known_from = state.counter(METADATA_VERSION)
-        """Of the changes after this version none is forgotten."""
+        """All changes after this version are remembered."""
         self._changed: dict[UUID, int] = {}
-        """At which version each topic changed last, the oldest first."""
+        """The version at which each topic changed last, oldest first."""
         self._all: tuple[int, list[Topic]] = -1, []
         self._ring: Ring | None = None
 
     def apply(self, changes: Changes) -> None:
-        """Take note of what was written."""
+        """Remember which topics a transaction changed."""
         version = self._state.counter(METADATA_VERSION)
         for key in changes.by_kind.get(TopicRow, ()):
             topic_id = key[0]
@@ -68,12 +68,12 @@ class TopicChanges:
         )
 
     def _changed_since(self, version: int) -> list[UUID]:
-        found: list[UUID] = []
+        topic_ids: list[UUID] = []
         for topic_id, changed_at in reversed(self._changed.items()):
             if changed_at <= version:
                 break
-            found.append(topic_id)
-        return found[::-1]
+            topic_ids.append(topic_id)
+        return topic_ids[::-1]
 
     def _topics(self, version: int) -> list[Topic]:
         if self._all[0] != version:

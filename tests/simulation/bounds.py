@@ -14,7 +14,7 @@ from sequencer.rules import compaction
 LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),
     (bounds, "MAX_ANSWER_BYTES", 1_500),
-    (reading, "PLACES_AT_ONCE", 2),
+    (reading, "PARTITIONS_AT_ONCE", 2),
     (reading, "MAX_SCANNED", 2),
     (group_commit, "ROWS_OF_A_GROUP", 8),
     (group_commit, "WORK_IN_A_TURN", 1),
