@@ -1,15 +1,15 @@
 """Offset assignment: which offsets the batches of a run receive.
 
 Invariants:
-- offsets of a partition are contiguous and never reused: batches that are stored tile
-  [end_offset before, end_offset after), in the order in which they stand in the object;
+- offsets of a partition are contiguous and never reused: stored batches tile
+  [end_offset before, end_offset after), in their order in the object;
 - a batch is stored whole or not at all, and has one outcome and one row in the batch table;
-- what is refused or a duplicate takes no offset, and changes no producer's state;
+- a batch that is refused or a duplicate takes no offset and changes no producer's state;
 - a duplicate of a batch of the same run gets that batch's offset;
-- a batch that its transaction doesn't admit is not looked at further;
-- a transactional batch repeats only what its own transaction has stored.
+- a batch that its transaction does not admit is not checked further;
+- a transactional batch is a duplicate only of a batch of its own transaction.
 
-Pure: the caller brings the partition's state in and carries the changes out.
+Pure: the caller passes the partition's state in and writes the changes.
 """
 
 from __future__ import annotations
@@ -55,11 +55,10 @@ def assign_offsets(
     """Give each batch its base offset, in order.
 
     Args:
-        end_offset: the partition's, before.
-        batches: in the order in which they stand in the object.
-        producer_state: the state of a producer id on this partition, before.
-        admit: whether the batch at an index may be stored, as far as transactions go (no transactional one may
-            where this is None).
+        end_offset: the partition's end offset before these batches.
+        batches: in their order in the object.
+        producer_state: the state of a producer id on this partition before these batches.
+        admit: whether transactions allow the batch at an index to be stored. Without it, no transactional batch is.
         open_from: the first offset of a producer's open transaction on this partition, None if it has none there.
     """
     base_offset = end_offset
@@ -81,9 +80,9 @@ def assign_offsets(
             if batch.is_transactional and check.error is BatchError.DUPLICATE:
                 first = transactional.get(producer_id, open_from(producer_id))
                 if first is None or check.base_offset < first:
-                    # librdkafka (2.16) gives the sequences of records that it purged when it aborted to the next
-                    # transaction's, also where the purged ones had been stored. As duplicates they would be
-                    # acknowledged and lost. This error has its epoch raised.
+                    # librdkafka (2.16) reuses the sequences of records that it purged at an abort in the next
+                    # transaction, even if the purged records had been stored. Taken as duplicates, the new records
+                    # would be acknowledged and lost. This error makes it raise its epoch.
                     check = SequenceCheck(BatchError.UNKNOWN_PRODUCER_ID)
         if check.error is not BatchError.NONE:
             outcomes.append(BatchOutcome(check.error, check.base_offset))

@@ -1,12 +1,12 @@
-"""Compaction's side of the sequencer: what there is to compact, and the swap of old runs for new ones.
+"""Compaction in the sequencer: which runs to compact, and the swap of old runs for new ones.
 
 Invariants of a swap:
-- asked again under its id it gets its first answer;
+- a retry under its id gets its first answer;
 - readers see either all old runs or all new ones;
-- only runs that are still exactly what was read are replaced; what was deleted meanwhile stays deleted;
+- only runs that are exactly as they were read are replaced; what was deleted in between stays deleted;
 - running maxima stay monotone;
-- only what is stable is replaced, and an aborted range loses exactly what was replaced of it: the range goes
-  with its marker, never before and never after.
+- only stable offsets are replaced, and an aborted range loses exactly what was replaced of it: it is deleted with its
+  marker, never before and never after.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from tailrace.turns import Turns
 MAX_PAGE_BYTES = 4 << 20
 """Encoded bytes of a page of candidates, and of one candidate's runs; one run may pass it by its own size."""
 MAX_LOOKED_AT = 500
-"""Partitions whose runs are looked at for one page."""
+"""Partitions whose runs are read for one page."""
 TOPICS_AT_ONCE = 50
 PARTITIONS_AT_ONCE = 100
-"""Whose runs are summed up by one statement, of a topic that has more."""
+"""Partitions whose runs one statement sums up, of a topic with more."""
 RANGES_IN_A_TURN = 10_000
 ABORTED_BYTES = 32
 """An upper bound of an aborted range's encoded size."""
@@ -63,7 +63,7 @@ _ALL_BYTES = 1 << 62
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of a page: runs, and encoded bytes."""
+    """What a page still has room for: runs and encoded bytes."""
 
     runs: int
     bytes: int = MAX_PAGE_BYTES
@@ -98,9 +98,7 @@ async def find_candidates(
                 room.runs -= len(candidate.runs)
                 room.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
                 if candidates and room.is_full:
-                    return CompactionCandidates(
-                        candidates, before
-                    )  # whole in the next page, not in part in this
+                    return CompactionCandidates(candidates, before)  # it goes whole into the next page
                 candidates.append(candidate)
         before = (size.topic_id, size.partition)
         if room.is_full or looked_at >= MAX_LOOKED_AT:
@@ -111,7 +109,7 @@ async def find_candidates(
 async def _sizes_after(
     state: HotState, store: RowStore, after: tuple[UUID, int] | None
 ) -> AsyncIterator[PartitionBytes]:
-    """What partitions hold, in the order of topic id and partition; some topics at a time."""
+    """The sizes of partitions, in the order of topic id and partition; some topics at a time."""
     topics = sorted(
         (row for row in state.all(TopicRow) if after is None or row.topic_id >= after[0]),
         key=lambda row: row.topic_id,
@@ -131,8 +129,8 @@ async def _sizes_after(
 
 
 def _summed_together(topics: Sequence[TopicRow]) -> Iterator[Sequence[TopicRow]]:
-    """Some topics of few partitions, or one of many, whose partitions are summed up in steps: a page costs what is
-    looked at for it, not what its topic holds."""
+    """Groups of topics with few partitions, or one topic with many, which is summed up in steps: the cost of a page
+    does not grow with its topic."""
     begin = 0
     for number, topic in enumerate(topics):
         is_wide = topic.partitions > PARTITIONS_AT_ONCE
@@ -158,7 +156,7 @@ async def _candidate(
     room: _Room,
     skipped: set[tuple[UUID, int, int]],
 ) -> CompactionCandidate | None:
-    # Taken before the runs: a transaction that ends meanwhile is above this last stable offset.
+    # Read before the runs: a transaction that ends in between is above this last stable offset.
     stable = state.last_stable_offset(row)
     aborted = state.aborted_from(row.topic_id, row.partition, row.log_start_offset)
     runs = await _oldest_stretch(store, row, stable=stable, room=room, skipped=skipped)
@@ -219,7 +217,7 @@ async def _oldest_stretch(
 
 
 async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswer:
-    """Put a Parquet object's runs in the place of those it was made from."""
+    """Replace runs by those of the Parquet object that was made from them."""
     answered = draft.get(SwapRow, request.swap_id)
     if answered is not None:
         return SwapAnswer(answered.commit_number)
@@ -255,7 +253,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
 
 
 async def _runs_to_replace(draft: Draft, store: RowStore, replacement: ReplacementRun) -> list[Run]:
-    """The replaced runs that are left, nothing if all were deleted. Raises SwapRefused where others stand."""
+    """The runs to replace that still exist, none if all were deleted. Raises SwapRefused if there are other runs."""
     subject = f"{replacement.topic_id}-{replacement.partition}"
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     if row is None or replacement.end_offset <= row.log_start_offset:
@@ -280,7 +278,7 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
         for index, (base_offset, object_id) in enumerate(replacement.replaced)
         if _end_of(replacement, index) > row.log_start_offset
     ]
-    # Runs below log start may be there still, or removed already.
+    # Runs below the log start may still exist or be removed already.
     kept = [(run.base_offset, run.object_id) for run in runs if run.end_offset > row.log_start_offset]
     below = [(run.base_offset, run.object_id) for run in runs if run.end_offset <= row.log_start_offset]
     if kept != left or not set(below) <= set(replacement.replaced):
@@ -291,7 +289,7 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
 
 
 async def _shorten_aborted(draft: Draft, store: RowStore, replacement: ReplacementRun) -> None:
-    """Take what is replaced out of aborted ranges: a swap leaves none of their records and markers behind."""
+    """Remove the replaced offsets from aborted ranges: their records and markers don't exist after the swap."""
     row = draft.live_partition(replacement.topic_id, replacement.partition)
     assert row is not None, "its runs are there"
     for aborted in draft.aborted_on(row.topic_id, row.partition):

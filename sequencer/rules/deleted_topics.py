@@ -1,12 +1,12 @@
-"""What is left of deleted topics: found by the rows alone, and removed in bounded steps.
+"""The rest of deleted topics, found from the rows alone and removed in bounded steps.
 
 Invariants:
-- nothing is added to a topic that has no row, and its id is never used again: so what was found stays to be removed;
-- a partition's row goes last, after its runs and all else that is kept under its topic's id: as long as it is there
+- nothing is added to a topic that has no row, and its id is never reused: what was found remains to be removed;
+- a partition's row is deleted last, after its runs and all other rows under its topic's id: as long as it exists
   without a topic, something may be left.
 
-Looking takes as many turns as it needs, beside the committer; the steps then decide on a draft, one bounded transaction
-each. A new committer finds what the one before it left.
+The search runs beside the committer and takes as many turns as it needs. The steps then change a draft, one bounded
+transaction each. A new committer finds what the one before it left.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
     AbortedRow: 0,
     PendingOffsetRow: 1,
 }
-"""What is kept under a topic's id besides partitions and runs, and where the id is in the key."""
+"""The kinds of rows under a topic's id besides partitions and runs, and the position of the id in the key."""
 KEYS_IN_A_TURN = 10_000
-"""Keys that are compared in one turn of the loop."""
+"""Keys that are compared in one turn of the event loop."""
 PARTITIONS_AT_ONCE = 200
-"""Partitions that one query looks for runs in."""
+"""Partitions whose runs one query reads."""
 
 
 async def deleted_topics(state: HotState) -> dict[UUID, None]:
-    """Topics that were deleted and of which something may be left."""
+    """Deleted topics of which something may be left."""
     turns = Turns(KEYS_IN_A_TURN)
     found: dict[UUID, None] = {}
     for topic_id, _ in state.keys(PartitionRow):
@@ -58,7 +58,7 @@ async def deleted_topics(state: HotState) -> dict[UUID, None]:
 
 
 async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
-    """All that is kept under the ids of these topics, besides partitions and runs."""
+    """All rows under the ids of these topics, besides partitions and runs."""
     found: list[Found] = []
     if not topics:
         return found
@@ -72,7 +72,7 @@ async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
 
 
 async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[Found]:
-    """The partitions of these topics that have no runs any more."""
+    """The partitions of these topics that have no runs left."""
     found: list[Found] = []
     if not topics:
         return found
@@ -92,7 +92,7 @@ async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[U
 
 
 def remove(draft: Draft, found: Sequence[Found]) -> int:
-    """Delete these rows; how many. What has gone meanwhile is fine."""
+    """Delete these rows; how many. A row that is gone already is ignored."""
     removed = 0
     for kind, key in found:
         if draft.get(kind, *key) is not None:

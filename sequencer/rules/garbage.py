@@ -1,8 +1,8 @@
-"""Garbage: objects that no run names any more, and prefixes of ended sessions to look through for orphans.
+"""Garbage: objects that no run names any more, and prefixes of ended sessions that are searched for orphans.
 
 Invariants:
-- an object is handed out for deletion only after its grace, counted from when its last run went;
-- a session's row goes only after its prefix was found empty twice, a sweep interval apart, so that a late PUT
+- an object is handed out for deletion only after its grace, which starts when its last run is deleted;
+- a session's row is deleted only after its prefix was found empty twice, a sweep interval apart, so that a late PUT
   is still found.
 """
 
@@ -47,7 +47,7 @@ def _is_due(row: SessionRow, now_ms: int, settings: SequencerSettings) -> bool:
 
 
 async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> int:
-    """Delete runs, and count them off their objects; how many objects are retired by it."""
+    """Delete runs and lower their objects' counts; the number of objects that this retires."""
     ids = {run.object_id: None for run in runs if run.kind is not ObjectKind.MARKERS}
     for row in await store.object_rows([object_id for object_id in ids if object_id not in draft.objects]):
         draft.objects[row.object_id] = row
@@ -55,7 +55,7 @@ async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> in
 
 
 async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:
-    """Delete the rows of objects whose bytes are gone; unknown ones are fine, live ones are refused."""
+    """Delete the rows of objects whose bytes are deleted. Unknown objects are ignored, live ones refused."""
     for row in await store.object_rows(request.object_ids):
         if row.retired_ms is None or row.retired_ms + grace_ms > draft.now_ms:
             raise InvalidRequest(f"object {row.object_id} has {row.live_runs} runs or its grace is not over")
@@ -65,7 +65,7 @@ async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, 
 
 
 def session_swept(draft: Draft, request: SweptSession, settings: SequencerSettings) -> Empty:
-    """Note that an ended session's prefix was looked through; forget the session when that was enough."""
+    """Record that an ended session's prefix was swept; delete the session when it was empty often enough."""
     row = draft.get(SessionRow, request.session_id)
     if row is None:
         return Empty()

@@ -1,14 +1,14 @@
-"""Idempotent producers: whether a batch is new, a repeat, early or from an epoch that is over.
+"""Idempotent producers: whether a batch is new, a duplicate, early or of an old epoch.
 
 A producer numbers its records per partition, from 0, wrapping from 2^31 - 1 to 0. The state of one (producer,
 partition) is its epoch and the last five batches stored, which is as many as a client keeps in flight.
 
 Invariants:
-- a batch is stored once: asked again while remembered, it gets its first offset;
+- a batch is stored once: a retry gets its first offset, as long as the batch is remembered;
 - within an epoch the stored sequences have no gap;
 - an epoch never falls, and a higher one starts at sequence 0.
 
-Pure: the caller brings the rows that keep the states, and carries the changed ones out.
+Pure: the caller passes the rows in that hold the states, and writes the changed ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REMEMBERED_BATCHES = 5
 class ProducerState:
     """One producer on one partition. `recent`: the last batches stored in this epoch, oldest first.
 
-    `resumes_at`: the sequence that is taken next, where it is not the one after the last batch (see `resume_at`).
+    `resumes_at`: the next sequence, if it does not follow from the last batch (see `resume_at`).
     """
 
     epoch: int
@@ -46,7 +46,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """NONE: store it. DUPLICATE: `base_offset` is the first answer's. Else: refuse it."""
+    """NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse it."""
 
     error: BatchError
     base_offset: int = -1
@@ -63,10 +63,10 @@ def last_sequence(base_sequence: int, record_count: int) -> int:
 def check_sequence(
     state: ProducerState | None, epoch: int, base_sequence: int, record_count: int
 ) -> SequenceCheck:
-    """Decide about one batch of an idempotent producer.
+    """Check the sequence of one batch of an idempotent producer.
 
-    Without a state only sequence 0 is taken. What is ahead of the expected sequence is a gap that may still
-    close; what is behind it and not remembered can never be stored in order.
+    Without a state only sequence 0 is accepted. A batch ahead of the expected sequence leaves a gap that may still
+    close. A batch behind it that is not remembered can never be stored in order.
     """
     if not 0 <= base_sequence < SEQUENCES or record_count < 1 or epoch < 0:
         return SequenceCheck(BatchError.OUT_OF_ORDER_SEQUENCE)
@@ -104,7 +104,7 @@ def resume_at(state: ProducerState | None, epoch: int, base_sequence: int) -> Pr
 
 
 def state_of(row: ProducerRow | None) -> ProducerState | None:
-    """The state that a row keeps."""
+    """The state that a row holds."""
     return None if row is None else ProducerState(row.producer_epoch, tuple(row.recent))
 
 
@@ -117,7 +117,7 @@ def producer_row(
     last_timestamp: int,
     updated_ms: int,
 ) -> ProducerRow:
-    """The row that keeps a state."""
+    """The row that holds a state."""
     return ProducerRow(
         topic_id=topic_id,
         partition=partition,

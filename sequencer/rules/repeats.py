@@ -1,12 +1,12 @@
-"""A change that is repeated gets its first answer, and changes nothing.
+"""A retried change gets its first answer and changes nothing.
 
-A caller whose answer was lost asks again; and what it asked first may arrive after all, even later, through a process
-that was stopped. Both carry the id of the one request that was meant. The id and the answer are stored in the
-transaction that carries the request out, so that this holds for the next committer, too.
+A caller whose answer was lost retries; and its first request may still arrive later, through a process that was
+stopped. Both carry the same request id. The id and the answer are stored in the transaction that carries out the
+request, so that this holds for the next committer too.
 
-A refusal changes nothing and is not stored: the repeat is decided anew.
+A refusal changes nothing and is not stored: the retry is decided anew.
 
-Pure: the caller brings the draft, and drives a decision that takes several turns.
+Pure: the caller passes the draft in and drives a decision that takes several turns.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ A = TypeVar("A", bound=Value)
 def decide_once(
     draft: Draft, request_id: UUID | None, answer: type[A], decide: Callable[[Draft], A | Steps[A]]
 ) -> Steps[A]:
-    """The first answer to this request; decided now, and remembered, unless it was before. Without an id, or where
-    nothing is changed, nothing is remembered."""
+    """The first answer to this request, decided and stored now unless it was before. A request without an id, or one
+    that changes nothing, is not stored."""
     row = None if request_id is None else draft.get(AnswerRow, request_id)
     if row is not None:
         return msgspec.msgpack.decode(row.answer, type=answer)
@@ -43,7 +43,7 @@ def decide_once(
 
 
 def forget_answers(draft: Draft, kept_ms: int, most: int) -> None:
-    """Forget answers that are older than this, and the oldest where there are more."""
+    """Delete answers older than `kept_ms`, and the oldest beyond `most`."""
     rows = sorted(draft.all(AnswerRow), key=lambda row: row.created_ms)
     surplus = len(rows) - most
     for index, row in enumerate(rows):

@@ -1,10 +1,10 @@
-"""Retention: which runs a partition may lose, by time and by bytes, and removing what lies below log start.
+"""Retention: which runs a partition may lose, by time and by bytes, and the removal of runs below the log start.
 
-Metadata first: a transaction moves the log start, which readers see at once; only a later one removes the run
-rows below it, and objects without rows are collected after the grace. A run goes whole or not at all.
+Metadata first: one transaction moves the log start, which readers see at once. A later one removes the run rows
+below it, and objects without runs are collected after their grace. A run is removed whole or not at all.
 
-`plan_retention` looks for what is to be done while the committer goes on; the steps then decide on a draft, one bounded
-transaction each. `expired_end` is pure.
+`plan_retention` searches beside the committer; the steps then change a draft, one bounded transaction each.
+`expired_end` is pure.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from sequencer.store.state import Draft, HotState, Key
 from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 5_000
-"""Rows that are looked at for their age in one turn of the loop."""
+"""Rows whose age is checked in one turn of the event loop."""
 LOOKED_AT_ONCE = 200
 """Partitions whose oldest run is read by one query."""
 RUNS_AT_ONCE = 50_000
-"""Runs that are read by one query where some are due."""
+"""Runs that one query reads of partitions that have expired ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ def limits_of(
 def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, now_ms: int) -> int | None:
     """The end of the last run of the oldest `runs` that retention removes; None for none.
 
-    By time: runs whose largest timestamp is too old, up to the first that isn't. By bytes: as long as what is
-    left holds `retention_bytes` or more. `total_bytes`: of the whole partition.
+    By time: runs whose largest timestamp is too old, up to the first that is not. By bytes: as long as the rest holds
+    `retention_bytes` or more. `total_bytes`: of the whole partition.
     """
     end: int | None = None
     for run in runs:
-        # Records without a timestamp (-1) age from when they were committed. Markers go with what they ended.
+        # Records without a timestamp (-1) age from their commit. Markers are removed with the runs before them.
         newest_ms = run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
         goes_along = end is not None and run.kind is ObjectKind.MARKERS
         is_old = limits.retention_ms >= 0 and (goes_along or newest_ms < now_ms - limits.retention_ms)
@@ -93,7 +93,7 @@ def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, 
 
 @dataclass(frozen=True, slots=True)
 class DueLogStart:
-    """The log start that a partition is to get, as long as these limits hold for its topic."""
+    """A log start to move, as long as these limits hold for the topic."""
 
     topic_id: UUID
     partition: int
@@ -103,16 +103,16 @@ class DueLogStart:
 
 @dataclass(slots=True)
 class RetentionPlan:
-    """What there is to do: partitions with runs to remove, and log starts to move."""
+    """Partitions with runs to remove, and log starts to move."""
 
     removable: list[tuple[UUID, int]] = field(default_factory=list)
     due: list[DueLogStart] = field(default_factory=list)
 
 
 async def plan_retention(state: HotState, store: RowStore, settings: SequencerSettings) -> RetentionPlan:
-    """Look for what is to be done; nobody waits meanwhile. Asked again after it is done, it finds the rest.
+    """Search for retention's work; nobody waits for it. Called again after the work is done, it finds the rest.
 
-    Of a partition with nothing to do only the oldest run is read.
+    It reads only the oldest run of a partition without work.
     """
     plan = RetentionPlan()
     now_ms = await store.now_ms()
@@ -141,7 +141,7 @@ async def plan_retention(state: HotState, store: RowStore, settings: SequencerSe
 def _limits_of_topics(
     state: HotState | Draft, topics: Iterable[TopicRow], settings: SequencerSettings
 ) -> dict[UUID, RetentionLimits]:
-    """By topic id, the limits of those that have some."""
+    """The limits of topics that have some, by topic id."""
     cluster = state.get(BrokerConfigRow, "")
     defaults = {} if cluster is None else cluster.configs
     limits_by_topic = {topic.topic_id: limits_of(topic.configs, defaults, settings) for topic in topics}
@@ -149,7 +149,7 @@ def _limits_of_topics(
 
 
 async def _rows_to_look_at(state: HotState, limits: Mapping[UUID, RetentionLimits]) -> list[PartitionRow]:
-    """Partitions of which something may have to go."""
+    """Partitions that may have runs to remove."""
     turns = Turns(ROWS_IN_A_TURN)
     rows: list[PartitionRow] = []
     for row in list(state.all(PartitionRow)):
@@ -170,9 +170,9 @@ async def _ends(
     limits: Mapping[UUID, RetentionLimits],
     now_ms: int,
 ) -> list[tuple[PartitionRow, int]]:
-    """The partitions whose oldest runs hold what is to go, and its end.
+    """The partitions with expired runs among their oldest, each with the end of these.
 
-    Bytes are summed after the runs were read: a swap in between makes the sum smaller, so that less goes, never more.
+    Bytes are summed after the runs are read: a swap in between lowers the sum, so that less is removed, never more.
     """
     counted = dict.fromkeys(row.topic_id for row, _ in oldest if limits[row.topic_id].retention_bytes >= 0)
     sizes = await store.partition_bytes(list(counted)) if counted else []
@@ -185,7 +185,7 @@ async def _ends(
 
 
 def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: SequencerSettings) -> int:
-    """Move the log starts that were planned; how many. One whose topic has other limits by now stays."""
+    """Move the planned log starts; how many. A topic whose limits have changed keeps its log starts."""
     topics = (draft.get(TopicRow, topic_id) for topic_id in {due.topic_id: None for due in planned})
     limits = _limits_of_topics(draft, [topic for topic in topics if topic is not None], settings)
     moved = 0
@@ -199,7 +199,7 @@ def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: Sequ
 
 @dataclass(slots=True)
 class Removed:
-    """What one step removed, and the partitions that it did not come to the end of."""
+    """What one step removed, and the partitions that it did not finish."""
 
     runs: int = 0
     objects: int = 0
@@ -209,7 +209,7 @@ class Removed:
 async def remove_runs(
     draft: Draft, store: RowStore, partitions: Sequence[tuple[UUID, int]], settings: SequencerSettings
 ) -> Removed:
-    """Remove a bounded number of runs below log start or of deleted topics, from these partitions."""
+    """Remove a bounded number of runs that lie below the log start or belong to deleted topics."""
     removed = Removed()
     for number, key in enumerate(partitions):
         room = settings.removal_step - removed.runs
@@ -227,7 +227,7 @@ async def remove_runs(
 
 
 def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
-    """Forget those of these producers that wrote nothing for so long and have nothing open; how many."""
+    """Delete those of these producers that are idle for `expiry_ms` and have nothing open; how many."""
     expired = 0
     for key in keys:
         row = draft.get(ProducerRow, *key)
@@ -239,7 +239,7 @@ def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
 
 
 async def keys_not_used_since(state: HotState, kind: type[Row], since_ms: int) -> list[Key]:
-    """Keys of a kind whose rows have an `updated_ms` of at most this, as things are now; looked for in turns."""
+    """Keys of the rows of a kind with `updated_ms` of at most `since_ms`; searched in turns."""
     turns = Turns(ROWS_IN_A_TURN)
     keys: list[Key] = []
     for row in list(state.all(kind)):
@@ -255,7 +255,7 @@ class _Updated(Protocol):
 
 
 def expire_swaps(draft: Draft, kept_ms: int) -> None:
-    """Forget answers to swaps that nobody asks for again."""
+    """Delete answers to swaps that are too old to be retried."""
     for row in draft.all(SwapRow):
         if row.created_ms <= draft.now_ms - kept_ms:
             draft.delete(SwapRow, row.swap_id)

@@ -1,9 +1,9 @@
 """Upload sessions and what is committed under them.
 
 Invariants:
-- a session's numbers are applied in order, each once; asked again, a number gets its first answer;
-- closing is a change of the session's row, so no commit is applied after it;
-- the first commit of a session closes its predecessor: nothing of the old lane comes after the new;
+- a session's numbers are applied in order, each once; a retry of a number gets its first answer;
+- closing changes the session's row, so no commit is applied after it;
+- the first commit of a session closes its predecessor: no commit of the old lane follows one of the new;
 - a run's row names an object that has a row.
 """
 
@@ -53,7 +53,7 @@ from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
 
 BATCHES_AS_A_RUN = 10
-"""As many batches take as long again."""
+"""This many batches take as long as a run."""
 COMPACTOR_BROKER_ID = -1
 """A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
 COMPACTOR_LEASE = "compactor"
@@ -116,7 +116,7 @@ def live_session(draft: Draft, session_id: UUID) -> SessionRow:
 def renew_session(
     draft: Draft, request: SessionRef, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> SessionGrant:
-    """Extend a live session's lease. The row is written when a tenth of the lease is over."""
+    """Extend a live session's lease. The row is written once a tenth of the lease is over."""
     session = live_session(draft, request.session_id)
     left_ms, lease_ms = session.expires_ms - draft.now_ms, settings.session_lease_ms + slack_ms
     if left_ms <= lease_ms * 9 // 10:
@@ -126,7 +126,7 @@ def renew_session(
 
 
 def close_session(draft: Draft, request: SessionRef) -> Empty:
-    """End a session; ended or unknown ones are fine."""
+    """Close a session. One that is closed or unknown is ignored."""
     session = draft.get(SessionRow, request.session_id)
     if session is not None and session.closed_ms is None:
         draft.put(replace_row(session, closed_ms=draft.now_ms))
@@ -166,7 +166,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
 
 
 def _is_kafkas(batch: BatchCoordinates) -> bool:
-    """Whether the values have the widths that they have in a record batch."""
+    """Whether the values fit the fields of a record batch."""
     return (
         batch.length in INT32
         and batch.record_count in INT32
@@ -187,7 +187,7 @@ def check_object(described: ObjectDescription, prefix: str) -> None:
 
 
 def known_answer(draft: Draft, request: CommitRequest) -> CommitAnswer | None:
-    """The first answer to this number, if it is still kept."""
+    """The first answer to this number, None if it is not kept any more."""
     row = draft.get(CommitRow, request.session_id, request.number)
     return None if row is None else _answers.decode(row.answer)
 
@@ -197,7 +197,7 @@ def apply_commit(
 ) -> Steps[CommitAnswer]:
     """Apply the session's next commit: object, runs, producers, answer. Each run is one unit of work.
 
-    The object's row, if it has one, was looked up into `draft.objects` before.
+    The caller has looked up the object's row, if any, into `draft.objects`.
     """
     if request.object is None:
         return _answer(draft, session, request, [])
@@ -208,7 +208,7 @@ def apply_commit(
 
 
 def refuse_commit(draft: Draft, session: SessionRow, request: CommitRequest) -> CommitAnswer:
-    """Answer the session's next commit, whose object is gone, with a refusal of every batch."""
+    """Answer the session's next commit, whose object does not exist, by refusing every batch."""
     return _answer(draft, session, request, _refusals(draft, request.runs))
 
 
@@ -252,8 +252,8 @@ def _commit_object(
     elif (
         stored.retired_ms is not None and stored.retired_ms + settings.deletion_grace_ms // 2 <= draft.now_ms
     ):
-        # The collector may be deleting it, or begin to before this is written: nothing may come to life in it. Half
-        # the grace is what a transaction of the database may take.
+        # The collector may be deleting the object, or may begin to before this is written: no run may name it again.
+        # A transaction of the database may take half the grace.
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
     added: list[RunRow] = []

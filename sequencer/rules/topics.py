@@ -1,9 +1,9 @@
 """Topics, their partitions and configs.
 
-A deleted topic is invisible at once: its row goes, and nothing is added to it any more. Whoever reads what is kept by a
-topic's id asks whether there is such a topic. What is left of it is removed later, in steps (`rules.deleted_topics`).
+A deleted topic is invisible at once: its row is deleted, and nothing is added to it. Readers of rows under a topic's id
+check that the topic exists. The rest is removed later, in steps (`rules.deleted_topics`).
 
-What is done for each partition is `Steps`, in units of a run of a commit.
+Work per partition is `Steps`, in units of a run of a commit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_ro
 from tailrace.turns import Steps
 
 PARTITIONS_AS_A_STEP = 10
-"""So many new partitions take as long as one run of a commit."""
+"""This many new partitions take as long as one run of a commit."""
 
 ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
@@ -54,7 +54,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def accept_any_config(scope: str, configs: Mapping[str, str]) -> None:
-    """The validation of configs that finds nothing wrong."""
+    """A validation that accepts all configs."""
 
 
 def topic_value(row: TopicRow) -> Topic:
@@ -120,7 +120,7 @@ def create_partitions(draft: Draft, request: CreatePartitions, settings: Sequenc
 
 
 def delete_topic(draft: Draft, request: DeleteTopic) -> Steps[Empty]:
-    """Make a topic invisible, with all that is known of it."""
+    """Make a topic invisible, with everything that belongs to it."""
     row = _topic(draft, request.topic_id)
     draft.delete(TopicRow, row.topic_id)
     for number in range(row.partitions):
@@ -174,7 +174,7 @@ def _changed(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
 
 
 def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords]:
-    """Move log starts up; runs wholly below are removed later."""
+    """Raise log starts; runs that lie wholly below are removed later."""
     errors: list[PartitionError] = []
     log_starts: list[int] = []
     for requested in request.partitions:
@@ -195,7 +195,7 @@ def delete_records(draft: Draft, request: DeleteRecords) -> Steps[DeletedRecords
 
 
 def move_log_start(draft: Draft, row: PartitionRow, offset: int) -> int:
-    """Raise a partition's log start to `offset`; it never falls. Gives the log start that follows."""
+    """Raise a partition's log start to `offset`; it never falls. Returns the log start after it."""
     assert offset <= row.end_offset, f"log start {offset} past the end {row.end_offset}"
     if offset <= row.log_start_offset:
         return row.log_start_offset

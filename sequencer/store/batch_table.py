@@ -15,10 +15,10 @@ _decoder = msgspec.msgpack.Decoder(list[RunBatch])
 _marker_decoder = msgspec.msgpack.Decoder(list[Marker])
 
 NO_OBJECT = UUID(int=0)
-"""What a run of markers names in place of an object."""
+"""The object id of a run of markers, which stands in no object."""
 
 EMPTY_TABLE = _encoder.encode([])
-"""The table of a Parquet run: its object's own index tells more."""
+"""The table of a Parquet run: its object has an index of its own."""
 
 
 def encode_table(batches: Sequence[RunBatch]) -> bytes:

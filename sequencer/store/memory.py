@@ -35,11 +35,11 @@ _own_max = attrgetter("max_timestamp")
 
 
 class MemoryRowStore:
-    """Rows of one database. It outlives `close`: opened again, it still holds what was written.
+    """The rows of one database. They outlive `close`: a store that is opened again has what was written.
 
     Test hooks: `fail_next_write` makes a write raise SequencerUnavailable before or after it took effect;
-    `hold_writes` / `release_writes` keep writes waiting; `refuse` has rows refused, as a database refuses values
-    that it can't hold; `writes` counts the transactions written.
+    `hold_writes` and `release_writes` block writes; `refuse` makes it refuse rows, as a database refuses values that it
+    can't hold; `writes` counts the transactions written.
     """
 
     def __init__(self, clock: Clock, cluster_id: str = "memory", incarnation: int = 1) -> None:

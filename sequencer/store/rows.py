@@ -1,11 +1,11 @@
-"""Rows: what the sequencer remembers, and the interface of what stores them.
+"""Rows: what the sequencer remembers, and the interface of the stores that hold them.
 
 Two kinds. *Hot* rows (topics, sessions, producers, transactions, groups, ...) are all in the committer's memory
 and mirrored to the store; their number is bounded by what is alive, not by what was written. *Cold* rows
 (objects, runs) live in the store and are looked up.
 
-The committer is the only writer. It decides in memory, collects the `Changes`, and has them written in one
-transaction; an answer leaves only after that transaction is durable.
+The committer is the only writer. It decides in memory, collects the `Changes` and writes them in one
+transaction. It sends an answer only after that transaction is durable.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SessionRow(Row, frozen=True):
 
 
 class CommitRow(Row, frozen=True):
-    """The answer to (session, number), kept until the agent says it has it. `answer`: encoded
+    """The answer to (session, number), kept until the agent confirms that it has it. `answer`: encoded
     CommitAnswer."""
 
     session_id: UUID
@@ -306,7 +306,7 @@ class LeaseRow(Row, frozen=True):
 
 
 class SwapRow(Row, frozen=True):
-    """A swap's answer, for when it is asked again."""
+    """A swap's answer, for retries."""
 
     swap_id: UUID
     commit_number: int
@@ -314,7 +314,7 @@ class SwapRow(Row, frozen=True):
 
 
 class AnswerRow(Row, frozen=True):
-    """The first answer to a request that may be repeated, encoded."""
+    """The first answer to a request that may be retried, encoded."""
 
     request_id: UUID
     answer: bytes
@@ -416,7 +416,7 @@ class Changes:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which database this is. `incarnation` is raised by a recovery."""
+    """Which database this is. A recovery raises `incarnation`."""
 
     cluster_id: str
     incarnation: int
@@ -434,9 +434,9 @@ class PartitionBytes(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ScannedRuns:
-    """What a scan found: it looked at so many runs, by their own timestamps, and no more than it may.
+    """The result of a bounded scan of runs by their own timestamps; `scanned` runs were read.
 
-    `next_offset`: where it goes on, None where it came to its end.
+    `next_offset`: where the scan has to continue, None where it reached the end.
     """
 
     run: Run | None
@@ -474,16 +474,16 @@ class RowStore(Protocol):
     """
 
     async def open(self) -> Identity:
-        """Connect, migrate if this is allowed, and say which database it is (made anew when empty)."""
+        """Connect, migrate if allowed, and return the database's identity (a new one if it is empty)."""
         ...
 
     async def identity(self) -> Identity:
-        """Which database this is now: another one may have taken its place since `open`."""
+        """The database's identity now: it may have been replaced since `open`."""
         ...
 
     async def adopt(self, cluster_id: str, incarnation: int, committer_epoch: int) -> None:
-        """Make this (empty) database a recovered one, while its committer's lease is held. Incarnation 0: it is
-        being filled, and no committer may start. Raises LeaseLost."""
+        """Give this (empty) database the identity of a recovered one, under the committer's lease. Incarnation 0: a
+        recovery is filling it, and no committer may start. Raises LeaseLost."""
         ...
 
     async def now_ms(self) -> int:
@@ -491,22 +491,23 @@ class RowStore(Protocol):
         ...
 
     async def take_committer_lease(self, holder: str, address: str, lease_ms: int) -> int | None:
-        """Become the committer: a fencing epoch that nobody had before, or None while another holds the lease.
-        A write that has begun under an older epoch is over when this returns."""
+        """Become the committer: returns a new fencing epoch, or None while another holds the lease.
+        Writes that began under an older epoch have ended when this returns."""
         ...
 
     async def renew_committer_lease(self, epoch: int, lease_ms: int) -> bool:
-        """Keep the lease that was taken with this epoch, also late; False when it was given back or taken by another.
-        Waits for no write. Never shortens the lease, in whatever order renewals arrive, but to LONGEST_LEASE_MS."""
+        """Extend the lease that was taken with this epoch, even after it ran out; False if it was given back or another
+        took it. Does not wait for writes. Never shortens the lease, in whatever order renewals arrive, except to
+        LONGEST_LEASE_MS."""
         ...
 
     async def is_lease_untaken(self, epoch: int) -> bool:
-        """Whether nobody has taken the lease since this epoch did, told by reading alone: the lease may have run out.
-        False also where reading can't tell (a standby of the database may be behind)."""
+        """Whether nobody has taken the lease since this epoch, found by reading alone; the lease may have run out.
+        Also False where reading can't tell (a standby of the database may lag)."""
         ...
 
     async def committer_address(self) -> str | None:
-        """Where the committer with a live lease listens."""
+        """The address of the committer, None unless its lease is live."""
         ...
 
     async def release_committer_lease(self, epoch: int) -> None: ...
@@ -516,7 +517,7 @@ class RowStore(Protocol):
         ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        """Write all or nothing, if the committer's epoch is still the newest."""
+        """Write all changes or none, if the committer's epoch is still the newest."""
         ...
 
     async def runs_from(
@@ -535,14 +536,13 @@ class RowStore(Protocol):
         self, topic_id: UUID, partition: int, timestamp: int, from_offset: int, max_scanned: int
     ) -> ScannedRuns:
         """The first run with end_offset > from_offset whose own max_timestamp >= timestamp, found by the
-        running maximum's index, then by own maximum (correctness: a record from 2099 does not spoil what
-        follows)."""
+        running maximum's index, then by its own maximum: a record from 2099 must not hide what follows."""
         ...
 
     async def run_of_max_timestamp(
         self, topic_id: UUID, partition: int, from_offset: int, max_scanned: int
     ) -> ScannedRuns:
-        """The first of the runs with the largest own max_timestamp: of all, or of those that were looked at."""
+        """The first run with the largest own max_timestamp, of all runs or of those that were scanned."""
         ...
 
     async def runs_below(self, topic_id: UUID, partition: int, end_offset: int, limit: int) -> list[Run]:

@@ -1,12 +1,12 @@
 """The committer's hot state: durable rows in memory, and drafts of what the next transaction changes.
 
-`HotState` holds only what is durable: it changes after the store's write has returned, never before, so
-whoever reads it reads nothing that could be lost. Decisions are taken on a `Draft` over it, which sees its
-own changes. A draft over a draft is a savepoint: a request that fails leaves nothing behind in its group.
+`HotState` holds only what is durable. It changes after the store's write has returned and never before, so
+a reader sees nothing that could be lost. Decisions are made on a `Draft` over it, which sees its own changes. A
+draft over a draft is a savepoint: a request that fails leaves no changes in its group.
 
-Invariant: `apply` takes a whole transaction over in one turn of the loop, so that nobody reads half of it. A decision
-may take as many turns as it needs, on its draft: nobody else looks at that, and the state below it stands still. So
-`apply` must be cheap for each row; how many rows one transaction has is bounded elsewhere.
+Invariant: `apply` takes over a whole transaction in one turn of the event loop, so that nobody reads half of it. A
+decision may take as many turns as it needs on its draft, which nobody else reads while the state below does not
+change. So `apply` must be cheap per row. The number of rows in a transaction is bounded elsewhere.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Address = tuple[str, int]
 _Index = tuple[Callable[[Key, Any, Any], None], Callable[[Key, Any], None]]
 
 TAKEN_AT_ONCE = 2_000
-"""Rows that a state takes in one turn of the loop."""
+"""Rows that are added to a state in one turn of the event loop."""
 
 COMMIT_NUMBER = "commit_number"
 METADATA_VERSION = "metadata_version"
@@ -76,7 +76,7 @@ class HotState:
         self.offsets_of: dict[str, dict[Key, None]] = {}
         self.producers_on: ByPartition[dict[int, None]] = ByPartition()
         self.transactional_ids: dict[int, str] = {}
-        """By the producer id that each has now."""
+        """By the current producer id."""
         self.open_transactions: dict[str, None] = {}
         self.open_ranges: ByPartition[dict[int, int]] = ByPartition()
         """First offset by producer id."""
@@ -86,12 +86,12 @@ class HotState:
         """How many transactions will change this position of a group."""
         self._aborted_on: ByPartition[list[AbortedRow]] = ByPartition()
         self.agents_at: dict[Address, dict[int, None]] = {}
-        """Broker ids by the advertised address, those whose lease is over among them."""
+        """Broker ids by advertised address, including agents whose lease is over."""
         self.groups_of: dict[int, dict[str, None]] = {}
         """Group ids by their owner, -1 for none."""
         self.open_sessions: dict[UUID, None] = {}
         self.sessions_of: dict[int, dict[UUID, None]] = {}
-        """Open sessions by the broker id."""
+        """Open sessions by broker id."""
         self._indexes: dict[type[Row], _Index] = {
             TopicRow: (self._put_topic, self._delete_topic),
             CommitRow: (self._put_commit, self._delete_commit),
@@ -105,13 +105,13 @@ class HotState:
             SessionRow: (self._put_session, self._delete_session),
             PendingOffsetRow: (self._put_pending, self._delete_pending),
         }
-        """How rows of a kind that is looked up otherwise than by its key are put and deleted there."""
+        """For each kind of row with further indexes: how a row is put into them and deleted from them."""
         for kind in HOT:
             self.add_loaded(kind, loaded.get(kind, ()))
 
     @classmethod
     async def built(cls, loaded: Mapping[type[Row], Sequence[Row]], clock: Clock) -> HotState:
-        """The state of these rows, made in turns of bounded length: the loop's other tasks go on meanwhile."""
+        """The state of these rows, built in turns of bounded length: other tasks run in between."""
         state = cls({})
         for kind in HOT:
             rows = loaded.get(kind, ())
@@ -133,7 +133,7 @@ class HotState:
         return cast("Iterator[R]", iter(self._rows[kind].values()))
 
     def rows(self, kind: type[R], ids: Iterable[object]) -> Iterator[R]:
-        """The rows of a kind under these keys, each of one field."""
+        """The rows of a kind under these keys, for a kind whose key is one field."""
         rows = self._rows[kind]
         return (cast("R", rows[(row_id,)]) for row_id in ids)
 
@@ -179,7 +179,7 @@ class HotState:
         return [] if rows is None else rows[bisect_left(rows, offset, key=_last_offset) :]
 
     def apply(self, changes: Changes) -> None:
-        """Take over what was just written: all of it in this turn of the loop."""
+        """Take over what was just written, all of it in this turn of the event loop."""
         for kind, rows in changes.by_kind.items():
             if kind in self._rows:
                 self._apply_rows(kind, rows)
@@ -201,7 +201,7 @@ class HotState:
             elif (gone := mine.pop(key, None)) is not None:
                 delete(key, gone)
 
-    # --- indexes: what is put under a key, and what was there before; what is gone
+    # --- indexes: `before` is the row that was under the key, if any
 
     def _put_topic(self, key: Key, row: Any, before: Any) -> None:
         if before is not None and before.name != row.name:
@@ -353,7 +353,8 @@ class HotState:
 class ByPartition(Generic[V]):
     """Values by topic id and partition.
 
-    Topic after topic: where thousands of its partitions change at once, hashing the id for each is what takes long.
+    Nested by topic: where thousands of partitions of a topic change at once, hashing its id for each takes most of the
+    time.
     """
 
     __slots__ = ("_last", "_last_id", "_topics")
@@ -373,14 +374,14 @@ class ByPartition(Generic[V]):
                 yield (topic_id, partition), value
 
     def of(self, topic_id: UUID) -> dict[int, V]:
-        """What a topic's partitions have, to be changed; nothing is taken out of it but by `drop`."""
+        """A topic's values by partition, to be changed in place. Only `drop` removes from it."""
         if topic_id is not self._last_id:
             self._last = self._topics.setdefault(topic_id, {})
             self._last_id = topic_id
         return self._last
 
     def drop(self, topic_id: UUID, partition: int) -> None:
-        """Forget a partition's value, and the topic with its last."""
+        """Remove a partition's value, and the topic with its last one."""
         by_partition = self.of(topic_id)
         del by_partition[partition]
         if not by_partition:
@@ -389,7 +390,7 @@ class ByPartition(Generic[V]):
 
 
 class Draft:
-    """Changes on top of the durable state (or of another draft), not yet durable and seen by nobody else.
+    """Changes on top of the durable state (or of another draft), not yet durable and visible to nobody else.
 
     `now_ms` is the database's clock, one reading for the whole transaction. `objects` are object rows looked
     up from the store beforehand. `published` is what the feed sends: runs added per partition, in order.
@@ -412,7 +413,7 @@ class Draft:
         self.now_ms = now_ms
         self.changes = Changes()
         self.moves = Moves()
-        """Of runs only: what it does to objects is seen in their rows, once all is decided."""
+        """Of runs only: changes of objects are taken from their rows in `settle_sums`."""
         self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
         self.partition_sets: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
@@ -424,13 +425,13 @@ class Draft:
         self._parent = parent
 
     def savepoint(self) -> Draft:
-        """A draft on top of this one; `merge` makes its changes this one's."""
+        """A draft on top of this one; its `merge` moves its changes into this one."""
         return Draft(self.durable, self.now_ms, self)
 
     def merge(self) -> None:
-        """Hand this savepoint's changes to the draft below."""
+        """Move this savepoint's changes into the draft below."""
         parent = self._parent
-        assert parent is not None, "only a savepoint is kept; the whole draft is written"
+        assert parent is not None, "only a savepoint is merged; the whole draft is written"
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
         parent.moves.add(self.moves)
@@ -495,13 +496,13 @@ class Draft:
         return 0 if row is None else row.value
 
     def next_value(self, name: str) -> int:
-        """Raise a counter by one and give its new value."""
+        """Raise a counter by one and return its new value."""
         value = self.counter(name) + 1
         self.put(CounterRow(name=name, value=value))
         return value
 
     def bump_once(self, name: str) -> int:
-        """Raise a counter by one for the whole transaction, however often this is asked."""
+        """Raise a counter by one for the whole transaction, however often this is called."""
         value = self.durable.counter(name) + 1
         if self.counter(name) != value:
             self.put(CounterRow(name=name, value=value))
@@ -512,9 +513,9 @@ class Draft:
         return self.bump_once(COMMIT_NUMBER)
 
     def publish(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
-        """Have the feed say that this partition's bounds changed, or that it has one more run.
+        """Have the feed announce that this partition's bounds changed, or that it has one more run.
 
-        A run told again, longer (markers share one), takes the place of the first.
+        A run that is published again and has grown (markers share one) replaces the first.
         """
         runs = self.published.setdefault(TopicPartition(topic_id, partition), [])
         if run is None:
@@ -532,7 +533,7 @@ class Draft:
         return None
 
     def matching(self, kind: type[R], durable: Iterable[Key], is_wanted: Callable[[Key], bool]) -> list[R]:
-        """The rows under these keys, and under those changed here that are wanted, as this draft leaves them."""
+        """The rows under these keys and under the wanted keys that this draft changes, as this draft leaves them."""
         keys = dict.fromkeys(durable)
         layer: Draft | None = self
         while layer is not None:
@@ -616,7 +617,7 @@ class Draft:
         return None if durable is None or key_of(durable) in changed else durable
 
     def put_run(self, row: RunRow) -> None:
-        """Add a run; markers that share a row with those before them take its place."""
+        """Add a run. Markers that share a row with earlier ones replace that row."""
         before = self._changed_run(key_of(row))
         if before is not None:
             self.moves.run(before.kind, before.length, -1)
@@ -638,7 +639,7 @@ class Draft:
         self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
 
     def settle_sums(self) -> None:
-        """Write the sums that this transaction moves. Last of all, and once."""
+        """Put the counters of sums that this transaction changes. Called once, as the last step."""
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
@@ -679,7 +680,7 @@ def agent_info(row: AgentRow) -> AgentInfo:
 
 
 def _append(runs: list[Run], run: Run) -> None:
-    """Add a run, in the place of the last where it is that one, grown."""
+    """Append a run; replace the last one where it is the same run, grown."""
     if runs and runs[-1].base_offset == run.base_offset:
         runs[-1] = run
     else:

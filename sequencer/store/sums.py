@@ -1,7 +1,7 @@
-"""Sums over all runs and objects: counters that each change moves, so that nobody has to add rows up.
+"""Sums over all runs and objects: counters that every change updates, so that no query adds up all rows.
 
-They are rows as all counters, written with what they count. Of a partition's own bytes there is no counter: who asks
-for sizes is given a page of partitions, summed up for it.
+They are counter rows, written together with the rows that they count. A partition's bytes have no counter: they are
+summed up per page of partitions when sizes are asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUMS = (RUNS, OBJECTS, RETIRED_OBJECTS, RETIRED_BYTES, LIVE_BYTES, UNCOMPACTED_B
 
 
 class Moves:
-    """By how much one change moves each sum."""
+    """By how much a transaction changes each sum."""
 
     __slots__ = ("by_name",)
 
@@ -30,13 +30,13 @@ class Moves:
         self.by_name: dict[str, int] = {}
 
     def run(self, kind: ObjectKind, length: int, times: int) -> None:
-        """A run that is added (1) or gone (-1)."""
+        """A run is added (`times` 1) or deleted (-1)."""
         self._move(RUNS, times)
         if kind is ObjectKind.MIXED:
             self._move(UNCOMPACTED_BYTES, times * length)
 
     def object(self, before: ObjectRow | None, after: ObjectRow | None) -> None:
-        """An object's row that is another now; None where there is none."""
+        """An object's row changes; None: it does not exist before, or after."""
         for row, times in ((before, -1), (after, 1)):
             if row is None:
                 continue
@@ -48,7 +48,7 @@ class Moves:
                 self._move(RETIRED_BYTES, times * row.size)
 
     def add(self, other: Moves) -> None:
-        """Add those of another change."""
+        """Add the changes of another transaction."""
         for name, by in other.by_name.items():
             self._move(name, by)
 
@@ -58,5 +58,5 @@ class Moves:
 
 
 def statistics_of(counter: Callable[[str], int]) -> StoreStatistics:
-    """What the counters say."""
+    """The statistics as the counters have them."""
     return StoreStatistics(*map(counter, SUMS))

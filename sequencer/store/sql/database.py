@@ -1,4 +1,4 @@
-"""What `SqlRowStore` asks of a database: a few kinds of transactions.
+"""The interface between `SqlRowStore` and a database: a few kinds of transactions.
 
 Statements are written once for both, with parameters `$1`, `$2`, ... and `{now}` for the database's clock in
 milliseconds. Arguments and results are the driver's plain values (see row_codec).
@@ -17,26 +17,25 @@ from sequencer.store.sql.schema import TABLES
 
 Values = Sequence[Any]
 Lane = Literal["lease", "commits", "reads"]
-"""Whose connections a transaction uses. None waits for the connections of another lane."""
+"""Which connections a transaction uses. No lane waits for the connections of another."""
 
 
 class Database(Protocol):
     """One database. Every method is one transaction.
 
-    Raises SequencerUnavailable when the database can't be reached, or can't answer in time, or has no room;
-    whether the transaction was applied is then unknown. Raises RequestFailed when it refuses the values that it is
-    given: nothing was applied.
+    Raises SequencerUnavailable when the database can't be reached, does not answer in time or is full: it is unknown
+    whether the transaction was applied. Raises RequestFailed when it refuses the values: nothing was applied.
     """
 
     @property
     def dialect(self) -> Dialect: ...
 
     def on(self, lane: Lane) -> Database:
-        """The same database, by the connections of this lane; by those for commits unless this is said."""
+        """The same database over the connections of this lane ('commits' is the default)."""
         ...
 
     async def start(self, *, migrate: bool) -> None:
-        """Connect, and have the tables."""
+        """Connect, and make or migrate the tables."""
         ...
 
     async def execute(self, statement: str, *arguments: Any) -> list[Values]:
@@ -50,14 +49,14 @@ class Database(Protocol):
     async def fetch_where_in(
         self, statement: str, kind: Literal["uuid", "text"], values: Values
     ) -> list[Values]:
-        """Run a query in which `{in_values}` means: is one of `values`. Large sets may be asked in parts."""
+        """Run a query in which `{in_values}` means: is one of `values`. A large set may take several queries."""
         ...
 
     def fetch_pages(
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
-        """Run queries on one snapshot, after every write that has begun is over: pages of so many rows, each with the
-        index of its statement. As long as it takes; each page is bounded."""
+        """Run queries on one snapshot, taken after all writes that have begun. Yields pages of at most `rows` rows,
+        each with the index of its statement. Each page has a time limit, the whole has none."""
         ...
 
     async def fetch_runs(
@@ -75,13 +74,13 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableStatements:
-    """A table's names as they stand in statements."""
+    """A table's names, quoted for statements."""
 
     codec: RowCodec
     name: str
     columns: str
     key: str
-    assignments: str  # of a conflicting row's values to those of the new one
+    assignments: str  # sets a conflicting row's values to the new ones
 
     @property
     def select_all(self) -> str:

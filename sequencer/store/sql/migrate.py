@@ -1,4 +1,4 @@
-"""Bringing a database to this version's tables, or saying why that isn't done."""
+"""Migrates a database to this version's tables, or says why it can't."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SchemaMismatch(SequencerError):
 
 
 def migrate(connection: sa.Connection, *, allowed: bool) -> None:
-    """Bring the database up to the newest migration, all or nothing, inside the connection's transaction.
+    """Run all new migrations inside the connection's transaction.
 
-    Two servers that start together do it one after the other.
+    Two servers that start together take turns.
 
     Raises:
         SchemaMismatch: the tables are newer than this program, or of before the first release; or older and

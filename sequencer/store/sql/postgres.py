@@ -1,8 +1,8 @@
-"""PostgreSQL: asyncpg's pools, one a lane, a statement per table for up to a thousand rows, and the server's clock.
+"""PostgreSQL: an asyncpg pool per lane, one statement per table and thousand rows, and the server's clock.
 
-The committer's epoch is read with a lock that a taker of the lease waits for: a transaction that saw its
-epoch is over before the next committer loads. Nobody hangs: connecting, waiting for a lock and every
-statement have bounds, on the server's side too: a lost client's transaction doesn't hold the lease's row.
+A write reads the committer's epoch under a lock that a server taking the lease waits for: a transaction that saw its
+epoch has ended before the next committer loads. Connecting, waiting for locks and statements have time limits, also
+on the server: the transaction of a lost client does not hold the lease's row.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tailrace.keepers import cause_of
 CONNECT_SECONDS = 5.0
 STATEMENT_SECONDS = 10.0
 IDLE_SECONDS = 2.0
-"""How long a transaction whose client fell silent may keep the lease from the next committer."""
+"""How long a transaction whose client has gone silent may block the next committer from the lease."""
 MIGRATION_SECONDS = 300.0
 CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
-"""A pool for each lane: slow reads keep neither commits nor the lease waiting, nor does a slow commit the lease."""
+"""Connections per lane: slow reads delay neither commits nor the lease; slow commits don't delay the lease."""
 LEASE_SECONDS = 10.0
-"""A database that takes longer to answer than this is away. What a slow one does to the lease: see `sequencer.term`."""
+"""A database that takes longer than this is unavailable. For a slow one and the lease see `sequencer.term`."""
 WRITTEN_AT_ONCE = 1_000
-"""Rows of one statement: encoding them holds the loop."""
+"""Rows per statement: encoding them blocks the event loop."""
 LOAD_PAGE_SECONDS = 10.0
 LOAD_IDLE_SECONDS = 60.0
-"""For a load, whose transaction is idle while its caller works on a page."""
+"""For a load: its transaction is idle while the caller works on a page."""
 
 _NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 
@@ -60,14 +60,14 @@ _AWAY = (
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidAuthorizationSpecificationError,  # no such login, a wrong password (it may just be rotated)
     asyncpg.InsufficientPrivilegeError,
-    asyncpg.InvalidCatalogNameError,  # there is no such database (any more)
-    asyncpg.UndefinedTableError,  # it was emptied, and waits for its recovery
+    asyncpg.InvalidCatalogNameError,  # the database does not exist (any more)
+    asyncpg.UndefinedTableError,  # it was emptied and waits for a recovery
     asyncpg.ReadOnlySQLTransactionError,  # connected to a standby
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 
 _UNFIT = (asyncpg.DataError, OverflowError, ValueError, msgspec.MsgspecError)
-"""What the driver and the encoders say of values that have no place in a column."""
+"""Errors of the driver and the encoders for values that a column can't hold."""
 
 _FENCE = f"""
     select committer_epoch, (select value from counters where name = '{COMMIT_NUMBER}')
@@ -100,8 +100,8 @@ _RUNS_FROM = f"""
 class PostgresDatabase:
     """The database at `url` (drivername `postgresql`; its query: asyncpg's parameters, as sslmode).
 
-    `clock` stands in for the server's, in tests. `password` is asked at each new connection; without it the URL has
-    it, or the environment (PGPASSWORD, PGPASSFILE).
+    `clock` replaces the server's in tests. `password` is called for each new connection; without it the password is in
+    the URL or the environment (PGPASSWORD, PGPASSFILE).
     """
 
     dialect: Dialect = "postgresql"
@@ -126,7 +126,7 @@ class PostgresDatabase:
         return view
 
     async def start(self, *, migrate: bool) -> None:
-        """Once started, nothing: a standby opens at every try to lead, and its pool is the one it has."""
+        """Does nothing once started: a standby opens the store at each attempt to lead, and keeps its pools."""
         async with self._starting:
             if self._pools:
                 return
@@ -175,7 +175,7 @@ class PostgresDatabase:
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
         async with self._connection() as connection:
-            # A write whose answer was lost may still be on its way to its end, under this lock: see what it did.
+            # A write whose answer was lost may still hold this lock: wait, and read what it did.
             await connection.execute("select from cluster where id = 1 for update")
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 idle_ms = int(LOAD_IDLE_SECONDS * 1000)
@@ -213,7 +213,7 @@ class PostgresDatabase:
                     await connection.execute(self._upserts[table.codec.kind], *columns)
 
     def _check_commit_number(self, changes: Changes, number: int | None) -> None:
-        """Commit numbers have no gap. One here says that the database went back, under the same committer."""
+        """Commit numbers have no gaps. A gap means that the database was set back under a live committer."""
         row = changes.by_kind.get(CounterRow, {}).get((COMMIT_NUMBER,))
         if isinstance(row, CounterRow) and number is not None and number < row.value - 1:
             raise SequencerUnavailable(
@@ -259,7 +259,7 @@ class PostgresDatabase:
                     timeout=LEASE_SECONDS if self._lane == "lease" else CONNECT_SECONDS
                 )
             except asyncpg.PostgresError as error:
-                raise self._away(error) from error  # it says nothing of what was to be asked
+                raise self._away(error) from error  # the statement was not sent
             try:
                 yield connection
             finally:
@@ -281,7 +281,7 @@ class PostgresDatabase:
             raise
 
     def _refused(self, error: BaseException) -> RequestFailed:
-        """The server has ended the transaction: nothing was written."""
+        """The server rolled the transaction back: nothing was written."""
         return RequestFailed(f"{self._name} refuses it: {cause_of(error)}")
 
     def _away(self, error: BaseException) -> SequencerUnavailable:

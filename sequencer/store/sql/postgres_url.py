@@ -1,7 +1,7 @@
-"""PostgreSQL's URL as a person writes it, made into the one that asyncpg reads; or a line that says what is wrong.
+"""Turns PostgreSQL's URL as people write it into the one that asyncpg reads, or says what is wrong with it.
 
-asyncpg takes a parameter that it doesn't know for a setting of the server's, which the server then refuses in its own
-words, or obeys. So only asyncpg's own parameters are let through.
+asyncpg sends a parameter that it does not know to the server as a setting, which the server refuses in its own words
+or obeys. So only asyncpg's own parameters pass.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARAMETERS = (
 
 
 class UnknownDatabase(ValueError):
-    """The URL names no database that can be used; the message says which can. No password is in it."""
+    """The URL names no supported database; the message lists what is supported and contains no password."""
 
 
 def read_url(url: str) -> sa.URL:
@@ -79,7 +79,7 @@ def asyncpg_url(url: sa.URL) -> sa.URL:
 
 
 def check_files(url: sa.URL) -> None:
-    """Look for the files that the URL names: asyncpg's error doesn't say which is missing. Raises UnknownDatabase."""
+    """Check that the files that the URL names exist: asyncpg does not say which is missing. Raises UnknownDatabase."""
     for name in ("sslrootcert", "sslcert", "sslkey"):
         path = url.query.get(name)
         if path is not None and not Path(str(path)).is_file():

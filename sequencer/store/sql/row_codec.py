@@ -1,7 +1,7 @@
-"""How rows become columns and columns rows, for each of the two databases.
+"""Converts rows to columns and columns to rows, for each of the two databases.
 
-A database's driver takes and gives plain values; `RowCodec` knows per field what must be done to it. It works
-column-wise: PostgreSQL takes an array per column, SQLite the same transposed.
+Drivers take and return plain values; `RowCodec` holds the conversion of each field. It works by column: PostgreSQL
+takes an array per column, SQLite the same transposed.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ RUN_COLUMNS = (
     "o.index_start, r.start, r.length, r.max_timestamp, r.running_max_timestamp, r.commit_number, "
     "r.created_ms, r.batches, r.markers, o.index_crc"
 )
-"""What `decode_run` wants, of runs `r` joined with objects `o`."""
+"""The columns that `decode_run` takes, of runs `r` joined with objects `o`."""
 
 
 def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
-    """A run out of RUN_COLUMNS. Raises ObjectRowMissing, but for a run of markers: these stand in no object."""
+    """A run from RUN_COLUMNS. Raises ObjectRowMissing, except for a run of markers, which has no object."""
     topic_id, partition, base_offset, end_offset, object_id, kind, key, *rest = values
     kind = ObjectKind(kind)
     if kind is ObjectKind.MARKERS:

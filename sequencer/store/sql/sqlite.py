@@ -1,7 +1,7 @@
 """SQLite: one file; one connection and thread that writes, one that reads; a transaction is one function on a thread.
 
 WAL with synchronous=FULL: what was committed survives a power cut. A transaction that writes begins
-IMMEDIATE, and so can't lose its place to another process half-way. The database's clock is the one passed in.
+IMMEDIATE, so that another process can't take the write lock in the middle. The database's clock is the one passed in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tailrace.clock import Clock
 from tailrace.keepers import cause_of
 
 BUSY_SECONDS = 5.0
-"""How long to wait for another process that writes to the same file."""
+"""How long a write waits for another process that writes to the same file."""
 
 _AMONG_MOST = 500  # well below SQLite's bound on parameters
 
@@ -45,7 +45,7 @@ _AWAY = {
 }
 
 _UNFIT = (OverflowError, ValueError, msgspec.MsgspecError)
-"""What the driver and the encoders say of values that have no place in a column."""
+"""Errors of the driver and the encoders for values that a column can't hold."""
 
 _RUNS_FROM = f"""
     select {RUN_COLUMNS} from runs r left join objects o on o.object_id = r.object_id
@@ -62,9 +62,9 @@ T = TypeVar("T")
 
 
 class SqliteDatabase:
-    """The file at `path` (None: in memory, gone with `stop`).
+    """The file at `path` (None: in memory, lost at `stop`).
 
-    `executor` must have one thread; threads of its own are made, and ended, where none is passed in.
+    `executor` must have one thread. Without one, the database makes and ends its own threads.
     """
 
     dialect: Dialect = "sqlite"
@@ -92,7 +92,7 @@ class SqliteDatabase:
         return engine
 
     def on(self, lane: Lane) -> SqliteDatabase:
-        """Only reads have a connection of their own: SQLite has one writer at a time, of short transactions."""
+        """Only the reads have a connection of their own: SQLite allows one writer, and its transactions are short."""
         view = copy(self)
         view._lane = lane
         return view

@@ -33,15 +33,15 @@ from tailrace.clock import Clock, Entropy
 from tailrace.turns import Turns
 
 DECODED_IN_A_TURN = 500
-"""Runs put together from their rows in one turn of the loop."""
+"""Runs decoded in one turn of the event loop."""
 BATCHES_AS_A_RUN = 32
-"""A batch table this long takes about as long again."""
+"""A batch table of this length doubles the time that a run takes."""
 LOADED_AT_ONCE = 1_000
-"""Rows that a load decodes in one turn of the loop."""
+"""Rows that a load decodes in one turn of the event loop."""
 SCAN_RUNS = 10_000
-"""How many runs one statement looks at by their own time stamps."""
+"""How many runs one statement scans by their own timestamps."""
 FIRST_SCAN_RUNS = 8
-"""How many the first looks at: the run that raised the running maximum is nearly always still there."""
+"""How many the first statement scans: the run that raised the running maximum nearly always still exists."""
 
 
 def open_database(
@@ -93,8 +93,8 @@ def open_row_store(
 class SqlRowStore:
     """`sequencer.store.rows.RowStore` in SQL.
 
-    A `write` that raises SequencerUnavailable, or is cancelled, may have been applied: only a `load` tells. One that
-    raises RequestFailed or LeaseLost has written nothing.
+    A `write` that raises SequencerUnavailable or is cancelled may have been applied; a `load` shows whether it was. One
+    that raises RequestFailed or LeaseLost has written nothing.
 
     Args:
         url: see `open_database`.
@@ -132,7 +132,7 @@ class SqlRowStore:
         self._text = text_to_database(dialect)
 
     def reads(self) -> SqlRowStore:
-        """The same rows, for who must not keep the committer waiting: other connections."""
+        """The same rows over other connections: these reads don't delay the committer."""
         view = copy(self)
         view._database = self._database.on("reads")
         return view
@@ -193,7 +193,7 @@ class SqlRowStore:
             async for index, page in pages:
                 codec = tables[index].codec
                 loaded[codec.kind] += [codec.decode_row(values) for values in page]
-                await self._clock.sleep(0)  # others have a turn: the lease is renewed meanwhile
+                await self._clock.sleep(0)  # other tasks run, so that the lease is renewed
         return loaded
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
@@ -235,7 +235,7 @@ class SqlRowStore:
             )
             if rows:
                 return ScannedRuns(decode_run(rows[0], self._dialect), scanned + most)
-            # Only where the run that raised the running maximum is gone.
+            # Only if the run that raised the running maximum was deleted.
             ((last, count),) = await self._database.fetch(statements.SCAN_END, *where, base_offset, most)
             scanned += count
             if count < most:
@@ -301,7 +301,7 @@ class SqlRowStore:
     # -- objects ---------------------------------------------------------------------------------------
 
     async def object_rows(self, object_ids: Sequence[UUID]) -> list[ObjectRow]:
-        """Those that exist, in the order asked."""
+        """The rows that exist, in the order of the ids."""
         ids = [self._uuid(object_id) for object_id in dict.fromkeys(object_ids)]
         rows = self._object_rows(
             await self._database.fetch_where_in(statements.objects_by_id(self._objects.columns), "uuid", ids)
@@ -322,7 +322,7 @@ class SqlRowStore:
         )
 
     async def keys_known(self, keys: Sequence[str]) -> list[str]:
-        """Those that are, in the order asked."""
+        """The keys that have a row, in the order given."""
         encoded = [self._text(key) for key in keys]
         rows = await self._database.fetch_where_in(
             statements.KNOWN_KEYS, "text", list(dict.fromkeys(encoded))
