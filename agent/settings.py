@@ -22,17 +22,17 @@ class AgentSettings(SettingsSection):
     quiet_ms: int = Field(default=10, ge=0, le=60_000)
     """Seal early when no batch came for this long."""
     max_puts_per_second: float | None = Field(default=None, gt=0, le=10_000)
-    """Budget of early-sealed PUTs a second, per lane: what early sealing may cost. Unset: none on a folder, where a
-    PUT costs nothing; 5 on S3, which are $65 a month where 1,000 cost $0.005."""
+    """Budget of early-sealed PUTs a second, per lane. Unset: no limit on a folder, where a PUT costs nothing; 5 on S3,
+    which cost $65 a month at $0.005 per 1,000."""
     max_rows_per_second: float = Field(default=2_000.0, gt=0, le=1_000_000)
     """Budget of rows (one per object and partition), per lane; above it buffers linger longer."""
     flush_lanes: int = Field(default=1, ge=1, le=64)
     """Independent buffers, sessions and commit orders."""
     max_inflight_uploads: int = Field(default=4, ge=1, le=256)
-    """Uploads under way at once, per lane."""
+    """Concurrent uploads per lane."""
     max_unanswered_commits: int = Field(default=128, ge=2, le=10_000)
-    """Commits not answered by the sequencer, per lane; past half of it buffers are not sealed early, at all of it
-    none is sealed and producers are told to retry."""
+    """Commits that the sequencer has not answered, per lane. Above half of it, lanes do not seal early; at the limit
+    they seal nothing, and producers must retry."""
     upload_deadline_ms: int = Field(default=5_000, ge=100, le=120_000)
     """Past this, a sealed buffer fails with a retriable error."""
     commit_deadline_ms: int = Field(default=20_000, ge=100, le=120_000)
@@ -42,7 +42,7 @@ class AgentSettings(SettingsSection):
     session_rotation_seconds: int = Field(default=3_600, ge=1, le=86_400)
     """Age at which upload sessions end."""
     memory_budget_bytes: int = Field(default=512 * MIB, ge=16 * MIB, le=1 << 40)
-    """Bound of all that was read from clients and is not answered; above it reading stops."""
+    """Bound of all requests that were read and not answered; above it the agent stops reading."""
     max_request_bytes: int = Field(default=100 * MIB, ge=1024, le=1024 * MIB)
     """Largest request frame (socket.request.max.bytes)."""
     max_connections: int = Field(default=10_000, ge=1, le=1_000_000)
@@ -52,9 +52,9 @@ class AgentSettings(SettingsSection):
     idle_connection_ms: int = Field(default=600_000, ge=1_000, le=_DAY_MS)
     """Idle connections are closed after this time."""
     stalled_connection_ms: int = Field(default=60_000, ge=1_000, le=_DAY_MS)
-    """A connection whose client neither ends a request nor takes its answers is closed after this time."""
+    """A connection is closed when its client neither completes a request nor reads its answers for this time."""
     fetch_memory_bytes: int = Field(default=256 * MIB, ge=MIB, le=1 << 40)
-    """Budget of records on their way to consumers; above it fetches give less at a time."""
+    """Budget of records on their way to consumers; above it fetches return less at a time."""
     fetch_max_bytes: int = Field(default=64 * MIB, ge=1024, le=1 << 30)
     """Bound of one fetch response's records."""
     fetch_max_wait_ms: int = Field(default=30_000, ge=0, le=_DAY_MS)
@@ -76,7 +76,7 @@ class AgentSettings(SettingsSection):
     group_max_size: int = Field(default=10_000, ge=1, le=1_000_000)
     """Members of one group (group.max.size)."""
     group_max_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=32 * MIB)
-    """What the members of one group say of themselves and are assigned, together."""
+    """Metadata and assignments of the members of one group, together."""
     offset_metadata_max_bytes: int = Field(default=4_096, ge=0, le=MIB)
     """offset.metadata.max.bytes"""
 

@@ -21,29 +21,29 @@ class CacheSettings(SettingsSection):
     """
 
     chunk_bytes: int = Field(default=4 * MIB, ge=1, le=256 * MIB)
-    """How much one GET reads; agents of a ring must agree on it."""
+    """Bytes that one GET reads; the agents of a ring must use the same value."""
     memory_bytes: int = Field(default=256 * MIB, ge=0, le=1 << 40)
-    """Chunks held, of all kinds together."""
+    """Memory for chunks of all kinds together."""
     fresh_share: float = Field(default=0.25, ge=0, le=1)
-    """Part of `memory_bytes` for what this agent uploaded itself, in order of age."""
+    """Share of `memory_bytes` for objects that this agent uploaded; the oldest are evicted first."""
     catch_up_share: float = Field(default=0.25, ge=0, le=1)
-    """Part of `memory_bytes` for readers of old runs, who can so never push out what the tail reads."""
+    """Share of `memory_bytes` for readers of old runs, which can never evict the chunks of tail readers."""
     tail_gets: int = Field(default=64, ge=1, le=10_000)
-    """Store reads side by side for the tail."""
+    """Concurrent store reads for the tail."""
     catch_up_gets: int = Field(default=8, ge=1, le=10_000)
-    """Store and peer reads side by side for readers of old runs and for read-ahead."""
+    """Concurrent store and peer reads for readers of old runs and for read-ahead."""
     read_ahead_chunks: int = Field(default=4, ge=0, le=1_000)
-    """Chunks fetched before they are asked for, at most, at a time."""
+    """The most chunks that are read ahead at a time."""
     catch_up_age_ms: int = Field(default=30_000, ge=0, le=86_400_000)
     """A run older than this is read as catch-up, not as the tail."""
     peer_timeout_s: float = Field(default=0.5, gt=0, le=600)
     """How long one call to a peer may take; a live peer answers PENDING before that."""
     peer_patience_s: float = Field(default=10.0, gt=0, le=3_600)
-    """How long a peer that keeps answering PENDING is asked again."""
+    """How long an agent keeps asking a peer that answers PENDING."""
     peer_failures: int = Field(default=3, ge=1, le=1_000)
     """Failures in a row after which a peer is bypassed."""
     peer_bypass_s: float = Field(default=5.0, gt=0, le=3_600)
-    """How long; then one call tries it again."""
+    """How long a peer is bypassed; then one call tries it again."""
     index_bytes: int = Field(default=32 * MIB, ge=0, le=1 << 40)
     """Decoded Parquet indexes kept, beside `memory_bytes`."""
     decoded_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)

@@ -15,12 +15,12 @@ class SequencerSettings(SettingsSection):
     """Durations in ms, limits as counts. A limit that is reached is answered with an error that names it."""
 
     session_lease_ms: int = Field(default=30_000, ge=100, le=_DAY_MS)
-    """How long an upload session lives without being renewed."""
+    """How long an upload session lives without a renewal."""
     agent_lease_ms: int = Field(default=10_000, ge=100, le=_DAY_MS)
     """How long an agent keeps its broker id, its place in the ring and its groups without renewing."""
     agent_silence_ms: int = Field(default=3_000, ge=100, le=_DAY_MS)
-    """How long nothing may be heard of an agent that its neighbour finds silent: then its lease is over. At most half
-    of `agent_lease_ms` counts."""
+    """How long the sequencer may hear nothing from an agent that its neighbour finds silent; then its lease ends. At
+    most half of `agent_lease_ms` counts."""
     committer_lease_ms: int = Field(default=2_000, ge=100, le=60_000)
     """With the nodes' polling, another node has taken over within 3 s of a committer's death."""
     deletion_grace_ms: int = Field(default=60_000, ge=0, le=_YEAR_MS)
@@ -28,26 +28,26 @@ class SequencerSettings(SettingsSection):
     sweep_interval_ms: int = Field(default=_DAY_MS, ge=1, le=_YEAR_MS)
     """A dead session's prefix must be found empty twice, this far apart."""
     producer_expiry_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
-    """State of a producer that wrote nothing to a partition for so long is forgotten."""
+    """The state of a producer in a partition is forgotten when the producer wrote nothing there for this time."""
     offsets_retention_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
-    """Positions of a group without members are forgotten after this time (offsets.retention.minutes)."""
+    """Offsets of a group without members are forgotten after this time (offsets.retention.minutes)."""
     empty_group_ms: int = Field(default=10 * 60 * 1000, ge=1, le=_YEAR_MS)
-    """A group without members and positions is forgotten after this time."""
+    """A group without members and offsets is forgotten after this time."""
     orphaned_members_ms: int = Field(default=60 * 60 * 1000, ge=1, le=_YEAR_MS)
     """Members that have no coordinator, and look for none, are forgotten after this time: more than the longest
     session (agent.group_max_session_timeout_ms)."""
     transaction_max_timeout_ms: int = Field(default=15 * 60 * 1000, ge=1, le=_YEAR_MS)
     """The longest time-out a transactional producer may ask for (Kafka's transaction.max.timeout.ms)."""
     transactional_id_expiration_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
-    """A transactional id that was not used for so long is forgotten."""
+    """A transactional id that was not used for this time is forgotten."""
     swap_answers_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
-    """How long a swap's answer is kept for being asked again."""
+    """How long a swap's answer is kept for retries."""
     request_answers_ms: int = Field(default=3_600_000, ge=1, le=_YEAR_MS)
-    """How long the first answer to a change (of topics, configs, groups, producers) is kept for its repeats."""
+    """How long the first answer to a change (of topics, configs, groups, producers) is kept for retries."""
     max_request_answers: int = Field(default=100_000, ge=1, le=10_000_000)
-    """Answers kept for repeats; beyond it the oldest are forgotten."""
+    """Answers kept for retries; above it the oldest are forgotten."""
     default_retention_ms: int = Field(default=7 * _DAY_MS, ge=-1, le=_INT64)
-    """retention.ms of topics where neither topic nor cluster sets it; -1 for no limit."""
+    """retention.ms of topics if neither topic nor cluster sets it; -1 for no limit."""
     default_retention_bytes: int = Field(default=-1, ge=-1, le=_INT64)
     """retention.bytes of such topics; -1 for no limit."""
     default_cleanup_policy: str = "delete"
@@ -57,7 +57,7 @@ class SequencerSettings(SettingsSection):
     max_early_commits: int = Field(default=64, ge=1, le=10_000)
     """Commits of one session that wait for an earlier number."""
     max_queued_requests: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Requests that wait for the committer; more are refused, to be asked again."""
+    """Requests that wait for the committer; more get a retriable refusal."""
     max_group_requests: int = Field(default=256, ge=1, le=10_000)
     """Requests merged into one transaction."""
     max_topics: int = Field(default=10_000, ge=1, le=1_000_000)
@@ -79,11 +79,11 @@ class SequencerSettings(SettingsSection):
     max_open_transactions: int = Field(default=50_000, ge=1, le=10_000_000)
     """Transactions open at once."""
     max_feed_commits: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Commits that the feed remembers for those who follow."""
+    """Commits that the feed remembers for its followers."""
     max_feed_runs: int = Field(default=50_000, ge=1, le=10_000_000)
     """Runs that it remembers; as many again are kept for reading the tail."""
     max_feed_wait_ms: int = Field(default=30_000, ge=0, le=600_000)
-    """The longest wait for news."""
+    """The longest wait for an update."""
     max_feed_waiters: int = Field(default=10_000, ge=1, le=1_000_000)
     """Followers that wait at once."""
     removal_step: int = Field(default=1_000, ge=1, le=100_000)
@@ -92,4 +92,4 @@ class SequencerSettings(SettingsSection):
     """Pause between two exports of metadata to the bucket, where the committer has an object store; 0 turns them
     off."""
     checkpoint_reservation: int = Field(default=16_000_000, ge=1, le=1 << 40)
-    """Offsets a partition may give out beyond the last export; after a recovery, new records start above them."""
+    """Offsets that a partition may assign beyond the last export; after a recovery, new records start above them."""

@@ -55,20 +55,20 @@ class TlsSettings(SettingsSection):
     """PEM files, taken up within 10 s when they are replaced. Keys are readable by their owner alone."""
 
     rpc_cert_file: Path | None = None
-    """The certificate of this process towards the others of its cluster, as a server and as a client (both uses)."""
+    """This process's certificate for RPC, as a server and as a client (both uses)."""
     rpc_key_file: Path | None = None
     """Its key, without a passphrase."""
     rpc_ca_file: Path | None = None
-    """The authorities of the others' certificates. With these three, RPC and cache peers use mutual TLS."""
+    """The authorities of the peers' certificates. With these three, RPC and cache peers use mutual TLS."""
     rpc_name: str = ""
-    """A DNS name that each of the others' certificates must have. Without it, a server's must have the host that is
-    connected to, and a client's any name."""
+    """A DNS name that each peer's certificate must have. Without it, a server's certificate must have the host of the
+    connection, and a client's may have any name."""
     http_cert_file: Path | None = None
-    """The certificate of `http`. With it and its key, `http` is HTTPS."""
+    """The certificate of `http`. With it and its key, `http` serves HTTPS."""
     http_key_file: Path | None = None
     """Its key, without a passphrase."""
     http_client_ca_file: Path | None = None
-    """The authorities of clients' certificates; with it, `http` serves no client without one."""
+    """The authorities of client certificates; with it, `http` requires a client certificate."""
 
 
 class Settings(LayeredSettings):
@@ -88,32 +88,32 @@ class Settings(LayeredSettings):
     data: Path = Path("data")
     """The folder in which `serve` keeps everything."""
     listen: Address = "127.0.0.1:9092"
-    """Where Kafka clients are served."""
+    """The address for Kafka clients."""
     advertise: Address | None = None
-    """The address that clients are told to use; the one that is listened on, if not given."""
+    """The address that clients connect to; by default the one of `listen`."""
     http: Address = "127.0.0.1:9644"
-    """Where metrics, health and the overview are served."""
+    """The address for metrics, health and the overview."""
     rpc: Address | None = None
-    """Where other Tailrace processes are served: cache peers by an agent, agents by a sequencer. An agent without it
-    shares no cache."""
+    """The address for other Tailrace processes: for cache peers on an agent, for agents on a sequencer. An agent
+    without it shares no cache."""
     rpc_advertise: Address | None = None
-    """The address at which other Tailrace processes reach `rpc`; `rpc` itself if not given."""
+    """The address at which other Tailrace processes reach `rpc`; by default `rpc` itself."""
     rpc_secret: RpcSecret = SecretStr("")
-    """Shared by all processes of a cluster; they refuse others. At least 16 characters. Needed where `rpc` or
-    `sequencers` are not of this machine."""
+    """The secret that all processes of a cluster share; they refuse other peers. At least 16 characters. Required if
+    `rpc` or `sequencers` are not on loopback."""
     rpc_secret_file: Path | None = None
-    """A file (mode 0600) with it, in the place of `rpc_secret`. `serve` makes and uses DATA/rpc.secret where neither
-    is given."""
+    """A file (mode 0600) with the secret, in place of `rpc_secret`. If neither is set, `serve` creates and uses
+    DATA/rpc.secret."""
     zone: str = ""
-    """The zone this agent is in; clients that say theirs stay in it."""
+    """The zone of this agent; clients that name their zone use its agents."""
     processes: int = Field(default=1, ge=1, le=256)
-    """Agent processes to run, on the ports from each address's on."""
+    """Agent processes to run; each address's port is that of the first, the others use the next ports."""
     max_rpc_connections: int = Field(default=4_096, ge=1, le=1_000_000)
-    """Connections by RPC that are served at once: agents at a sequencer, peers at an agent."""
+    """RPC connections that a process accepts at once: from agents on a sequencer, from peers on an agent."""
     maintenance_seconds: float = Field(default=30.0, gt=0, le=86_400)
     """Pause between rounds of retention and of deleting garbage."""
     log_level: LogLevel = "info"
-    """The least severe lines that are logged."""
+    """The lowest level that is logged."""
     log_format: LogFormat = "auto"
     """`auto`: console on a terminal, JSON elsewhere."""
     agent: AgentSettings = AgentSettings()
