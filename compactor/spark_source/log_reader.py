@@ -3,6 +3,10 @@
 What a consumer with read_committed would see: at or above log start, below the last stable offset, each record
 once, none of an aborted transaction and no marker. A range is read by asking the sequencer for its runs when it is
 read, so that a swap or a collection between planning and reading changes nothing.
+
+Records that were to be read and are gone (retention, DeleteRecords, a topic that was deleted or made again, a log that
+is shorter after a recovery) are an error, `DataLost`, unless the reader is told to pass over them. A range is of one
+topic id, so a topic that is made again under its name is another.
 """
 
 from __future__ import annotations
@@ -60,8 +64,10 @@ COLUMNS = {
 """Each column's Arrow type and Spark's."""
 
 DECODE_BYTES = 64 << 20
-RANGE_BYTES = 32 << 20
-"""A range of a table's scan holds about as many stored bytes."""
+TASK_BYTES = 64 << 20
+"""A task of a scan reads about as many stored bytes: Spark's own cost of a task is that of reading some megabytes."""
+PARTITIONS_AT_ONCE = 1_000
+"""Partitions that one call to the sequencer asks about."""
 _ALL = 1 << 50
 _ATTEMPTS = 5
 
@@ -70,12 +76,24 @@ class UnknownLog(Exception):
     """There is no such topic or partition; the message says which."""
 
 
+class DataLost(Exception):
+    """Records that were to be read are gone; the message says which, and what to do."""
+
+
 class OffsetRange(msgspec.Struct, frozen=True, array_like=True):
     """Offsets [start, end) of one partition."""
 
     partition: int
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBounds:
+    """What can be read of a topic: (log start, last stable offset) of each partition."""
+
+    topic_id: UUID
+    ends: dict[int, tuple[int, int]]
 
 
 class LogIndex(Protocol):
@@ -160,58 +178,101 @@ class _Found:
 
 
 class LogReader:
-    """Reads one topic. `index` and `store` stay with whoever opened them."""
+    """Reads one topic. `index` and `store` stay with whoever opened them.
 
-    def __init__(self, index: LogIndex, store: ObjectStore, topic: str, columns: Sequence[str]) -> None:
+    `passes_over_lost`: go on without records that are gone, in place of DataLost.
+    """
+
+    def __init__(
+        self,
+        index: LogIndex,
+        store: ObjectStore,
+        topic: str,
+        columns: Sequence[str],
+        *,
+        passes_over_lost: bool = False,
+    ) -> None:
         self._index = index
         self._store = store
         self._topic = topic
         self._columns = list(columns)
         self._schema = pa.schema([pa.field(name, COLUMNS[name][0]) for name in columns])
+        self._passes_over_lost = passes_over_lost
 
-    async def bounds(self) -> dict[int, tuple[int, int]]:
-        """Log start and last stable offset of each partition."""
+    async def bounds(self) -> TopicBounds:
+        """The topic as it is now. Raises UnknownLog."""
         topic_id, partitions = await self._index.topic(self._topic)
-        asked = [FindPartition(topic_id, partition, 0, 1) for partition in range(partitions)]
-        found = (await self._index.find(FindRequest(asked))).partitions
-        for partition, each in enumerate(found):
-            if each.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
-                raise UnknownLog(f"no partition {partition} of topic {self._topic!r}")
-        return {number: (each.log_start_offset, each.last_stable_offset) for number, each in enumerate(found)}
+        ends: dict[int, tuple[int, int]] = {}
+        for first in range(0, partitions, PARTITIONS_AT_ONCE):
+            asked = range(first, min(first + PARTITIONS_AT_ONCE, partitions))
+            found = await self._find_all(topic_id, [(partition, 0) for partition in asked], max_bytes=1)
+            for partition, each in zip(asked, found, strict=True):
+                if each is None:
+                    raise UnknownLog(f"no partition {partition} of topic {self._topic!r}")
+                ends[partition] = (each.log_start, each.stable)
+        return TopicBounds(topic_id, ends)
 
-    async def cut(self, whole: OffsetRange, range_bytes: int = RANGE_BYTES) -> list[OffsetRange]:
-        """The range in parts of about `range_bytes`, cut between runs."""
-        parts: list[OffsetRange] = []
-        start, size = whole.start, 0
-        position = whole.start
-        while position < whole.end:
-            found = await self._find(whole.partition, position)
-            if not found.runs:
-                break
-            for run in found.runs:
-                size += run.length
-                position = min(run.end_offset, whole.end)
-                if size >= range_bytes and position > start:
-                    parts.append(OffsetRange(whole.partition, start, position))
-                    start, size = position, 0
-                if position >= whole.end:
-                    break
-        if start < whole.end:
-            parts.append(OffsetRange(whole.partition, start, whole.end))
-        return parts
+    async def cut(
+        self,
+        topic_id: UUID,
+        wanted: Sequence[OffsetRange],
+        *,
+        task_bytes: int = TASK_BYTES,
+        min_tasks: int = 1,
+    ) -> list[list[OffsetRange]]:
+        """The ranges as tasks of about `task_bytes`, or less for `min_tasks` of them; cut between runs.
 
-    async def read(self, wanted: OffsetRange) -> AsyncIterator[Any]:
-        """The range's records as Arrow record batches, in order."""
+        Raises DataLost.
+        """
+        pieces = [piece async for piece in self._pieces(topic_id, wanted)]
+        total = sum(size for _, size in pieces)
+        limit = max(1, min(task_bytes, -(-total // max(1, min_tasks))))
+        tasks: list[list[OffsetRange]] = []
+        size = limit
+        for piece, piece_bytes in sorted(pieces, key=lambda each: (each[0].partition, each[0].start)):
+            if size >= limit:
+                tasks.append([])
+                size = 0
+            size += piece_bytes
+            last = tasks[-1][-1] if tasks[-1] else None
+            if last is not None and (last.partition, last.end) == (piece.partition, piece.start):
+                tasks[-1][-1] = OffsetRange(piece.partition, last.start, piece.end)
+            else:
+                tasks[-1].append(piece)
+        return tasks
+
+    async def _pieces(
+        self, topic_id: UUID, wanted: Sequence[OffsetRange]
+    ) -> AsyncIterator[tuple[OffsetRange, int]]:
+        """What of the ranges lies in each run, and the run's bytes."""
+        left = {each.partition: each for each in wanted if each.start < each.end}
+        while left:
+            asked = list(left.values())[:PARTITIONS_AT_ONCE]
+            found = await self._find_all(topic_id, [(each.partition, each.start) for each in asked])
+            for here, each in zip(asked, found, strict=True):
+                start = self._first_left(here, each)
+                if each is not None:
+                    for run in each.runs:
+                        end = min(run.end_offset, here.end, each.stable)
+                        if start < end:
+                            yield OffsetRange(here.partition, start, end), run.length
+                            start = end
+                # In this order, so that those that there was no room for are asked first.
+                del left[here.partition]
+                if start < here.end:
+                    left[here.partition] = OffsetRange(here.partition, start, here.end)
+
+    async def read(self, topic_id: UUID, wanted: OffsetRange) -> AsyncIterator[Any]:
+        """The range's records as Arrow record batches, in order. Raises DataLost."""
         position, attempts = wanted.start, 0
         while position < wanted.end:
-            found = await self._find(wanted.partition, position)
-            position = max(position, found.log_start)
-            end = min(wanted.end, found.stable)
-            if position >= end or not found.runs:
+            (found,) = await self._find_all(topic_id, [(wanted.partition, position)])
+            position = self._first_left(OffsetRange(wanted.partition, position, wanted.end), found)
+            if found is None:
                 return
             try:
                 for run in found.runs:
-                    upto = min(run.end_offset, end)
+                    upto = min(run.end_offset, wanted.end, found.stable)
                     if position >= upto:
                         continue
                     async for table in self._read_run(run, position, upto, found.aborted):
@@ -227,15 +288,42 @@ class LogReader:
                 if attempts == _ATTEMPTS:
                     raise
 
-    async def _find(self, partition: int, offset: int) -> _Found:
-        topic_id, _ = await self._index.topic(self._topic)
-        answer = await self._index.find(FindRequest([FindPartition(topic_id, partition, offset, _ALL)]))
-        found = answer.partitions[0]
-        if found.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
-            raise UnknownLog(f"no partition {partition} of topic {self._topic!r}")
-        if found.error is PartitionError.OFFSET_OUT_OF_RANGE and offset < found.log_start_offset:
-            return await self._find(partition, found.log_start_offset)
-        return _Found(found.log_start_offset, found.last_stable_offset, found.runs, found.aborted)
+    def _first_left(self, wanted: OffsetRange, found: _Found | None) -> int:
+        """Where the range is to be read on. Raises DataLost where that is not its start."""
+        if found is None:
+            return self._lost(wanted, wanted.end, "the topic or the partition was deleted")
+        if found.log_start > wanted.start:
+            end = min(found.log_start, wanted.end)
+            return self._lost(
+                wanted, end, f"retention or DeleteRecords moved the log start to {found.log_start}"
+            )
+        if found.stable < wanted.end:
+            rest = OffsetRange(wanted.partition, max(wanted.start, found.stable), wanted.end)
+            end = self._lost(rest, wanted.end, f"the log is shorter than it was and ends at {found.stable}")
+            return end if wanted.start >= found.stable else wanted.start
+        return wanted.start
+
+    def _lost(self, wanted: OffsetRange, end: int, why: str) -> int:
+        if self._passes_over_lost:
+            return end
+        raise DataLost(
+            f"topic {self._topic!r}, partition {wanted.partition}: offsets {wanted.start} to {end - 1} are lost, as"
+            f" {why}. Start a new query (a stream: with a new checkpoint), or give option failOnDataLoss=false to go on"
+            " without them"
+        )
+
+    async def _find_all(
+        self, topic_id: UUID, positions: Sequence[tuple[int, int]], *, max_bytes: int = _ALL
+    ) -> list[_Found | None]:
+        """(partition, offset) looked up by one call; None where there is no such partition any more."""
+        asked = [FindPartition(topic_id, partition, offset, max_bytes) for partition, offset in positions]
+        answer = await self._index.find(FindRequest(asked))
+        return [
+            None
+            if each.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
+            else _Found(each.log_start_offset, each.last_stable_offset, each.runs, each.aborted)
+            for each in answer.partitions
+        ]
 
     async def _read_run(
         self, run: Run, start: int, end: int, aborted: Sequence[AbortedTransaction]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,24 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
+
 from compactor.cycle import CompactionSettings
 from compactor.job import compact, spark_session
 from compactor.plan import PlanSettings
+from sequencer.api import (
+    CreatePartitions,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    MetadataRequest,
+)
 from sequencer.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression
+from tests.support.clocks import SeededEntropy
 from tests.support.compaction import Log, batch_of
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -102,3 +112,73 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
         ("AA", sum(range(0, number, 2))),
         ("UA", sum(range(1, number, 2))),
     ]
+
+
+def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fails_where_records_are_lost(
+    spark: Any, tmp_path: Path
+) -> None:
+    store_url, database = str(tmp_path / "objects"), f"sqlite:///{tmp_path}/rows.db"
+
+    def on_the_log(change: Callable[[Log], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            clock, entropy = SystemClock(), SystemEntropy()
+            sequencer = Committer(SqlRowStore(database, clock=clock, entropy=entropy), clock, entropy)
+            await sequencer.start()
+            store = open_store(store_url, clock=clock)
+            try:
+                log = Log(sequencer.sequencer, store, clock, SeededEntropy(entropy.below(1 << 60)))
+                known = (await log.sequencer.metadata(MetadataRequest())).topics or []
+                log.topics = {topic.name: topic for topic in known}
+                await change(log)
+            finally:
+                await sequencer.close()
+                await store.close()
+
+        asyncio.run(whole())
+
+    def streamed() -> list[tuple[int, str]]:
+        """All that has come since the stream began."""
+        source = spark.readStream.format("tailrace").options(store=store_url, database=database, topic="t")
+        values = source.load().selectExpr("partition", "cast(value as string) as value")
+        query = (
+            values.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        return sorted(
+            (row.partition, row.value) for row in spark.read.parquet(str(tmp_path / "out")).collect()
+        )
+
+    async def begin(log: Log) -> None:
+        await log.topic("t", 1)
+        await log.produce(("t", 0, batch_of([b"a", b"b"])))
+        await log.produce(("t", 0, batch_of([b"c"])))
+
+    async def compact_and_grow(log: Log) -> None:
+        summary = await compact(log.sequencer, store_url, spark=spark, settings=ALL)
+        assert summary.records == 3
+        await log.sequencer.create_partitions(CreatePartitions(log.topics["t"].topic_id, 2))
+        await log.produce(("t", 0, batch_of([b"d"])), ("t", 1, batch_of([b"e"])))
+
+    async def lose(log: Log) -> None:
+        await log.produce(("t", 0, batch_of([b"f", b"g"])))
+        unread = DeleteRecordsPartition(log.topics["t"].topic_id, 0, 5)
+        await log.sequencer.delete_records(DeleteRecords([unread]))
+
+    async def make_again(log: Log) -> None:
+        await log.sequencer.delete_topic(DeleteTopic(log.topics["t"].topic_id))
+        await log.topic("t", 2)
+        await log.produce(("t", 0, batch_of([b"another"] * 9)))
+
+    on_the_log(begin)
+    assert streamed() == [(0, "a"), (0, "b"), (0, "c")]
+    on_the_log(compact_and_grow)
+    assert streamed() == [(0, "a"), (0, "b"), (0, "c"), (0, "d"), (1, "e")]
+    on_the_log(lose)
+    with pytest.raises(StreamingQueryException, match="partition 0: offsets 4 to 4 are lost"):
+        streamed()
+    on_the_log(make_again)
+    with pytest.raises(StreamingQueryException, match="lost, as the topic or the partition was deleted"):
+        streamed()

@@ -300,12 +300,14 @@ async def as_table(log: Log, start: int = 0) -> dict[int, bytes]:
     """What the Spark source gives: values by offset."""
     reader = LogReader(LogOf(log), log.store, "t", ["offset", "value"])
     rows: dict[int, bytes] = {}
-    end = (await reader.bounds())[0][1]
-    for part in await reader.cut(OffsetRange(0, start, max(start, end)), 500):
-        async for batch in reader.read(part):
-            for row in batch.to_pylist():
-                assert row["offset"] not in rows
-                rows[row["offset"]] = row["value"]
+    bounds = await reader.bounds()
+    wanted = OffsetRange(0, start, max(start, bounds.ends[0][1]))
+    for task in await reader.cut(bounds.topic_id, [wanted], task_bytes=500):
+        for part in task:
+            async for batch in reader.read(bounds.topic_id, part):
+                for row in batch.to_pylist():
+                    assert row["offset"] not in rows
+                    rows[row["offset"]] = row["value"]
     return rows
 
 
@@ -522,10 +524,11 @@ def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_
             reader = LogReader(index, store, "t", ["offset", "value"])
             here = InProcess(store, clock, entropy)
             for _ in range(2):
-                start, end = (await reader.bounds())[0]
+                bounds = await reader.bounds()
+                wanted = OffsetRange(0, *bounds.ends[0])
                 rows = [
                     (row["offset"], row["value"])
-                    async for batch in reader.read(OffsetRange(0, start, end))
+                    async for batch in reader.read(bounds.topic_id, wanted)
                     for row in batch.to_pylist()
                 ]
                 assert rows == expected

@@ -36,7 +36,7 @@ def test_a_header_says_what_was_written() -> None:
     assert (header.base_timestamp, header.max_timestamp) == (10, 30)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 1, 7)
     assert header.compression is Compression.NONE
-    assert not (header.is_transactional or header.is_control or header.has_delete_horizon)
+    assert not (header.is_transactional or header.is_control)
     assert header.end_offset == 3
 
 
