@@ -87,20 +87,20 @@ async def handle(
             partition = TopicPartition(topic.topic.topic_id, partition_data.index)
             context.leadership.note(partition)
             _admit(services, topic, partition, partition_data, row, accepted)
-    if any(each.needs_keys for each in accepted):
+    if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
-    if any(each.coordinates.is_transactional for each in accepted):
+    if any(batch.coordinates.is_transactional for batch in accepted):
         accepted = await _bound_to_transactions(services, request, version, accepted)
     if not accepted:
         return None if request.acks == 0 else response
     _let_go_of_refused(accepted)
     submission = Submission(len(accepted))
     batches = []
-    for index, each in enumerate(accepted):
-        services.telemetry.produced_bytes.inc(each.coordinates.length)
-        services.telemetry.produced_records.inc(each.coordinates.record_count)
-        batch = BufferedBatch(each.coordinates, each.data, submission, index, each.transaction)
-        batches.append((each.partition, each.topic_name, batch))
+    for index, batch in enumerate(accepted):
+        services.telemetry.produced_bytes.inc(batch.coordinates.length)
+        services.telemetry.produced_records.inc(batch.coordinates.record_count)
+        buffered = BufferedBatch(batch.coordinates, batch.data, submission, index, batch.transaction)
+        batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)
     answer = None if request.acks == 0 else response
     return Deferred(submission.done, partial(_answer, services, version, answer, accepted, submission))
@@ -111,9 +111,9 @@ def _let_go_of_refused(accepted: list[_Accepted]) -> None:
     and after it in the cache, which count the batches alone."""
     first = accepted[0].data
     frame = memoryview(first.obj) if isinstance(first, memoryview) else b""
-    if 2 * sum(each.coordinates.length for each in accepted) < len(frame):
-        for each in accepted:
-            each.data = bytes(each.data)
+    if 2 * sum(batch.coordinates.length for batch in accepted) < len(frame):
+        for batch in accepted:
+            batch.data = bytes(batch.data)
 
 
 def _refusal_of(services: Services, context: RequestContext, request: ProduceRequest) -> ErrorCode | None:
@@ -148,31 +148,32 @@ async def _with_keys(services: Services, accepted: list[_Accepted]) -> list[_Acc
     """
     kept: list[_Accepted] = []
     loop = asyncio.get_running_loop()
-    for each in accepted:
-        if each.needs_keys:
+    for batch in accepted:
+        if batch.needs_keys:
             try:
-                places = await loop.run_in_executor(services.decoding, _keyless, each.data)
+                indexes = await loop.run_in_executor(services.decoding, _keyless, batch.data)
             except InvalidRecords as error:
-                _refuse(services, each.row, ErrorCode.INVALID_RECORD, str(error))
+                _refuse(services, batch.row, ErrorCode.INVALID_RECORD, str(error))
                 continue
-            if places:
-                _refuse_keyless(services, each, places)
+            if indexes:
+                _refuse_keyless(services, batch, indexes)
                 continue
-        kept.append(each)
-    refused = {id(each.row) for each in accepted if each.row.error_code != ErrorCode.NONE}
-    return [each for each in kept if id(each.row) not in refused]
+        kept.append(batch)
+    refused = {id(batch.row) for batch in accepted if batch.row.error_code != ErrorCode.NONE}
+    return [batch for batch in kept if id(batch.row) not in refused]
 
 
 def _keyless(batch: Buffer) -> list[int]:
     return keyless_records(batch, max_bytes=MAX_LOOKED_INTO)
 
 
-def _refuse_keyless(services: Services, each: _Accepted, places: list[int]) -> None:
-    _refuse(services, each.row, ErrorCode.INVALID_RECORD, "")
-    each.row.error_message = f"{len(places)} records have no key, which a compacted topic needs"
-    each.row.record_errors = [
-        BatchIndexAndErrorMessage(place, f"topic {each.topic_name} is compacted: the record needs a key")
-        for place in places[:MAX_RECORD_ERRORS]
+def _refuse_keyless(services: Services, batch: _Accepted, indexes: list[int]) -> None:
+    """Refuse a batch of which the records at these indexes have no key."""
+    _refuse(services, batch.row, ErrorCode.INVALID_RECORD, "")
+    batch.row.error_message = f"{len(indexes)} records have no key, which a compacted topic needs"
+    batch.row.record_errors = [
+        BatchIndexAndErrorMessage(index, f"topic {batch.topic_name} is compacted: the record needs a key")
+        for index in indexes[:MAX_RECORD_ERRORS]
     ]
 
 
@@ -180,43 +181,43 @@ async def _bound_to_transactions(
     services: Services, request: ProduceRequest, version: int, accepted: list[_Accepted]
 ) -> list[_Accepted]:
     """The batches that may be stored, each transactional one with its transaction; the others' rows are filled."""
-    ours = [each for each in accepted if each.coordinates.is_transactional]
-    producers = {(each.coordinates.producer_id, each.coordinates.producer_epoch) for each in ours}
+    transactional = [batch for batch in accepted if batch.coordinates.is_transactional]
+    producers = {(batch.coordinates.producer_id, batch.coordinates.producer_epoch) for batch in transactional}
     code = None
     if request.transactional_id is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not request.transactional_id or len(producers) > 1:
         code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if code is not None:
-        for each in accepted:  # as Kafka: the request as a whole
-            _refuse(services, each.row, code, "")
+        for batch in accepted:  # as Kafka: the request as a whole
+            _refuse(services, batch.row, code, "")
         return []
     if version >= FIRST_VERSION_OF_TRANSACTIONS_2:
-        for each in ours:
-            each.transaction = ANY_TRANSACTION
+        for batch in transactional:
+            batch.transaction = ANY_TRANSACTION
         return accepted
-    asked = [
+    queries = [
         StampQuery(
-            each.partition.topic_id,
-            each.partition.partition,
-            each.coordinates.producer_id,
-            each.coordinates.producer_epoch,
+            topic_id=batch.partition.topic_id,
+            partition=batch.partition.partition,
+            producer_id=batch.coordinates.producer_id,
+            producer_epoch=batch.coordinates.producer_epoch,
         )
-        for each in ours
+        for batch in transactional
     ]
     try:
-        stamps = await services.current_transactions.of(asked)
+        current = await services.current_transactions.of(queries)
     except EXPECTED as error:
-        for each in ours:
-            _refuse(services, each.row, code_of(error), str(error))
-        return [each for each in accepted if not each.coordinates.is_transactional]
+        for batch in transactional:
+            _refuse(services, batch.row, code_of(error), str(error))
+        return [batch for batch in accepted if not batch.coordinates.is_transactional]
     refused: set[int] = set()
-    for each, stamp in zip(ours, stamps, strict=True):
-        each.transaction = stamp.number
-        if stamp.error is not BatchError.NONE:
-            refused.add(id(each))
-            _refuse(services, each.row, produce_code(stamp.error, version, is_transactional=True), "")
-    return [each for each in accepted if id(each) not in refused]
+    for batch, transaction in zip(transactional, current, strict=True):
+        batch.transaction = transaction.number
+        if transaction.error is not BatchError.NONE:
+            refused.add(id(batch))
+            _refuse(services, batch.row, produce_code(transaction.error, version, is_transactional=True), "")
+    return [batch for batch in accepted if id(batch) not in refused]
 
 
 def _topic_known(services: Services, data: TopicProduceData, version: int) -> KnownTopic | None:
@@ -230,7 +231,7 @@ def _topic_known(services: Services, data: TopicProduceData, version: int) -> Kn
 
 def _partitions_of(data: TopicProduceData) -> int:
     """How many partitions the topic must have for this."""
-    return 1 + max((each.index for each in data.partition_data), default=0)
+    return 1 + max((partition.index for partition in data.partition_data), default=0)
 
 
 async def _topic_of(
@@ -296,9 +297,9 @@ def _answer(
     submission: Submission,
 ) -> ProduceResponse | Deferred | None:
     is_unknown = False
-    for each, result in zip(accepted, submission.results, strict=True):
+    for batch, result in zip(accepted, submission.results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
-        _fill(services, version, each, result)
+        _fill(services, version, batch, result)
         is_unknown = is_unknown or result.error is _UNKNOWN
     if not is_unknown:
         return answer

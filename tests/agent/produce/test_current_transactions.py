@@ -1,4 +1,4 @@
-"""CurrentTransactions: merged calls, each answered to those who asked."""
+"""Current transactions: merged calls, each answered to those who asked."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def queries(*producers: int) -> list[StampQuery]:
 def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
-        stamps = CurrentTransactions(cast(Sequencer, sequencer))
+        transactions = CurrentTransactions(cast(Sequencer, sequencer))
 
         async def numbers(*producers: int) -> list[int]:
-            return [each.number for each in await stamps.of(queries(*producers))]
+            return [each.number for each in await transactions.of(queries(*producers))]
 
         first = asyncio.ensure_future(numbers(1))
         await asyncio.sleep(0)
@@ -67,17 +67,17 @@ def test_what_is_asked_during_a_call_goes_together_into_the_next() -> None:
 def test_an_error_is_told_to_all_who_asked_and_to_nobody_after() -> None:
     async def scenario() -> None:
         sequencer = SlowSequencer()
-        stamps = CurrentTransactions(cast(Sequencer, sequencer))
+        transactions = CurrentTransactions(cast(Sequencer, sequencer))
         sequencer.fails = True
         sequencer.may_answer.set()
         both: list[Any] = await asyncio.gather(
-            stamps.of(queries(1)), stamps.of(queries(2)), return_exceptions=True
+            transactions.of(queries(1)), transactions.of(queries(2)), return_exceptions=True
         )
         assert all(isinstance(each, SequencerUnavailable) for each in both)
         assert sequencer.calls == [[1, 2]]
         with pytest.raises(SequencerUnavailable):
-            await stamps.of(queries(3))
+            await transactions.of(queries(3))
         sequencer.fails = False
-        assert [each.number for each in await stamps.of(queries(4))] == [40]
+        assert [each.number for each in await transactions.of(queries(4))] == [40]
 
     asyncio.run(scenario())
