@@ -61,7 +61,15 @@ class Snapshot:
         return self.replicas.ring
 
 
-EMPTY = Snapshot("", 0, -1, {}, {}, {}, Replicas(Ring(-1, [])))
+EMPTY = Snapshot(
+    cluster_id="",
+    incarnation=0,
+    version=-1,
+    by_name={},
+    by_id={},
+    broker_configs={},
+    replicas=Replicas(Ring(-1, [])),
+)
 
 
 class Catalog:
@@ -145,7 +153,9 @@ def _snapshot(known: Snapshot, answer: Metadata, broker_configs: dict[str, str])
         cluster_id=answer.cluster_id,
         incarnation=answer.incarnation,
         version=answer.version,
-        by_name=known.by_name if by_id is known.by_id else {each.topic.name: each for each in by_id.values()},
+        by_name=known.by_name
+        if by_id is known.by_id
+        else {known_topic.topic.name: known_topic for known_topic in by_id.values()},
         by_id=by_id,
         broker_configs=broker_configs,
         replicas=replicas,
@@ -165,16 +175,16 @@ def _topics_after(
     for topic_id in answer.deleted:
         left.pop(topic_id, None)
     if broker_configs != known.broker_configs:
-        left = _known_topics([each.topic for each in left.values()], broker_configs)
+        left = _known_topics([known_topic.topic for known_topic in left.values()], broker_configs)
     return left | _known_topics(answer.changed, broker_configs)
 
 
 def _known_topics(topics: Iterable[Topic], broker_configs: dict[str, str]) -> dict[UUID, KnownTopic]:
     settings: dict[tuple[tuple[str, str], ...], TopicSettings] = {}  # most topics have the same
-    found: dict[UUID, KnownTopic] = {}
+    by_id: dict[UUID, KnownTopic] = {}
     for topic in topics:
         configs = tuple(topic.configs.items())
         if configs not in settings:
             settings[configs] = topic_settings(topic.configs, broker_configs)
-        found[topic.topic_id] = KnownTopic(topic, settings[configs])
-    return found
+        by_id[topic.topic_id] = KnownTopic(topic, settings[configs])
+    return by_id

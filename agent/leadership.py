@@ -60,8 +60,8 @@ class KnownLeadership:
         if self._known is before:
             return False
         if not _has_joined(before, ring) and not any(
-            replicas.of(zone, each.topic_id, each.partition, 1) != [broker_id]
-            for each in chain(self._used, partitions)
+            replicas.of(zone, partition.topic_id, partition.partition, 1) != [broker_id]
+            for partition in chain(self._used, partitions)
         ):
             return False
         self._used.clear()

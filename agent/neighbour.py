@@ -82,9 +82,9 @@ class NeighbourWatch:
             return
         await self._refresh()
         left = [
-            each
-            for each in self._ring().members
-            if (each.broker_id, each.epoch) == (member.broker_id, member.epoch)
+            other
+            for other in self._ring().members
+            if (other.broker_id, other.epoch) == (member.broker_id, member.epoch)
         ]
         if not left:
             return  # it has drained

@@ -168,7 +168,13 @@ class Agent:
         self.catalog = Catalog(sequencer)
         cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
-        self.cache = ChunkCache(store, cache_settings, self._zone_ring, self._peers, cache_observer)
+        self.cache = ChunkCache(
+            store=store,
+            settings=cache_settings,
+            ring=self._zone_ring,
+            peers=self._peers,
+            observer=cache_observer,
+        )
         self._reader = BatchReader(self.cache, clock, self._executor, cache_observer)
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
@@ -244,12 +250,12 @@ class Agent:
             ]
         )
         groups = GroupCoordinator(
-            self._sequencer,
-            self._clock,
-            self._entropy,
-            self._settings,
-            lambda: identity,
-            lambda: self.catalog.snapshot.ring,
+            sequencer=self._sequencer,
+            clock=self._clock,
+            entropy=self._entropy,
+            settings=self._settings,
+            identity=lambda: identity,
+            ring=lambda: self.catalog.snapshot.ring,
         )
         self._services = Services(
             settings=self._settings,
@@ -272,12 +278,12 @@ class Agent:
         self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
         self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
         self._neighbour = NeighbourWatch(
-            lambda: self.catalog.snapshot.ring,
-            lambda: identity.broker_id,
-            self._peer_link,
-            self._sequencer,
-            self.catalog.refresh,
-            self._clock,
+            ring=lambda: self.catalog.snapshot.ring,
+            broker_id=lambda: identity.broker_id,
+            connect=self._peer_link,
+            sequencer=self._sequencer,
+            refresh=self.catalog.refresh,
+            clock=self._clock,
         )
         self._watcher = asyncio.create_task(self._neighbour.run(), name="agent: neighbour")
         await lanes.start()

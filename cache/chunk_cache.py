@@ -85,16 +85,16 @@ class ChunkCache:
 
     def held(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes | None:
         """The chunk if it is in memory, without waiting."""
-        found = self._fresh.get(chunk.id)
-        if found is not None:
-            self._observer.chunk_read(Tier.FRESH, found.size, is_catch_up=is_catch_up)
-            return found
-        found = self._tail.get(chunk.id)
-        if found is None:
-            found = self._catch_up.get(chunk.id)
-        if found is not None:
-            self._observer.chunk_read(Tier.MEMORY, found.size, is_catch_up=is_catch_up)
-        return found
+        chunk_bytes = self._fresh.get(chunk.id)
+        if chunk_bytes is not None:
+            self._observer.chunk_read(Tier.FRESH, chunk_bytes.size, is_catch_up=is_catch_up)
+            return chunk_bytes
+        chunk_bytes = self._tail.get(chunk.id)
+        if chunk_bytes is None:
+            chunk_bytes = self._catch_up.get(chunk.id)
+        if chunk_bytes is not None:
+            self._observer.chunk_read(Tier.MEMORY, chunk_bytes.size, is_catch_up=is_catch_up)
+        return chunk_bytes
 
     async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:
         """The chunk, from the nearest tier that has it.

@@ -90,7 +90,9 @@ class MixedReader:
     def chunks_of(self, run: Run, start: int, length: int) -> list[ChunkRef]:
         """The chunks in which these bytes of the run's object stand."""
         chunk_bytes = self._cache.settings.chunk_bytes
-        return chunks_of(run.key, start, start + length, run.object_size, chunk_bytes)
+        return chunks_of(
+            run.key, start=start, end=start + length, object_size=run.object_size, chunk_bytes=chunk_bytes
+        )
 
     def is_catch_up(self, run: Run) -> bool:
         """Whether the run is old: who reads it does not follow the tail."""
@@ -136,8 +138,8 @@ class MixedReader:
                 *(self._cache.get(chunk, is_catch_up=is_catch_up) for chunk, is_catch_up in missing),
                 return_exceptions=True,
             )
-            for (chunk, _), found in zip(missing, brought, strict=True):
-                chunks[chunk.id] = found
+            for (chunk, _), brought_chunk in zip(missing, brought, strict=True):
+                chunks[chunk.id] = brought_chunk
         return chunks
 
     def _frame(self, part: Span, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:

@@ -134,7 +134,13 @@ class ParquetReader:
     async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
         """Bytes [start, end) of the object, decoded in the pool; read again from the store where they are corrupt."""
         loop = asyncio.get_running_loop()
-        chunks = chunks_of(run.key, start, end, run.object_size, self._cache.settings.chunk_bytes)
+        chunks = chunks_of(
+            run.key,
+            start=start,
+            end=end,
+            object_size=run.object_size,
+            chunk_bytes=self._cache.settings.chunk_bytes,
+        )
         held = await asyncio.gather(*(self._cache.get(chunk, is_catch_up=True) for chunk in chunks))
         try:
             return await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
@@ -163,7 +169,17 @@ class ParquetReader:
                 break
             end = group.start + group.length
             chunk_bytes = self._cache.settings.chunk_bytes
-            ahead.update(dict.fromkeys(chunks_of(run.key, group.start, end, run.object_size, chunk_bytes)))
+            ahead.update(
+                dict.fromkeys(
+                    chunks_of(
+                        run.key,
+                        start=group.start,
+                        end=end,
+                        object_size=run.object_size,
+                        chunk_bytes=chunk_bytes,
+                    )
+                )
+            )
         self._cache.read_ahead(list(ahead)[:most])
 
 
@@ -213,4 +229,10 @@ def _decoded(batch: StoredBatch) -> DecodedBatch:
         count = read_header(batch.data).record_count
     except InvalidBatch as error:
         raise InvalidParquetObject(f"batch at offset {batch.base_offset}: {error}") from error
-    return DecodedBatch(batch.base_offset, batch.end_offset, count, batch.max_timestamp, batch.data)
+    return DecodedBatch(
+        base_offset=batch.base_offset,
+        end_offset=batch.end_offset,
+        record_count=count,
+        max_timestamp=batch.max_timestamp,
+        data=batch.data,
+    )

@@ -221,7 +221,15 @@ class PeerClients:
     async def _ask_until_there(self, peer: _Peer, chunk: ChunkRef, is_catch_up: bool) -> Buffer:
         timeout_s = self._settings.peer_timeout_s
         (key, number), start, length = chunk
-        request = ChunkRequest(VERSION, key, number, start, length, is_catch_up, round(timeout_s * 1000))
+        request = ChunkRequest(
+            version=VERSION,
+            key=key,
+            number=number,
+            start=start,
+            length=length,
+            is_catch_up=is_catch_up,
+            timeout_ms=round(timeout_s * 1000),
+        )
         give_up = self._clock.monotonic() + self._settings.peer_patience_s
         while True:
             answer, tail = await self._call(peer, request, timeout_s)

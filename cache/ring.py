@@ -80,7 +80,7 @@ class Replicas:
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
-        self._eligible = [(_mix(each.broker_id), each) for each in _eligible(ring.members)]
+        self._eligible = [(_mix(member.broker_id), member) for member in _eligible(ring.members)]
         self._of_zone: dict[str | None, list[tuple[int, int]]] = {}
         self._ranked: dict[tuple[str | None, UUID, int, int], list[int]] = {}
 

@@ -141,15 +141,19 @@ async def run_cycle(
         after: tuple[UUID, int] | None = None
         has_changed = False
         while summary.rounds < settings.max_rounds:
-            found = await sequencer.compaction_candidates(
+            answer = await sequencer.compaction_candidates(
                 CompactionRequest(
-                    settings.min_bytes, settings.min_age_ms, settings.max_runs, list(unreadable), after
+                    min_bytes=settings.min_bytes,
+                    min_age_ms=settings.min_age_ms,
+                    max_runs=settings.max_runs,
+                    skip=list(unreadable),
+                    after=after,
                 )
             )
             items = plan(
                 (
                     candidate
-                    for candidate in found.candidates
+                    for candidate in answer.candidates
                     if (candidate.topic.name, candidate.partition) not in left_out
                 ),
                 settings.plan,
@@ -173,7 +177,7 @@ async def run_cycle(
                 has_changed = True
                 touched.update((run.topic_id, run.partition) for run in result.runs)
                 _count(summary, result)
-            after = found.next
+            after = answer.next
             if after is None:  # all partitions were looked at: once more, as long as that helps
                 if not has_changed:
                     break
@@ -212,8 +216,8 @@ def in_offset_order(
     and the sequencer refuses a swap that comes too early. A partition that comes in several items is alone in
     each (see `plan`), so an item's first run says enough.
     """
-    failures = [each for each in outcomes if isinstance(each, RewriteFailure)]
-    results = [each for each in outcomes if isinstance(each, RewriteResult)]
+    failures = [outcome for outcome in outcomes if isinstance(outcome, RewriteFailure)]
+    results = [outcome for outcome in outcomes if isinstance(outcome, RewriteResult)]
     return [*failures, *sorted(results, key=lambda result: result.runs[0].base_offset)]
 
 
@@ -226,7 +230,13 @@ async def swap_in(
     object stays where it is, under a session that ends with the job, and is swept as an orphan.
     Raises SequencerUnavailable when nobody answered for SWAP_PATIENCE_S, SessionClosed.
     """
-    request = SwapRequest(result.object.object_id, lease_epoch, session_id, result.object, result.runs)
+    request = SwapRequest(
+        swap_id=result.object.object_id,
+        lease_epoch=lease_epoch,
+        session_id=session_id,
+        object=result.object,
+        runs=result.runs,
+    )
     give_up_at = clock.monotonic() + SWAP_PATIENCE_S
     while True:
         try:

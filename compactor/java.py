@@ -53,8 +53,8 @@ def java_version(java: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(answer.stderr + answer.stdout)
-    return int(found.group(1)) if found else None
+    version = _VERSION.search(answer.stderr + answer.stdout)
+    return int(version.group(1)) if version else None
 
 
 def _wrapped(java: Path) -> Path:

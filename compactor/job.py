@@ -133,7 +133,7 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
         try:
             outcomes: list[bytes] = []
             for payload in payloads:
-                found = await try_rewrite(
+                outcome = await try_rewrite(
                     _items.decode(payload),
                     store,
                     prefix=prefix,
@@ -141,7 +141,7 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
                     clock=clock,
                     entropy=entropy,
                 )
-                outcomes.append(_encoder.encode(_outcome_of(found)))
+                outcomes.append(_encoder.encode(_outcome_of(outcome)))
             return outcomes
         finally:
             await store.close()

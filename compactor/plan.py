@@ -152,7 +152,7 @@ def _piece(candidate: CompactionCandidate, runs: list[Run]) -> Piece:
 def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]) -> Piece:
     base_offset, end_offset = runs[0].base_offset, runs[-1].end_offset
     overlapping = [
-        each for each in aborted if each.first_offset < end_offset and each.last_offset >= base_offset
+        range for range in aborted if range.first_offset < end_offset and range.last_offset >= base_offset
     ]
     return Piece(partition, runs, overlapping)
 

@@ -147,22 +147,22 @@ async def rewrite(
         replacements, [held[run.topic_id, run.partition].row_count for run in replacements], written.size
     )
     return RewriteResult(
-        ObjectDescription(
-            object_id,
-            ObjectKind.PARQUET,
-            key,
-            written.size,
-            written.crc,
-            written.index_start,
-            created_ms,
+        object=ObjectDescription(
+            object_id=object_id,
+            kind=ObjectKind.PARQUET,
+            key=key,
+            size=written.size,
+            crc=written.crc,
+            index_start=written.index_start,
+            created_ms=created_ms,
             index_crc=written.index_crc,
         ),
-        replacements,
-        written.row_count,
-        sum(run.batch_count for run in written.runs),
-        item.stored_bytes,
-        sum(of_piece.aborted_count for of_piece in kept),
-        sum(of_piece.marker_count for of_piece in kept),
+        runs=replacements,
+        row_count=written.row_count,
+        batch_count=sum(run.batch_count for run in written.runs),
+        source_bytes=item.stored_bytes,
+        aborted_count=sum(of_piece.aborted_count for of_piece in kept),
+        marker_count=sum(of_piece.marker_count for of_piece in kept),
     )
 
 
@@ -182,7 +182,11 @@ async def try_rewrite(
         partitions = [piece.partition for piece in item.pieces]
         reason = f"{type(error).__name__}: {error}"
         return RewriteFailure(
-            item.topic_name, partitions, reason, item.places, isinstance(error, RewriteFailed)
+            topic_name=item.topic_name,
+            partitions=partitions,
+            reason=reason,
+            places=item.places,
+            is_of_input=isinstance(error, RewriteFailed),
         )
 
 
@@ -224,7 +228,13 @@ async def _read(pieces: Sequence[Piece], store: ObjectStore) -> _Input:
 
 def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
     partition = TopicPartition(piece.runs[0].topic_id, piece.partition)
-    return SourceRun(partition, item.topic_name, kept.batches, piece.base_offset, piece.end_offset)
+    return SourceRun(
+        partition=partition,
+        topic_name=item.topic_name,
+        batches=kept.batches,
+        base_offset=piece.base_offset,
+        end_offset=piece.end_offset,
+    )
 
 
 class Kept(NamedTuple):
@@ -289,11 +299,14 @@ def _check_markers(piece: Piece) -> None:
         for marker in run.markers
         if not marker.is_commit
     }
-    for each in piece.aborted:
-        if each.last_offset < piece.end_offset and (each.last_offset, each.producer_id) not in aborts:
+    for aborted in piece.aborted:
+        if (
+            aborted.last_offset < piece.end_offset
+            and (aborted.last_offset, aborted.producer_id) not in aborts
+        ):
             raise InvalidBatch(
-                f"partition {piece.partition}: producer {each.producer_id} aborted offsets {each.first_offset} to"
-                f" {each.last_offset}, but no marker of it stands there"
+                f"partition {piece.partition}: producer {aborted.producer_id} aborted offsets {aborted.first_offset} to"
+                f" {aborted.last_offset}, but no marker of it stands there"
             )
 
 
@@ -316,13 +329,13 @@ class AbortedRanges:
 
 def _replacement(piece: Piece, max_timestamp: int) -> ReplacementRun:
     return ReplacementRun(
-        piece.runs[0].topic_id,
-        piece.partition,
-        piece.base_offset,
-        piece.end_offset,
-        max_timestamp,
-        0,
-        [(run.base_offset, run.object_id) for run in piece.runs],
+        topic_id=piece.runs[0].topic_id,
+        partition=piece.partition,
+        base_offset=piece.base_offset,
+        end_offset=piece.end_offset,
+        max_timestamp=max_timestamp,
+        length=0,
+        replaced=[(run.base_offset, run.object_id) for run in piece.runs],
     )
 
 

@@ -159,11 +159,11 @@ class FetchSessions:
 def _requested(request: FetchRequest) -> list[RequestedPartition]:
     return [
         RequestedPartition(
-            PartitionKey(topic.topic, topic.topic_id, partition.partition),
-            partition.fetch_offset,
-            partition.partition_max_bytes,
-            partition.current_leader_epoch,
-            partition.last_fetched_epoch,
+            key=PartitionKey(topic.topic, topic.topic_id, partition.partition),
+            fetch_offset=partition.fetch_offset,
+            max_bytes=partition.partition_max_bytes,
+            current_leader_epoch=partition.current_leader_epoch,
+            last_fetched_epoch=partition.last_fetched_epoch,
         )
         for topic in request.topics
         for partition in topic.partitions

@@ -76,13 +76,13 @@ class Tail:
                 await self._clock.sleep(0.5)
 
     async def _take_updates(self) -> None:
-        asked = self._commit_number
-        answer = await self._sequencer.feed(FeedRequest(asked, [], FEED_WAIT_MS, wants_runs=False))
+        after_commit = self._commit_number
+        answer = await self._sequencer.feed(FeedRequest(after_commit, [], FEED_WAIT_MS, wants_runs=False))
         if answer.reset:
             self._wake(list(self._waiting))
         else:
             self._wake([(update.topic_id, update.partition) for update in answer.updates])
-        if self._commit_number == asked:  # nobody asked for an earlier one meanwhile
+        if self._commit_number == after_commit:  # nobody asked for an earlier one meanwhile
             self._commit_number = answer.commit_number
 
     def _wake(self, partitions: Iterable[Partition]) -> None:

@@ -194,15 +194,15 @@ class GroupCoordinator:
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
         identity = self._identity()
         request = CommitOffsets(
-            group_id,
-            identity.broker_id,
-            identity.lease_epoch,
-            generation,
-            member_id,
-            offsets,
-            retention_ms,
-            transaction,
-            joins,
+            group_id=group_id,
+            broker_id=identity.broker_id,
+            lease_epoch=identity.lease_epoch,
+            generation=generation,
+            member_id=member_id,
+            offsets=offsets,
+            retention_ms=retention_ms,
+            transaction=transaction,
+            joins=joins,
         )
         is_transactional = transaction is not None
         if generation < 0 and not member_id and instance_id is None:
@@ -210,7 +210,13 @@ class GroupCoordinator:
                 return await self._sequencer.commit_offsets(request)
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
-        await self._may_commit(group_id, member_id, instance_id, generation, is_transactional)
+        await self._may_commit(
+            group_id,
+            member_id=member_id,
+            instance_id=instance_id,
+            generation=generation,
+            is_transactional=is_transactional,
+        )
         held = self._held.get(group_id)
         if held is not None:
             request = msgspec.structs.replace(request, turn=held.next_turn())
@@ -218,7 +224,13 @@ class GroupCoordinator:
             return await self._sequencer.commit_offsets(request)
         except StaleGroup as error:
             # The group went on meanwhile, which memory knows; or it is another agent's now.
-            await self._may_commit(group_id, member_id, instance_id, generation, is_transactional)
+            await self._may_commit(
+                group_id,
+                member_id=member_id,
+                instance_id=instance_id,
+                generation=generation,
+                is_transactional=is_transactional,
+            )
             held = self._held.get(group_id)
             if held is not None:
                 self._forget(held)
@@ -404,10 +416,10 @@ class GroupCoordinator:
         settings = self._settings
         group = restored(
             state,
-            self._clock.monotonic(),
-            settings.group_initial_rebalance_delay_ms / 1000,
-            settings.group_max_size,
-            settings.group_max_bytes,
+            now=self._clock.monotonic(),
+            initial_delay_seconds=settings.group_initial_rebalance_delay_ms / 1000,
+            max_size=settings.group_max_size,
+            max_bytes=settings.group_max_bytes,
         )
         held = _Held(group, lease_epoch, bool(state.blob), first_turn(state.term))
         if self._is_closed:

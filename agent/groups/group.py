@@ -191,7 +191,7 @@ class Group:
 
     def static_member(self, instance_id: str) -> GroupMember | None:
         """The member that holds this instance id."""
-        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
+        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
     # --- JoinGroup
 
@@ -296,7 +296,7 @@ class Group:
         old_id, old_leader, old_metadata = old.member_id, self.leader, old.metadata(self.protocol or "")
         old.member_id = request.fresh_id
         # The place in the order of joining stays: the choice of a leader depends on it.
-        self.members = {each.member_id: each for each in self.members.values()}
+        self.members = {member.member_id: member for member in self.members.values()}
         if old_leader == old_id:
             self.leader = request.fresh_id
         self._rejoin(now, ticket, request, old)
@@ -319,14 +319,14 @@ class Group:
             # made believe that it follows, under its old id (KIP-814).
             members = answer.members if request.can_skip_assignment else ()
             answer = JoinAnswer(
-                ErrorCode.NONE,
-                old.member_id,
-                self.generation,
-                self.protocol_type,
-                self.protocol,
-                old.member_id if request.can_skip_assignment else (old_leader or ""),
-                request.can_skip_assignment,
-                members,
+                code=ErrorCode.NONE,
+                member_id=old.member_id,
+                generation=self.generation,
+                protocol_type=self.protocol_type,
+                protocol=self.protocol,
+                leader=old.member_id if request.can_skip_assignment else (old_leader or ""),
+                skip_assignment=request.can_skip_assignment,
+                members=members,
             )
         self._answers.append((ticket, answer))
 
@@ -334,10 +334,10 @@ class Group:
         if not request.protocol_type or not request.protocols:
             return False
         others = [
-            each
-            for each in self.members.values()
-            if each.member_id != request.member_id
-            and (each.instance_id is None or each.instance_id != request.instance_id)
+            member
+            for member in self.members.values()
+            if member.member_id != request.member_id
+            and (member.instance_id is None or member.instance_id != request.instance_id)
         ]
         if not self.members:
             return True
@@ -365,19 +365,19 @@ class Group:
         is_leader = member.member_id == self.leader
         members = (
             tuple(
-                (each.member_id, each.instance_id, each.metadata(self.protocol or ""))
-                for each in self.members.values()
+                (other.member_id, other.instance_id, other.metadata(self.protocol or ""))
+                for other in self.members.values()
             )
             if is_leader
             else ()
         )
         return JoinAnswer(
-            ErrorCode.NONE,
-            member.member_id,
-            self.generation,
-            self.protocol_type,
-            self.protocol,
-            self.leader or "",
+            code=ErrorCode.NONE,
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader or "",
             members=members,
         )
 
@@ -404,7 +404,7 @@ class Group:
     def _try_complete_join(self, now: float) -> None:
         if self.phase is not GroupPhase.PREPARING_REBALANCE or self.pending or self._delay_limit is not None:
             return
-        if all(each.join_ticket is not None for each in self.members.values()):
+        if all(member.join_ticket is not None for member in self.members.values()):
             self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
@@ -466,7 +466,7 @@ class Group:
         if code is not ErrorCode.NONE:
             self._answers.append((ticket, SyncAnswer(code)))
             return
-        described = sum(_bytes_of(each.protocols) for each in self.members.values())
+        described = sum(_bytes_of(other.protocols) for other in self.members.values())
         if described + _bytes_of(request.assignments) > self.max_bytes:
             self._answers.append((ticket, SyncAnswer(ErrorCode.INVALID_REQUEST)))
             return
@@ -478,15 +478,15 @@ class Group:
             if member.member_id != self.leader:
                 return
             given = dict(request.assignments)
-            for each in self.members.values():
-                each.assignment = given.get(each.member_id, b"")
+            for other in self.members.values():
+                other.assignment = given.get(other.member_id, b"")
             self.phase, self.is_dirty = GroupPhase.STABLE, True
-        for each in self.members.values():
-            if each.sync_ticket is not None:
-                self._answers.append((each.sync_ticket, self._sync_answer(each)))
-                each.sync_ticket = None
-                self._restart_session(now, each)
-        if all(each.has_synced for each in self.members.values()):
+        for other in self.members.values():
+            if other.sync_ticket is not None:
+                self._answers.append((other.sync_ticket, self._sync_answer(other)))
+                other.sync_ticket = None
+                self._restart_session(now, other)
+        if all(other.has_synced for other in self.members.values()):
             self._sync_deadline = None
 
     def _sync_answer(self, member: GroupMember) -> SyncAnswer:

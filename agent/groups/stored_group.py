@@ -41,26 +41,26 @@ def stored(group: Group) -> GroupState:
     """The group as its row keeps it."""
     members = [
         StoredMember(
-            each.member_id,
-            each.instance_id,
-            each.client_id,
-            each.client_host,
-            each.session_seconds,
-            each.rebalance_seconds,
-            each.protocols,
-            each.assignment,
-            each.has_synced,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            session_seconds=member.session_seconds,
+            rebalance_seconds=member.rebalance_seconds,
+            protocols=member.protocols,
+            assignment=member.assignment,
+            has_synced=member.has_synced,
         )
-        for each in group.members.values()
+        for member in group.members.values()
     ]
     blob = StoredGroup(VERSION, group.protocol, group.leader, members)
     return GroupState(
-        group.group_id,
-        group.generation,
-        str(group.phase),
-        group.protocol_type,
-        list(group.members),
-        _ENCODER.encode(blob),
+        group_id=group.group_id,
+        generation=group.generation,
+        state=str(group.phase),
+        protocol_type=group.protocol_type,
+        members=list(group.members),
+        blob=_ENCODER.encode(blob),
     )
 
 
@@ -77,17 +77,17 @@ def restored(
             f"group {state.group_id!r} is stored in version {blob.version}; this agent reads {VERSION}"
         )
     group.protocol_type, group.protocol, group.leader = state.protocol_type, blob.protocol, blob.leader
-    for each in blob.members:
-        group.members[each.member_id] = GroupMember(
-            each.member_id,
-            each.instance_id,
-            each.client_id,
-            each.client_host,
-            each.session_seconds,
-            each.rebalance_seconds,
-            list(each.protocols),
-            each.assignment,
-            has_synced=each.has_synced,
+    for member in blob.members:
+        group.members[member.member_id] = GroupMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            session_seconds=member.session_seconds,
+            rebalance_seconds=member.rebalance_seconds,
+            protocols=list(member.protocols),
+            assignment=member.assignment,
+            has_synced=member.has_synced,
         )
     phase = GroupPhase(state.state)
     group.phase = GroupPhase.EMPTY if not group.members else phase

@@ -104,7 +104,7 @@ async def _describe(
                 await services.sequencer.broker_configs(BrokerConfigsRequest(resource.resource_name))
             ).configs
         rows = [
-            _broker_row(name, definition, own, configs, request)
+            _broker_row(name, definition=definition, own=own, cluster=configs, request=request)
             for name, definition in broker_configs().items()
             if resource.resource_name or name in configs
         ]
@@ -138,7 +138,7 @@ def _topic_row(
         if synonyms
         else DescribeConfigsSynonym(definition.name, definition.default, SOURCE_DEFAULT)
     )
-    return _row(definition.name, definition, first, synonyms, request)
+    return _row(definition.name, definition=definition, effective=first, synonyms=synonyms, request=request)
 
 
 def _broker_row(
@@ -154,7 +154,7 @@ def _broker_row(
     if name in cluster:
         synonyms.append(DescribeConfigsSynonym(name, cluster[name], SOURCE_CLUSTER))
     synonyms.append(DescribeConfigsSynonym(name, definition.default, SOURCE_DEFAULT))
-    return _row(name, definition, synonyms[0], synonyms, request)
+    return _row(name, definition=definition, effective=synonyms[0], synonyms=synonyms, request=request)
 
 
 def _row(
@@ -166,7 +166,7 @@ def _row(
 ) -> DescribeConfigsResourceResult:
     is_secret = definition.type is ConfigType.PASSWORD
     if is_secret:
-        synonyms = [DescribeConfigsSynonym(each.name, None, each.source) for each in synonyms]
+        synonyms = [DescribeConfigsSynonym(synonym.name, None, synonym.source) for synonym in synonyms]
     return DescribeConfigsResourceResult(
         name=name,
         value=None if is_secret else effective.value,
@@ -270,12 +270,12 @@ async def alter_configs(
         ]
         row.error_code, row.error_message = await _alter(
             services,
-            snapshot,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
-            True,
-            request.validate_only,
+            snapshot=snapshot,
+            resource_type=resource.resource_type,
+            name=resource.resource_name,
+            changes=changes,
+            replace=True,
+            validate_only=request.validate_only,
         )
     await services.catalog.refresh()
     return response
@@ -305,12 +305,12 @@ async def incremental_alter_configs(
         ]
         row.error_code, row.error_message = await _alter(
             services,
-            snapshot,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
-            False,
-            request.validate_only,
+            snapshot=snapshot,
+            resource_type=resource.resource_type,
+            name=resource.resource_name,
+            changes=changes,
+            replace=False,
+            validate_only=request.validate_only,
         )
     await services.catalog.refresh()
     return response
@@ -332,7 +332,9 @@ async def _alter(
                 _check(TOPIC_CONFIGS.get(change.name), change)
             else:
                 _check(broker_configs().get(change.name), change)
-        await services.sequencer.alter_config(AlterConfig(scope, name, changes, replace, validate_only))
+        await services.sequencer.alter_config(
+            AlterConfig(scope=scope, name=name, changes=changes, replace=replace, validate_only=validate_only)
+        )
     except _Refused as error:
         return error.code, str(error)
     except InvalidConfigValue as error:

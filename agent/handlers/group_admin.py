@@ -72,14 +72,14 @@ def _description(group: Group) -> DescribedGroup | None:
         protocol_data=protocol,
         members=[
             DescribedGroupMember(
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                member_metadata=each.metadata(protocol),
-                member_assignment=each.assignment if is_settled else b"",
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol),
+                member_assignment=member.assignment if is_settled else b"",
             )
-            for each in group.members.values()
+            for member in group.members.values()
         ],
     )
 
@@ -88,8 +88,8 @@ async def list_groups(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
     """The groups that this agent coordinates or would take up: tools ask every agent and merge the answers."""
-    states = {each.lower() for each in request.states_filter}
-    types = {each.lower() for each in request.types_filter}
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
     response = ListGroupsResponse()
     if types and CLASSIC not in types:
         return response

@@ -46,15 +46,15 @@ MANY_GROUPS = 8
 
 
 def position_of(
-    topic: Topic, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+    topic: Topic, requested: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 ) -> OffsetPosition:
     """What is to be committed for a partition, in a transaction or not."""
     return OffsetPosition(
-        topic.topic_id,
-        asked.partition_index,
-        asked.committed_offset,
-        asked.committed_leader_epoch,
-        asked.committed_metadata or "",
+        topic_id=topic.topic_id,
+        partition=requested.partition_index,
+        offset=requested.committed_offset,
+        leader_epoch=requested.committed_leader_epoch,
+        metadata=requested.committed_metadata or "",
     )
 
 
@@ -69,18 +69,21 @@ async def offset_commit(
         known = await _topic(services, context, topic.name, topic.topic_id)
         answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         response.topics.append(answer)
-        for each in topic.partitions:
-            row = OffsetCommitResponsePartition(each.partition_index)
+        for partition in topic.partitions:
+            row = OffsetCommitResponsePartition(partition.partition_index)
             answer.partitions.append(row)
             if known is None:
                 row.error_code = _unknown_topic(context)
-            elif not 0 <= each.partition_index < known.topic.partitions:
+            elif not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len((each.committed_metadata or "").encode()) > services.settings.offset_metadata_max_bytes:
+            elif (
+                len((partition.committed_metadata or "").encode())
+                > services.settings.offset_metadata_max_bytes
+            ):
                 row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 rows.append(row)
-                positions.append(position_of(known.topic, each))
+                positions.append(position_of(known.topic, partition))
     code = ErrorCode.NONE
     try:
         done = await services.groups.commit(
@@ -124,7 +127,13 @@ async def offset_fetch(
             OffsetFetchResponseTopic(
                 each.name,
                 [
-                    OffsetFetchResponsePartition(index, -1, -1, "", found.error_code)
+                    OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=-1,
+                        committed_leader_epoch=-1,
+                        metadata="",
+                        error_code=found.error_code,
+                    )
                     for index in each.partition_indexes
                 ],
             )
@@ -136,11 +145,11 @@ async def offset_fetch(
             topic.name,
             [
                 OffsetFetchResponsePartition(
-                    row.partition_index,
-                    row.committed_offset,
-                    row.committed_leader_epoch,
-                    row.metadata,
-                    row.error_code,
+                    partition_index=row.partition_index,
+                    committed_offset=row.committed_offset,
+                    committed_leader_epoch=row.committed_leader_epoch,
+                    metadata=row.metadata,
+                    error_code=row.error_code,
                 )
                 for row in topic.partitions
             ],
@@ -163,11 +172,19 @@ async def _fetch(
         else:
             before = services.catalog.snapshot
             response.topics, has_unknown = await _asked_positions(
-                services, context, request.group_id, request.topics, require_stable
+                services,
+                context=context,
+                group_id=request.group_id,
+                topics=request.topics,
+                require_stable=require_stable,
             )
             if has_unknown and await services.catalog.has_moved_on(before):
                 response.topics, _ = await _asked_positions(
-                    services, context, request.group_id, request.topics, require_stable
+                    services,
+                    context=context,
+                    group_id=request.group_id,
+                    topics=request.topics,
+                    require_stable=require_stable,
                 )
     except REFUSALS as error:
         response.error_code = position_code(error)
@@ -184,7 +201,7 @@ async def _asked_positions(
     """The answer, and whether a partition named is not there, as far as this agent or the sequencer knows."""
     answers: list[OffsetFetchResponseTopics] = []
     has_unknown = False
-    asked: list[tuple[UUID, int]] = []
+    partitions: list[tuple[UUID, int]] = []
     rows: list[OffsetFetchResponsePartitions] = []
     for topic in topics:
         known = await _topic(services, context, topic.name, topic.topic_id)
@@ -195,13 +212,13 @@ async def _asked_positions(
             answer.partitions.append(row)
             if known is not None:
                 rows.append(row)
-                asked.append((known.topic.topic_id, index))
+                partitions.append((known.topic.topic_id, index))
             elif context.api_version >= BY_ID:
                 row.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             # By name, Kafka says that there is no position (-1), whether or not there is such a topic.
-    if asked:
-        found = await positions_at(services.sequencer, group_id, asked)
-        for row, position in zip(rows, found, strict=True):
+    if partitions:
+        positions = await positions_at(services.sequencer, group_id, partitions)
+        for row, position in zip(rows, positions, strict=True):
             _fill(row, position, require_stable)
             has_unknown |= position.is_unknown
     return answers, has_unknown
@@ -210,9 +227,9 @@ async def _asked_positions(
 async def _all_positions(
     services: Services, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    found = await all_positions(services.sequencer, group_id)
+    positions = await all_positions(services.sequencer, group_id)
     answers: dict[UUID, OffsetFetchResponseTopics] = {}
-    for position in sorted(found, key=lambda each: (each.topic_id.bytes, each.partition)):
+    for position in sorted(positions, key=lambda each: (each.topic_id.bytes, each.partition)):
         known = await services.catalog.topic_by_id(position.topic_id)
         if known is None:
             continue
@@ -253,16 +270,16 @@ async def offset_delete(
             known = await services.catalog.topic_by_name(topic.name)
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
-            for each in topic.partitions:
-                row = OffsetDeleteResponsePartition(each.partition_index)
+            for partition in topic.partitions:
+                row = OffsetDeleteResponsePartition(partition.partition_index)
                 answer.partitions.append(row)
-                if known is None or not 0 <= each.partition_index < known.topic.partitions:
+                if known is None or not 0 <= partition.partition_index < known.topic.partitions:
                     row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif subscribed is not None and topic.name in subscribed:
                     row.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
                     rows.append(row)
-                    asked.append((known.topic.topic_id, each.partition_index))
+                    asked.append((known.topic.topic_id, partition.partition_index))
         done = await services.sequencer.delete_offsets(DeleteOffsets(request.group_id, asked))
     except UnknownGroup:
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)

@@ -62,10 +62,10 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are."""
     keys = request.coordinator_keys if context.api_version >= BATCHED else [request.key]
-    found = [await _coordinator(services, context.zone, key, request.key_type) for key in keys]
+    coordinators = [await _coordinator(services, context.zone, key, request.key_type) for key in keys]
     if context.api_version >= BATCHED:
-        return FindCoordinatorResponse(coordinators=found)
-    first = found[0]
+        return FindCoordinatorResponse(coordinators=coordinators)
+    first = coordinators[0]
     return FindCoordinatorResponse(
         error_code=first.error_code,
         error_message=first.error_message,
@@ -108,7 +108,7 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
 
 
 def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(key, -1, "", -1, code, message)
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)
 
 
 async def join_group(
@@ -141,7 +141,7 @@ async def join_group(
                 session_seconds=request.session_timeout_ms / 1000,
                 rebalance_seconds=rebalance_ms / 1000,
                 protocol_type=request.protocol_type,
-                protocols=[(each.name, bytes(each.metadata)) for each in request.protocols],
+                protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols],
                 fresh_id=f"{prefix}-{services.entropy.uuid()}",
                 requires_known_id=version >= MEMBER_ID_REQUIRED,
                 can_skip_assignment=version >= SKIP_ASSIGNMENT,
@@ -166,8 +166,8 @@ async def join_group(
 
 def _is_bounded(request: JoinGroupRequest, settings: AgentSettings) -> bool:
     """Whether what a member says of itself can be kept, in the group's row and in every member's answer."""
-    names = [request.protocol_type, *(each.name for each in request.protocols)]
-    size = sum(len(each.name) + len(each.metadata) for each in request.protocols)
+    names = [request.protocol_type, *(protocol.name for protocol in request.protocols)]
+    size = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     return (
         all(len(name) <= MAX_NAME_BYTES for name in names)
         and (request.group_instance_id is None or is_name(request.group_instance_id))
@@ -193,7 +193,9 @@ async def sync_group(
                 generation=request.generation_id,
                 protocol_type=request.protocol_type,
                 protocol=request.protocol_name,
-                assignments=[(each.member_id, bytes(each.assignment)) for each in request.assignments],
+                assignments=[
+                    (assignment.member_id, bytes(assignment.assignment)) for assignment in request.assignments
+                ],
             ),
         )
     except REFUSALS as error:
@@ -225,7 +227,7 @@ async def leave_group(
     """Stop being a member; from version 3 on, several at once, each with its own code."""
     is_many = context.api_version >= LEAVE_MANY
     leaving: list[tuple[str, str | None]] = (
-        [(each.member_id, each.group_instance_id) for each in request.members]
+        [(member.member_id, member.group_instance_id) for member in request.members]
         if is_many
         else [(request.member_id, None)]
     )

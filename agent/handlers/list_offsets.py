@@ -88,16 +88,16 @@ async def handle(
     if queries:
         ends = _stable_ends(queries)
         try:
-            found = await all_offsets(services.sequencer, [*queries, *ends])
+            answers = await all_offsets(services.sequencer, [*queries, *ends])
         except EXPECTED as error:
             for row in rows:
                 row.error_code = code_of(error)
             return response
         stable = {
             (query.topic_id, query.partition): result.offset
-            for query, result in zip(ends, found[len(queries) :], strict=True)
+            for query, result in zip(ends, answers[len(queries) :], strict=True)
         }
-        results = list(zip(queries, rows, found[: len(queries)], strict=True))
+        results = list(zip(queries, rows, answers[: len(queries)], strict=True))
         for query, row, result in results:
             _tell_offset(query, row, result)
         looked_into = [each for each in results if each[2].run is not None]
@@ -105,7 +105,11 @@ async def handle(
             await asyncio.gather(
                 *(
                     _look_into_run(
-                        services, query, row, result, stable.get((query.topic_id, query.partition))
+                        services,
+                        query=query,
+                        row=row,
+                        result=result,
+                        stable_end=stable.get((query.topic_id, query.partition)),
                     )
                     for query, row, result in looked_into[first : first + RUNS_AT_ONCE]
                 )

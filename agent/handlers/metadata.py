@@ -73,10 +73,10 @@ async def handle(
         refused = await _create_all(services, to_create)
         snapshot = await services.catalog.refresh()
     if refused or not _is_large(context, request, snapshot):
-        return await _answer(services, context, request, snapshot, refused)
+        return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
     async def encoded() -> bytes:
-        response = await _answer(services, context, request, snapshot, {})
+        response = await _answer(services, context=context, request=request, snapshot=snapshot, refused={})
         return encoded_once(ApiKey.METADATA, context.api_version, response)
 
     return EncodedResponse(await snapshot.answers.get(_asked(context, request), encoded))
@@ -160,7 +160,8 @@ async def _answer(
         rows = [await _row(known, snapshot, context.zone, turns) for known in snapshot.by_name.values()]
     else:
         rows = [
-            await _wanted(topic, snapshot, context.zone, refused, turns) for topic in request.topics or []
+            await _wanted(topic, snapshot=snapshot, zone=context.zone, refused=refused, turns=turns)
+            for topic in request.topics or []
         ]
         if context.api_version < FIRST_NULL_NAME_VERSION:
             for row in rows:

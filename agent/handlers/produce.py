@@ -86,7 +86,9 @@ async def handle(
                 continue
             partition = TopicPartition(topic.topic.topic_id, partition_data.index)
             context.leadership.note(partition)
-            _admit(services, topic, partition, partition_data, row, accepted)
+            _admit(
+                services, topic=topic, partition=partition, data=partition_data, row=row, accepted=accepted
+            )
     if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
     if any(batch.coordinates.is_transactional for batch in accepted):
@@ -99,7 +101,13 @@ async def handle(
     for index, batch in enumerate(accepted):
         services.telemetry.produced_bytes.inc(batch.coordinates.length)
         services.telemetry.produced_records.inc(batch.coordinates.record_count)
-        buffered = BufferedBatch(batch.coordinates, batch.data, submission, index, batch.transaction)
+        buffered = BufferedBatch(
+            coordinates=batch.coordinates,
+            data=batch.data,
+            submission=submission,
+            index=index,
+            transaction=batch.transaction,
+        )
         batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)
     answer = None if request.acks == 0 else response
@@ -278,12 +286,12 @@ def _admit(
             header = read_header(stamped)
         accepted.append(
             _Accepted(
-                partition,
-                topic.topic.name,
-                coordinates(header),
-                stamped,
-                row,
-                now if settings.log_append_time else -1,
+                partition=partition,
+                topic_name=topic.topic.name,
+                coordinates=coordinates(header),
+                data=stamped,
+                row=row,
+                log_append_ms=now if settings.log_append_time else -1,
                 needs_keys="compact" in settings.cleanup_policy,
             )
         )

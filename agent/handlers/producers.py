@@ -68,12 +68,12 @@ async def describe_producers(
             row.error_code = PARTITION_CODES[problem]
             row.active_producers = [
                 ProducerState(
-                    each.producer_id,
-                    each.producer_epoch,
-                    each.last_sequence,
-                    each.last_timestamp,
-                    current_txn_start_offset=each.transaction_start_offset,
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    producer.last_sequence,
+                    producer.last_timestamp,
+                    current_txn_start_offset=producer.transaction_start_offset,
                 )
-                for each in producers
+                for producer in producers
             ]
     return response

@@ -77,13 +77,13 @@ async def create_topics(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create each topic on its own; one that fails does not hinder the others."""
-    asked = Counter(topic.name for topic in request.topics)
+    counts = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
     for first in range(0, len(request.topics), CREATED_AT_ONCE):
         # Side by side: those that are created while metadata is exported share the next export.
         results += await asyncio.gather(
             *(
-                _create_or_say_why(services, topic, request, asked[topic.name])
+                _create_or_say_why(services, topic, request, counts[topic.name])
                 for topic in request.topics[first : first + CREATED_AT_ONCE]
             )
         )
@@ -131,11 +131,11 @@ async def _create(
     except InvalidConfigValue as error:
         raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     asked = CreateTopic(
-        topic.name,
-        partitions,
-        configs,
-        request.validate_only,
-        replication_factor,
+        name=topic.name,
+        partitions=partitions,
+        configs=configs,
+        validate_only=request.validate_only,
+        replication_factor=replication_factor,
         request_id=services.entropy.uuid(),
     )
     created = await _create_in_time(services, asked, request.timeout_ms)
@@ -146,23 +146,23 @@ async def _create(
     broker = services.catalog.snapshot.broker_configs
     result.configs = [
         CreatableTopicConfigs(
-            name,
-            effective(name, configs, broker),
-            False,
-            SOURCE_TOPIC if name in configs else SOURCE_DEFAULT,
-            False,
+            name=name,
+            value=effective(name, configs, broker),
+            read_only=False,
+            config_source=SOURCE_TOPIC if name in configs else SOURCE_DEFAULT,
+            is_sensitive=False,
         )
         for name in TOPIC_CONFIGS
     ]
 
 
-async def _create_in_time(services: Services, asked: CreateTopic, timeout_ms: int) -> Topic:
+async def _create_in_time(services: Services, request: CreateTopic, timeout_ms: int) -> Topic:
     """The topic, for which the sequencer is asked until the client's time is over: its checkpoint may take long, and
     a client that is told to ask again would hear that the topic exists. All attempts are one request."""
     give_up = services.clock.monotonic() + min(timeout_ms / 1000, MAX_CREATION_SECONDS)
     while True:
         try:
-            return await services.sequencer.create_topic(asked)
+            return await services.sequencer.create_topic(request)
         except SequencerUnavailable:
             if services.clock.monotonic() + CREATION_PAUSE_SECONDS >= give_up:
                 raise
@@ -287,7 +287,7 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Raise log start offsets; -1 means up to the high watermark."""
     response = DeleteRecordsResponse()
-    asked: list[DeleteRecordsPartition] = []
+    requested: list[DeleteRecordsPartition] = []
     rows: list[DeleteRecordsPartitionResult] = []
     for topic in request.topics:
         answer = DeleteRecordsTopicResult(name=topic.name)
@@ -302,15 +302,15 @@ async def delete_records(
             if known.settings.cleanup_policy == {"compact"}:
                 row.error_code = ErrorCode.POLICY_VIOLATION
                 continue
-            asked.append(
+            requested.append(
                 DeleteRecordsPartition(known.topic.topic_id, partition.partition_index, partition.offset)
             )
             rows.append(row)
-    for first in range(0, len(asked), DELETED_AT_ONCE):
+    for first in range(0, len(requested), DELETED_AT_ONCE):
         some = rows[first : first + DELETED_AT_ONCE]
         try:
             done = await services.sequencer.delete_records(
-                DeleteRecords(asked[first : first + DELETED_AT_ONCE])
+                DeleteRecords(requested[first : first + DELETED_AT_ONCE])
             )
         except EXPECTED as error:
             for row in some:

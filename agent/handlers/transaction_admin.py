@@ -45,49 +45,57 @@ async def describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """Each transactional id's state and, while its transaction is open, its partitions."""
-    wanted = [each for each in dict.fromkeys(request.transactional_ids) if each]
+    wanted = [
+        transactional_id for transactional_id in dict.fromkeys(request.transactional_ids) if transactional_id
+    ]
     try:
         found = await all_transactions(services.sequencer, wanted)
         snapshot = await _with_topics_of(services, found)
     except EXPECTED as error:
         code = transaction_code(error, knows_fenced=True)
-        rows = [described.TransactionState(code, each) for each in request.transactional_ids]
+        rows = [
+            described.TransactionState(code, transactional_id)
+            for transactional_id in request.transactional_ids
+        ]
         return DescribeTransactionsResponse(transaction_states=rows)
-    by_id = {each.transactional_id: each for each in found}
+    by_id = {transaction.transactional_id: transaction for transaction in found}
     return DescribeTransactionsResponse(
         transaction_states=[
-            _description(snapshot, each, by_id.get(each)) for each in request.transactional_ids
+            _description(snapshot, transactional_id, by_id.get(transactional_id))
+            for transactional_id in request.transactional_ids
         ]
     )
 
 
 async def _with_topics_of(services: Services, transactions: list[TransactionDescription]) -> Snapshot:
     snapshot = services.catalog.snapshot
-    if all(topic_id in snapshot.by_id for each in transactions for topic_id, _ in each.partitions):
+    if all(
+        topic_id in snapshot.by_id for transaction in transactions for topic_id, _ in transaction.partitions
+    ):
         return snapshot
     return await services.catalog.refresh()
 
 
 def _description(
-    snapshot: Snapshot, transactional_id: str, found: TransactionDescription | None
+    snapshot: Snapshot, transactional_id: str, transaction: TransactionDescription | None
 ) -> described.TransactionState:
     if not transactional_id:
         return described.TransactionState(ErrorCode.INVALID_REQUEST, transactional_id)
-    if found is None:
+    if transaction is None:
         return described.TransactionState(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
     topics: dict[str, described.TopicData] = {}
-    for topic_id, partition in sorted(found.partitions):
+    for topic_id, partition in sorted(transaction.partitions):
         known = snapshot.by_id.get(topic_id)
         if known is not None:
             name = known.topic.name
             topics.setdefault(name, described.TopicData(name)).partitions.append(partition)
     return described.TransactionState(
         transactional_id=transactional_id,
-        transaction_state=found.state,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.started_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
+        transaction_state=transaction.state,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.started_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
         topics=list(topics.values()),
     )
 
@@ -129,14 +137,14 @@ async def list_transactions(
     return response
 
 
-def _passes(request: ListTransactionsRequest, each: TransactionDescription, now: int) -> bool:
-    if request.state_filters and each.state not in request.state_filters:
+def _passes(request: ListTransactionsRequest, transaction: TransactionDescription, now: int) -> bool:
+    if request.state_filters and transaction.state not in request.state_filters:
         return False
-    if request.producer_id_filters and each.producer_id not in request.producer_id_filters:
+    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
         return False
     if request.duration_filter < 0:
         return True
-    return each.started_ms >= 0 and now - each.started_ms > request.duration_filter
+    return transaction.started_ms >= 0 and now - transaction.started_ms > request.duration_filter
 
 
 def _matching(pattern: str, names: list[str]) -> set[str]:
@@ -166,7 +174,7 @@ async def write_txn_markers(
 
 async def _aborted(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
     result = WritableTxnMarkerResult(marker.producer_id)
-    asked: list[tuple[UUID, int]] = []
+    partitions: list[tuple[UUID, int]] = []
     rows: list[WritableTxnMarkerPartitionResult] = []
     for topic in marker.topics:
         answer = WritableTxnMarkerTopicResult(topic.name)
@@ -190,13 +198,13 @@ async def _aborted(services: Services, marker: WritableTxnMarker) -> WritableTxn
                 # Only EndTxn commits: a commit in some partitions only would break its transaction in two.
                 row.error_code = ErrorCode.INVALID_REQUEST
             else:
-                asked.append((known.topic.topic_id, index))
+                partitions.append((known.topic.topic_id, index))
                 rows.append(row)
-    if not asked:
+    if not partitions:
         return result
     try:
         done = await services.sequencer.abort_producer(
-            AbortProducer(marker.producer_id, marker.producer_epoch, asked)
+            AbortProducer(marker.producer_id, marker.producer_epoch, partitions)
         )
     except EXPECTED as error:
         for row in rows:

@@ -63,8 +63,10 @@ async def add_partitions(
     if version >= FIRST_BATCHED_VERSION:
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
-                AddPartitionsToTxnResult(each.transactional_id, await _added(services, version, each))
-                for each in request.transactions
+                AddPartitionsToTxnResult(
+                    transaction.transactional_id, await _added(services, version, transaction)
+                )
+                for transaction in request.transactions
             ]
         )
     only = AddPartitionsToTxnTransaction(
@@ -172,17 +174,22 @@ async def txn_offset_commit(
             missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except SequencerError as error:
             known, missing = None, _commit_code(error, context.api_version)
-        for each in topic.partitions:
-            row = TxnOffsetCommitResponsePartition(each.partition_index)
+        for partition in topic.partitions:
+            row = TxnOffsetCommitResponsePartition(partition.partition_index)
             answer.partitions.append(row)
-            if known is None or not 0 <= each.partition_index < known.topic.partitions:
+            if known is None or not 0 <= partition.partition_index < known.topic.partitions:
                 row.error_code = missing
-            elif len((each.committed_metadata or "").encode()) > services.settings.offset_metadata_max_bytes:
+            elif (
+                len((partition.committed_metadata or "").encode())
+                > services.settings.offset_metadata_max_bytes
+            ):
                 row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 rows.append(row)
-                positions.append(position_of(known.topic, each))
-    code = await _commit(services, context.api_version, request, positions, rows)
+                positions.append(position_of(known.topic, partition))
+    code = await _commit(
+        services, version=context.api_version, request=request, positions=positions, rows=rows
+    )
     if code is not ErrorCode.NONE:
         for answer in response.topics:
             for row in answer.partitions:

@@ -248,7 +248,13 @@ class Lane:
                 await self._buffer_changed.wait()
                 continue
             lane = LaneLoad(self._session is not None, self._uploads, self._unanswered)
-            decision = next_seal(self._clock.monotonic(), self._buffer, lane, self._budgets, self._settings)
+            decision = next_seal(
+                self._clock.monotonic(),
+                buffer=self._buffer,
+                lane=lane,
+                budgets=self._budgets,
+                settings=self._settings,
+            )
             if isinstance(decision, SealNow):
                 self._seal(decision.reason)
             elif isinstance(decision, GiveUp):
@@ -322,7 +328,12 @@ class Lane:
             description, proposals = stored
             deadline = started + self._settings.commit_deadline_ms / 1000
             answer = await self._commit(
-                session, number, description, proposals, deadline, on_late=lambda: buffer.fail(_TOO_LATE)
+                session,
+                number=number,
+                description=description,
+                proposals=proposals,
+                deadline=deadline,
+                on_late=lambda: buffer.fail(_TOO_LATE),
             )
             if answer is None:
                 buffer.fail(FlushFailure("timeout", "the upload session ended before the commit"))
@@ -357,12 +368,12 @@ class Lane:
         self._telemetry.flush_bytes.observe(sealed.size)
         proposals = [
             RunProposal(
-                run.topic_id,
-                run.partition,
-                run.start,
-                run.length,
-                run.batches,
-                transactions_of(buffer.batches[TopicPartition(run.topic_id, run.partition)]),
+                topic_id=run.topic_id,
+                partition=run.partition,
+                start=run.start,
+                length=run.length,
+                batches=run.batches,
+                transactions=transactions_of(buffer.batches[TopicPartition(run.topic_id, run.partition)]),
             )
             for run in sealed.footer.runs
         ]
@@ -469,7 +480,11 @@ class Lane:
         unforeseen = 0
         while True:
             request = CommitRequest(
-                session.session_id, number, session.answered_below, description, proposals
+                session_id=session.session_id,
+                number=number,
+                answered_below=session.answered_below,
+                object=description,
+                runs=proposals,
             )
             try:
                 answer = await self._sequencer.commit(request)
@@ -509,7 +524,16 @@ class Lane:
             position = proposal.start
             for batch, outcome in zip(buffer.batches[partition], run.outcomes, strict=True):
                 if outcome.error in MAY_CLOSE:
-                    gaps.append(Gap(partition, position, description, batch, deadline, outcome.error))
+                    gaps.append(
+                        Gap(
+                            partition=partition,
+                            start=position,
+                            object=description,
+                            batch=batch,
+                            deadline=deadline,
+                            error=outcome.error,
+                        )
+                    )
                 else:
                     batch.settle(BatchResult(outcome.error, outcome.base_offset, run.log_start_offset))
                 position += batch.coordinates.length
@@ -558,10 +582,10 @@ class Lane:
         try:
             return await self._commit(
                 session,
-                number,
-                retried[0].object,
-                [gap.proposal() for gap in retried],
-                max(gap.deadline for gap in gaps),
+                number=number,
+                description=retried[0].object,
+                proposals=[gap.proposal() for gap in retried],
+                deadline=max(gap.deadline for gap in gaps),
                 on_late=partial(_give_up, gaps),
             )
         except Exception:

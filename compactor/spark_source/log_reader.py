@@ -332,7 +332,7 @@ class LogReader:
             index = await self._parquet_index(run)
             for group in index.row_groups_for(run.topic_id, run.partition, start):
                 if group.first_offset < end:
-                    yield await self._row_group(run, index, group, start, end)
+                    yield await self._row_group(run, index=index, group=group, start=start, end=end)
             return
         if run.kind is ObjectKind.MARKERS:
             return

@@ -459,8 +459,8 @@ def _all_generations_are_fine(original: Any) -> Any:
 
 
 def _keeps_no_generations(original: Any) -> Any:
-    def restored(state: Any, *rest: Any) -> Any:
-        return original(msgspec.structs.replace(state, generation=0, members=[], blob=b""), *rest)
+    def restored(state: Any, **rest: Any) -> Any:
+        return original(msgspec.structs.replace(state, generation=0, members=[], blob=b""), **rest)
 
     return restored
 
