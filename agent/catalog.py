@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -89,6 +90,12 @@ class Catalog:
             self._next.add_done_callback(_retrieve_error)
         await asyncio.shield(self._next)
         return self.snapshot
+
+    async def refresh_if_possible(self) -> None:
+        """`refresh`, unless the sequencer is away. For what was carried out and has to be answered: a client that gets
+        no answer asks again, and is told that its new topic exists."""
+        with suppress(SequencerError):
+            await self.refresh()
 
     async def _after(self, running: asyncio.Task[None] | None) -> None:
         if running is not None:

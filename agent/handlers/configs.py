@@ -277,7 +277,7 @@ async def alter_configs(
             replace=True,
             validate_only=request.validate_only,
         )
-    await services.catalog.refresh()
+    await services.catalog.refresh_if_possible()
     return response
 
 
@@ -312,7 +312,7 @@ async def incremental_alter_configs(
             replace=False,
             validate_only=request.validate_only,
         )
-    await services.catalog.refresh()
+    await services.catalog.refresh_if_possible()
     return response
 
 

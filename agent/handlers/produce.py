@@ -11,7 +11,6 @@ of the one that is open now: a batch that comes late is then refused, not taken 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -313,12 +312,7 @@ def _answer(
         return answer
     # Deleted, or made anew, through another agent. The batch isn't tried again here, as those behind it would
     # overtake it; the client does that, and finds the catalog current.
-    return Deferred(asyncio.ensure_future(_refresh_catalog(services)), lambda: answer)
-
-
-async def _refresh_catalog(services: Services) -> None:
-    with suppress(SequencerError):
-        await services.catalog.refresh()
+    return Deferred(asyncio.ensure_future(services.catalog.refresh_if_possible()), lambda: answer)
 
 
 def _fill(services: Services, version: int, accepted: _Accepted, result: BatchResult) -> None:

@@ -87,7 +87,7 @@ async def create_topics(
                 for topic in request.topics[first : first + CREATED_AT_ONCE]
             )
         )
-    await services.catalog.refresh()
+    await services.catalog.refresh_if_possible()
     return CreateTopicsResponse(topics=results)
 
 
@@ -239,7 +239,7 @@ async def delete_topics(
             await services.sequencer.delete_topic(DeleteTopic(known.topic.topic_id))
         except EXPECTED as error:
             result.error_code, result.error_message = code_of(error), str(error)
-    await services.catalog.refresh()
+    await services.catalog.refresh_if_possible()
     return response
 
 
@@ -265,7 +265,7 @@ async def create_partitions(
             result.error_code, result.error_message = error.code, str(error)
         except EXPECTED as error:
             result.error_code, result.error_message = code_of(error), str(error)
-    await services.catalog.refresh()
+    await services.catalog.refresh_if_possible()
     return response
 
 

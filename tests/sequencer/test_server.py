@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,7 +27,7 @@ from sequencer.methods import METHODS
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import Identity, Row
+from sequencer.store.rows import Identity, Row, TopicRow
 from tailrace.buffers import Buffer
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -196,6 +197,28 @@ def test_when_the_committer_freezes_whoever_asks_it_is_served_by_the_next_within
         assert (await asking[0]).name == "u"
         await asyncio.gather(asking[1], return_exceptions=True)  # passed on by a node, which asks once
         await remote.close()
+
+    run(use)
+
+
+def test_a_topic_whose_answer_was_lost_between_follower_and_committer_is_answered_by_the_next_one() -> None:
+    async def use(world: World) -> None:
+        first, second = world.nodes.values()
+        asked = CreateTopic("t", 1, {}, request_id=UUID(int=1))
+        world.store.hold_writes()
+        lost = asyncio.ensure_future(second.sequencer.create_topic(asked))  # passed on to the first
+        await world.pass_time(0.5)
+        world.weather["a:1"].loss = 1.0  # what it answers is lost
+        world.store.release_writes()
+        await world.pass_time(0.1)
+        world.freeze("a:1")
+        with pytest.raises(SequencerUnavailable):
+            await world.during(lost)
+        await world.pass_time(3.0)
+        assert second.is_committer and not first.is_committer
+        (stored,) = (await world.store.load())[TopicRow]
+        repeated = await world.during(second.sequencer.create_topic(asked))
+        assert isinstance(stored, TopicRow) and repeated.topic_id == stored.topic_id
 
     run(use)
 

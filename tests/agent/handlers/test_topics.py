@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from sequencer import api
 from sequencer.api import MAX_REPLICATION_FACTOR, CreateTopic, SequencerUnavailable, Topic
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -104,6 +106,45 @@ def test_a_topic_whose_creation_is_answered_late_is_created_and_not_said_to_exis
         (row,) = await creating
         assert (row.error_code, row.num_partitions) == (0, 2)
         assert len(asked) == 4 and len({request.request_id for request in asked}) == 1
+
+    run(scenario)
+
+
+def test_what_was_carried_out_is_answered_although_the_sequencer_is_away_right_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        inner = bench.sequencer.inner
+        is_away = False
+
+        async def metadata(request: api.MetadataRequest) -> api.Metadata:
+            if is_away:
+                raise SequencerUnavailable("there is no committer now; ask again with the same ids")
+            return await inner.metadata(request)
+
+        def last(change: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+            async def carry_out(request: Any) -> Any:
+                nonlocal is_away
+                answer = await change(request)
+                is_away = True
+                return answer
+
+            return carry_out
+
+        monkeypatch.setattr(bench.sequencer, "metadata", metadata, raising=False)
+        for name in ("create_topic", "create_partitions", "delete_topic"):
+            monkeypatch.setattr(bench.sequencer, name, last(getattr(inner, name)), raising=False)
+        (row,) = await create(bench, CreatableTopic("t", 2, 1))
+        assert row.error_code == 0
+        is_away = False
+        await bench.services.catalog.refresh()
+        grow = CreatePartitionsRequest([CreatePartitionsTopic("t", 3)], timeout_ms=1_000)
+        (grown,) = (await bench.ask(ApiKey.CREATE_PARTITIONS, 3, grow)).results
+        assert grown.error_code == 0
+        is_away = False
+        gone = DeleteTopicsRequest([DeleteTopicState("t")])
+        (deleted,) = (await bench.ask(ApiKey.DELETE_TOPICS, 6, gone)).responses
+        assert deleted.error_code == 0
 
     run(scenario)
 
