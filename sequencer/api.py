@@ -1,4 +1,4 @@
-"""The sequencer's interface and its values: what agents, caches and the compactor may ask of it.
+"""The sequencer's interface and its values: what agents, caches and the compactor may call.
 
 Every method takes one versionable struct and returns one, so that the RPC server and client need no
 code per method. Structs are `array_like`: fields are only ever appended, with defaults.
@@ -35,20 +35,20 @@ class SequencerError(Exception):
 
 
 class SequencerUnavailable(SequencerError):
-    """No committer answers, or the database is away. Ask again with the same ids."""
+    """No committer answers, or the database is away. Retry with the same ids."""
 
     code = "unavailable"
 
 
 class SequencerOverloaded(SequencerError):
-    """The committer's queue is full. Slow down and ask again with the same ids."""
+    """The committer's queue is full. Slow down and retry with the same ids."""
 
     code = "overloaded"
 
 
 class RequestFailed(SequencerError):
-    """This request can't be carried out, for a reason that nobody foresaw: its values don't fit the database, or a bug.
-    It changed nothing. Asked again, it fails again."""
+    """This request can't be carried out, for an unforeseen reason: its values don't fit the database, or a bug. It
+    changed nothing. A retry fails too."""
 
     code = "request_failed"
 
@@ -66,7 +66,7 @@ class SessionClosed(SequencerError):
 
 
 class CommitOutOfOrder(SequencerError):
-    """The commit's number is too far ahead; the message says which number is expected next."""
+    """The commit's number is not the next one; the message says which number is expected."""
 
     code = "commit_expected"
 
@@ -246,9 +246,9 @@ class RunProposal(Value, frozen=True):
 class CommitRequest(Value, frozen=True):
     """One sealed buffer. `object` is None when its upload failed for good (an empty commit).
 
-    A batch that was answered SEQUENCE_GAP is asked again by a commit (with the next number) that names the
-    same object and a run of just that batch: no new upload.
-    `answered_below`: numbers below it were answered and will not be asked again.
+    A batch that was answered SEQUENCE_GAP is retried by a commit (with the next number) that names the same
+    object and a run of just that batch: no new upload.
+    `answered_below`: numbers below it were answered and will not be retried.
     """
 
     session_id: UUID
@@ -262,7 +262,7 @@ ANY_TRANSACTION = -1
 
 
 class BatchStatus(enum.IntEnum):
-    """What became of a batch in a run's batch table."""
+    """The status of a batch in a run's batch table."""
 
     STORED = 0
     DUPLICATE = 1
@@ -320,8 +320,8 @@ class AgentInfo(Value, frozen=True):
 
 
 class AgentLease(Value, frozen=True):
-    """`silence_ms`: a renewal each third of it keeps the lease from being ended on suspicion; what a coordinator
-    answers from memory must be younger (0 from a sequencer that ends no lease before its time)."""
+    """`silence_ms`: an agent that renews three times in this time is never suspected; a coordinator answers from memory
+    only while its last renewal is younger (0 from a sequencer that ends no lease early)."""
 
     broker_id: int
     epoch: int
@@ -404,8 +404,8 @@ class CreatePartitions(Value, frozen=True):
 
 
 class MetadataRequest(Value, frozen=True):
-    """`known_version` and `known_generation`: what the caller has; -1 for nothing. `takes_changes`: it has the topics
-    of its version, and wants to know only what is different since."""
+    """`known_version` and `known_generation`: what the caller has; -1 for nothing. `takes_changes`: it keeps the topics
+    of its version, and takes the changes since."""
 
     known_version: Int64 = -1
     known_generation: Int64 = -1
@@ -413,8 +413,8 @@ class MetadataRequest(Value, frozen=True):
 
 
 class Metadata(Value, frozen=True, kw_only=True):
-    """`topics`/`ring` are None when the caller's are current; `topics` also where it takes changes and these are they:
-    topics that are new or different, and the ids of those that are deleted."""
+    """`topics`/`ring` are None when the caller's are current. `topics` is also None where the caller takes changes:
+    `changed` has the topics that are new or different, `deleted` the ids of those that are gone."""
 
     cluster_id: str
     incarnation: int
@@ -576,7 +576,7 @@ class OffsetSpec(enum.IntEnum):
 
 
 class OffsetQuery(Value, frozen=True):
-    """`from_offset`: where to go on with a look-up that was stopped (`next_offset`); -1: at log start."""
+    """`from_offset`: where a stopped look-up continues (its `next_offset`); -1: at log start."""
 
     topic_id: UUID
     partition: Int64
@@ -595,7 +595,7 @@ class OffsetResult(Value, frozen=True, kw_only=True):
     looks inside it, from `log_start_offset` on, and, where it asked `read_committed`, takes nothing that it
     finds at or above `last_stable_offset` (the run may reach above it).
 
-    `next_offset`: where the look-up was stopped, for it had looked at many runs; -1: it came to its end. Of the runs
+    `next_offset`: where the look-up was stopped after many runs; -1: it reached the end. Of the runs
     before that, `run` has the largest timestamp; none reaches the time."""
 
     error: PartitionError
@@ -639,7 +639,7 @@ class EpochAnswer(Value, frozen=True):
 
 
 class PartitionUpdate(Value, frozen=True, kw_only=True):
-    """What changed for a partition: its bounds now, and the runs added since, in order."""
+    """A partition's bounds now, and the runs added since, in order."""
 
     topic_id: UUID
     partition: int
@@ -661,8 +661,8 @@ class FeedRequest(Value, frozen=True):
 
 
 class FeedAnswer(Value, frozen=True):
-    """`reset`: `after` is too old to be continued from; forget what is known and go on from
-    `commit_number`. That may be below the newest: there is more than one answer has room for."""
+    """`reset`: `after` is too old to continue from; drop what is known and continue from `commit_number`. That may be
+    below the newest: one answer has no room for more."""
 
     commit_number: int
     reset: bool
@@ -708,7 +708,7 @@ class ActiveProducer(Value, frozen=True, kw_only=True):
 
 
 class ProducersAnswer(Value, frozen=True):
-    """A page, by producer id. `next`: the last one of it, where there are more; else -1."""
+    """A page, by producer id. `next`: its last entry, where there are more; else -1."""
 
     error: PartitionError
     producers: list[ActiveProducer]
@@ -744,7 +744,7 @@ class StampQuery(Value, frozen=True):
 
 
 class StampRequest(Value, frozen=True):
-    """Which transaction is each batch of, received just now from a client of transaction version 0 or 1."""
+    """Asks for the open transaction of each batch that a client of transaction version 0 or 1 has just sent."""
 
     batches: list[StampQuery]
 
@@ -763,11 +763,11 @@ class StampAnswer(Value, frozen=True):
 
 
 class EndTransaction(Value, frozen=True):
-    """Commit or abort, for all partitions and group offsets at once. Asked again, it gets its first answer.
+    """Commit or abort, for all partitions and group offsets at once. A retry gets the first answer.
 
     `bumps_epoch`: transaction version 2; the answer's producer id and epoch are those to go on with.
     `number`: the transaction that was open when the agent got the request (`transactions`), so that without
-    a bump an end that is asked again doesn't end the next transaction; -1: whichever is open.
+    a bump a retried end doesn't end the next transaction; -1: whichever is open.
     """
 
     transaction: TransactionRef
@@ -807,8 +807,8 @@ class TransactionDescription(Value, frozen=True, kw_only=True):
 
 
 class TransactionDescriptions(Value, frozen=True):
-    """A page, in the order of transactional ids; unknown ones are left out. `next`: the last one of it, where there
-    are more."""
+    """A page, in the order of transactional ids; unknown ones are left out. `next`: its last entry, where there are
+    more."""
 
     transactions: list[TransactionDescription]
     next: str | None = None
@@ -835,7 +835,7 @@ class AbortedProducer(Value, frozen=True):
 
 
 class LocateGroup(Value, frozen=True):
-    """Who coordinates the group; `candidates`, best first, are asked when it has no live owner."""
+    """Asks which agent coordinates the group. Without a live owner it is the first live one of `candidates`."""
 
     group_id: str
     candidates: list[Int64]
@@ -869,8 +869,8 @@ class GroupState(Value, frozen=True):
 
 
 def first_turn(term: int) -> int:
-    """The turn before the first of a coordinator that took a group up for the `term`-th time: past all turns of those
-    before it."""
+    """The turn before the first of a coordinator that took the group up for the `term`-th time: higher than all turns
+    of earlier coordinators."""
     return term << 40
 
 
@@ -930,8 +930,8 @@ class OffsetErrors(Value, frozen=True):
 
 
 class FetchOffsets(Value, frozen=True):
-    """`partitions` None: all of the group's; of which at most `limit` after the place `after`, the `next` of the
-    page before. Offsets of deleted topics are gone."""
+    """`partitions` None: all of the group's; of which at most `limit` after `after`, the `next` of the page
+    before. Offsets of deleted topics are gone."""
 
     group_id: str
     partitions: list[tuple[UUID, Int64]] | None
@@ -942,7 +942,7 @@ class FetchOffsets(Value, frozen=True):
 class OffsetPositions(Value, frozen=True):
     """In the order asked; offset -1 for none. There may be fewer than asked, at least one: ask for the rest.
 
-    Where all were asked: a page, by topic id and partition. `next`: the last one of it, where there are more."""
+    Where all were asked: a page, by topic id and partition. `next`: its last entry, where there are more."""
 
     positions: list[OffsetPosition]
     next: tuple[UUID, int] | None = None
@@ -973,7 +973,7 @@ class GroupListing(Value, frozen=True):
 
 
 class GroupListings(Value, frozen=True):
-    """A page, by group id. `next`: the last one of it, where there are more."""
+    """A page, by group id. `next`: its last entry, where there are more."""
 
     groups: list[GroupListing]
     next: str | None = None
@@ -997,7 +997,7 @@ class Lag(Value, frozen=True):
 
 
 class Lags(Value, frozen=True):
-    """A page, by group id, topic id and partition. `next`: the last one of it, where there are more."""
+    """A page, by group id, topic id and partition. `next`: its last entry, where there are more."""
 
     lags: list[Lag]
     next: tuple[str, UUID, int] | None = None
@@ -1056,7 +1056,7 @@ class ForgetObjects(Value, frozen=True):
 
 
 class KnownKeys(Value, frozen=True):
-    """Which of these keys belong to an object that has a row."""
+    """Asks which of these keys belong to an object that has a row; the answer has only those."""
 
     keys: list[str]
 
@@ -1128,7 +1128,7 @@ class ReplacementRun(Value, frozen=True):
 
 
 class SwapRequest(Value, frozen=True):
-    """One atomic exchange. Asked again with the same `swap_id`, it gets the first answer."""
+    """One atomic exchange. A retry with the same `swap_id` gets the first answer."""
 
     swap_id: UUID
     lease_epoch: Int64
@@ -1183,7 +1183,7 @@ class PartitionSize(Value, frozen=True, kw_only=True):
 
 
 class SizesAnswer(Value, frozen=True):
-    """A page, by topic id and partition. `next`: the last one of it, where there are more."""
+    """A page, by topic id and partition. `next`: its last entry, where there are more."""
 
     sizes: list[PartitionSize]
     next: tuple[UUID, int] | None = None
@@ -1210,7 +1210,7 @@ class Statistics(Value, frozen=True, kw_only=True):
 
 
 class Sequencer(Protocol):
-    """All that may be asked. Any method may raise SequencerUnavailable or SequencerOverloaded."""
+    """All methods. Each may raise SequencerUnavailable or SequencerOverloaded."""
 
     # Upload sessions and commits.
     async def open_session(self, request: OpenSession) -> SessionGrant: ...

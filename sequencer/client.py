@@ -1,11 +1,11 @@
-"""The sequencer at a distance: the interface over RPC to any of several servers, asked again until one answers.
+"""The sequencer over RPC: calls any of several servers, and retries until one answers.
 
-What is safe to ask twice is asked twice. Commits and swaps carry ids. Changes that would not be the same twice (a topic
-is created, a producer fenced) carry one, too: all attempts of one call have the same `request_id`, and get the first
-answer, also one that arrives late. Most other requests set something to a value. Where a refusal does not tell whether
-the first attempt was carried out (the end of a transaction that another producer has followed, positions of a
-generation that is over), the caller is told that it is unknown. A session or a broker id that was granted in a lost
-answer is never used: it expires.
+Every call is safe to retry. Commits and swaps carry ids. Changes that would not be the same twice (a topic is created,
+a producer fenced) carry one, too: all attempts of one call have the same `request_id`, and get the first answer, even
+an attempt that arrives late. Most other requests set something to a value. Where a refusal does not tell whether the
+first attempt was carried out (the end of a transaction that another producer has followed, positions of a generation
+that is over), the caller learns that the outcome is unknown. A session or a broker id that was granted in a lost answer
+is never used: it expires.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _SLOW_METHODS = frozenset(
     }
 )
 _REFUSED_WHEN_STALE = frozenset({"end_transaction", "commit_offsets"})
-"""Methods whose repeat may be refused for what happened since their first attempt was carried out."""
+"""Methods whose retry may be refused because of what happened since the first attempt was carried out."""
 _HINT_PENALTY_S = 5.0
 _OVERLOAD_PAUSE_S = 0.5
-"""How long an overloaded sequencer is left alone by a call, about."""
+"""About how long a call waits before it retries at an overloaded sequencer."""
 _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5
 
@@ -71,13 +71,13 @@ _MAX_PAUSE_S = 0.5
 class SequencerClient(SequencerMethods):
     """A `sequencer.api.Sequencer` behind one or more addresses ('host:port').
 
-    A call that finds no committer is repeated, at other addresses and with pauses, until `patience_s` have passed;
-    then it raises SequencerUnavailable. Followers say who the committer is, and it is asked directly; where it can't
-    be reached from here, they pass calls on.
+    A call that finds no committer is retried, at other addresses and with pauses, until `patience_s` have passed;
+    then it raises SequencerUnavailable. Followers answer who the committer is, and it is called directly; where it
+    can't be reached from here, they forward calls.
 
     `timeout_s` is for one attempt (`slow_timeout_s` for retention, garbage and compaction; feeds wait on top of it). It
-    is long, as a committer before a slow database answers late, and asking it again doesn't help; a server that is dead
-    or stopped is noticed by its silence.
+    is long: a committer over a slow database answers late, and a retry doesn't help. A server that is dead or stopped
+    is noticed by its silence.
     `known` is what this process knows of its cluster: a server of another incarnation raises IncarnationChanged.
     """
 
@@ -216,10 +216,10 @@ class SequencerClient(SequencerMethods):
             )
         return client
 
-    # --- where to ask next
+    # --- which address is next
 
     def _take_hint(self, address: str, hint: str) -> bool:
-        """Go to the committer that a follower named, or have the follower pass calls on; False without a way."""
+        """Go to the committer that a follower named, or have the follower forward. Returns False without a way."""
         if not hint or hint == address or not self._follow_hints:
             self._leave(address)
             return False
@@ -230,7 +230,7 @@ class SequencerClient(SequencerMethods):
         return True
 
     def _leave(self, address: str) -> None:
-        """This address did not help: the next of those that were given."""
+        """Leave an address that did not help for the next of those that were given."""
         now = self._clock.monotonic()
         self._unreachable = {other: until for other, until in self._unreachable.items() if until > now}
         self._unreachable[address] = now + _HINT_PENALTY_S
@@ -247,7 +247,7 @@ class SequencerClient(SequencerMethods):
             0.5 + 0.5 * self._entropy.fraction()
         )
 
-    # --- requests that met their own first success
+    # --- retries after a first success
 
     def _settle(self, method: Method, error: SequencerError) -> Value:
         """The answer to a repeated request whose first attempt seems to have succeeded.

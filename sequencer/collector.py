@@ -43,7 +43,7 @@ async def collect(
             objects += len(garbage.objects)
         sessions = [session for session in garbage.sessions if session.session_id not in swept]
         for session in sessions:
-            orphans += await _sweep(sequencer, store, clock, session, batch, pause_s)
+            orphans += await _sweep(sequencer, store, clock, session, batch=batch, pause_s=pause_s)
             swept.add(session.session_id)
         if len(garbage.objects) < batch and not sessions:
             return Collection(objects, orphans, len(swept))
@@ -51,9 +51,15 @@ async def collect(
 
 
 async def _sweep(
-    sequencer: Sequencer, store: ObjectStore, clock: Clock, session: DeadSession, batch: int, pause_s: float
+    sequencer: Sequencer,
+    store: ObjectStore,
+    clock: Clock,
+    session: DeadSession,
+    *,
+    batch: int,
+    pause_s: float,
 ) -> int:
-    """Delete the orphans under an ended session's prefix; how many there were."""
+    """Delete the orphans under an ended session's prefix. Returns how many there were."""
     assert session.prefix.endswith("/"), f"prefix {session.prefix!r} would match other sessions' keys"
     deleted = 0
     async for keys in _pages(store, session.prefix, batch):

@@ -91,7 +91,12 @@ class Committer(SequencerMethods):
             timed_store, clock, self._settings, checkpointer=checkpointer, catch_up=self._catch_up
         )
         self._group_commit = GroupCommit(
-            self._view, store, clock, self._settings, self._observer, self.ensure_ready
+            self._view,
+            store,
+            clock,
+            settings=self._settings,
+            observer=self._observer,
+            ensure_ready=self.ensure_ready,
         )
         self._context = Context(
             view=self._view,

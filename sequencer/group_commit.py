@@ -135,6 +135,7 @@ class GroupCommit:
         view: View,
         store: RowStore,
         clock: Clock,
+        *,
         settings: SequencerSettings,
         observer: SequencerObserver,
         ensure_ready: Callable[[], Awaitable[None]],

@@ -1,12 +1,12 @@
-"""A sequencer server: one of several before one database, of which one is the committer and the others pass on.
+"""A sequencer server: one of several over one database. One is the committer; the others forward calls to it.
 
-The node that gets the committer's lease loads the state and answers; a node whose lease is over, by its own monotonic
-clock and less a margin, answers nothing more from memory: what waits fails with SequencerUnavailable, and its callers
-ask the next committer with the same ids. Writes are fenced by the lease's epoch in the store in any case.
+The server that gets the committer's lease loads the state and answers. A server whose lease is over (by its own
+monotonic clock, less a margin) answers nothing more from memory: waiting calls fail with SequencerUnavailable, and
+their callers retry at the next committer with the same ids. The store fences writes by the lease's epoch in any case.
 
-The committer's node also does the housekeeping: retention, the collection of garbage, and checkpoints.
+The committer's server also does the housekeeping: retention, garbage collection and checkpoints.
 
-A node that finds another database in the place of its own (recovered meanwhile, or an older copy) is lost: it answers
+A server that finds another database in place of its own (recovered meanwhile, or an older copy) is lost: it answers
 IncarnationChanged from then on.
 """
 
@@ -61,23 +61,23 @@ class NotConfirmed(SequencerUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`advertise`: 'host:port' by which other nodes and agents reach this one ('' for where it listens)."""
+    """`advertise`: the 'host:port' at which other servers and agents reach this one ('' for where it listens)."""
 
     host: str = "127.0.0.1"
     port: int = 0
     advertise: str = ""
     poll_s: float = 0.5
-    """How often a node that is not the committer tries to become it."""
+    """How often a server that is not the committer tries to become it."""
     empty_poll_s: float = 0.2
     """The same while there is no committer: its store is away, or the lease is free."""
     margin_s: float = 0.25
-    """How long before its lease ends a committer falls silent: for clocks that do not run alike."""
+    """How long before the end of its lease a committer stops answering: clocks do not run alike."""
     confirm_s: float = 0.5
-    """How long calls wait for the renewal of a lease that ran out before their callers are sent away; twice the
-    database's round trip where that is longer."""
+    """How long calls wait for the renewal of a lease that ran out before they fail; twice the database's round trip
+    where that is longer."""
     silence_s: float = 20.0
-    """How long a committer whose lease ran out waits for the database to say whether it is still its own, before it
-    steps down. Until then it answers nothing."""
+    """How long a committer whose lease ran out waits for the database to confirm it, before it steps down. Until then
+    it answers nothing."""
     forward_timeout_s: float = 20.0
     drain_s: float = 2.0
     retention_interval_s: float = 30.0
@@ -88,10 +88,9 @@ class ServerSettings:
 class SequencerServer:
     """One sequencer server. `start`, use by RPC or in the same process through `sequencer`, `close`.
 
-    The row store, the object store and their closing stay with whoever made them. Without an object store no garbage
-    is collected here, and no checkpoints are written. `reads`, `observer`: see Committer. `link` makes the
-    way to another node (TCP unless a simulation says otherwise). `on_lost` is called when the node is lost: whoever
-    runs it should end the process.
+    The caller closes the row store and the object store. Without an object store no garbage is collected here, and no
+    checkpoints are written. `reads`, `observer`: see Committer. `link` makes a connection to another server (TCP
+    unless a simulation says otherwise). `on_lost` is called when the server is lost: the process should end.
     """
 
     def __init__(
@@ -159,35 +158,35 @@ class SequencerServer:
         if listen:
             await self.server.listen(self._settings.host, self._settings.port)
             self._address = self._address or f"{self._settings.host}:{self.server.port}"
-        with outlived(_log, "a sequencer node's first turn failed"):
+        with outlived(_log, "a sequencer server's first turn failed"):
             await self._try_to_lead()
-        self._leading = asyncio.create_task(self._lead(), name="sequencer node")
+        self._leading = asyncio.create_task(self._lead(), name="sequencer server")
 
     async def close(self) -> None:
-        """Answer what runs, give the lease back, and end the connections."""
+        """Answer the calls that run, give the lease back, and end the connections."""
         self._is_closing = True
         await self.server.close(self._settings.drain_s)
         if self._leading is not None:
             self._leading.cancel()
             await asyncio.gather(self._leading, return_exceptions=True)
-        await self._step_down("this node is closing")
+        await self._step_down("this server is closing")
         if self._ending is not None:
             await asyncio.gather(self._ending, return_exceptions=True)
         await self._forward_by(None)
 
     @property
     def sequencer(self) -> Sequencer:
-        """The sequencer for callers in this process: here when this node is the committer, else passed on."""
+        """The sequencer for callers in this process: answers here when this server is the committer, else forwards."""
         return self._routed
 
     @property
     def address(self) -> str:
-        """Where others reach this node; known after `start`."""
+        """Where others reach this server; known after `start`."""
         return self._address
 
     @property
     def is_committer(self) -> bool:
-        """Whether this node may answer now."""
+        """Whether this server may answer now."""
         return self._local is not None and self._local.lease_left_s > self._settings.margin_s
 
     @property
@@ -198,12 +197,12 @@ class SequencerServer:
 
     @property
     def lost(self) -> IncarnationChanged | None:
-        """Why this node answers nothing any more, for good."""
+        """Why this server answers nothing any more, for good."""
         return self._lost
 
     @property
     def committer_address(self) -> str:
-        """Where the committer was when last looked; '' when there was none."""
+        """Where the committer was at the last look; '' when there was none."""
         return self._address if self.is_committer else self._committer
 
     # --- the lease
@@ -218,11 +217,11 @@ class SequencerServer:
             else:  # confirmed by reading alone: see Term.confirm
                 pause = self._settings.poll_s
             await wait_for(self._clock, self._doubt, pause)
-            with outlived(_log, "a sequencer node's turn failed"):
+            with outlived(_log, "a sequencer server's turn failed"):
                 await self._take_turn()
 
     async def _take_turn(self) -> None:
-        """Be lost, step down, or try to lead, where it is time for it."""
+        """Mark this server lost, step down, or try to lead, where it is time for it."""
         local = self._local
         if local is not None and local.lost is not None:
             await self._mark_lost(str(local.lost))
@@ -237,7 +236,7 @@ class SequencerServer:
 
     async def _confirm(self, local: Committer, patience_s: float) -> None:
         """Return once the lease surely holds: after a renewal, where it ran out while this process was busy or stopped,
-        or the database slow.
+        or the database was slow.
 
         Raises SequencerUnavailable: another has it. NotConfirmed: the database did not answer in time.
         """
@@ -251,11 +250,11 @@ class SequencerServer:
             await asyncio.gather(confirmed, return_exceptions=True)
 
     async def _confirm_at_length(self, local: Committer) -> None:
-        """The same; those who wait for answers are sent away first, and the state is kept for longer."""
+        """The same, for longer: waiting calls fail first, and the state is kept."""
         try:
             await self._confirm(local, self._patience_s(local))
         except NotConfirmed:
-            self._refuse_what_waits()
+            self._refuse_waiting()
             await self._confirm(local, self._settings.silence_s)
 
     def _patience_s(self, local: Committer) -> float:
@@ -292,7 +291,7 @@ class SequencerServer:
         try:
             await local.start()
         finally:
-            # Also where another commits: what this node knew may be of a database that was lost.
+            # Also where another commits: this server may know a database that was lost.
             self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
         if checkpointer is not None:
             await _open(checkpointer)
@@ -309,10 +308,10 @@ class SequencerServer:
             self._housekeeping.append(
                 asyncio.create_task(self._collect(local, self._object_store), name="collection")
             )
-        _log.info("this node is the committer", address=self._address)
+        _log.info("this server is the committer", address=self._address)
 
     async def _end(self, local: Committer) -> None:
-        """End a term, to its end even when whoever waits for it is cancelled."""
+        """End a term completely, even when the caller is cancelled."""
         self._known_commit = max(self._known_commit, local.commit_number)
         self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
         await asyncio.shield(self._ending)
@@ -330,9 +329,9 @@ class SequencerServer:
         )
 
     async def _mark_lost(self, reason: str) -> None:
-        """Answer nothing any more: what this process knows is of another database."""
+        """Answer nothing any more: this process knows another database."""
         self._lost = IncarnationChanged(reason)
-        _log.error("this node's database is not the one it knew, or not the newest; it ends", reason=reason)
+        _log.error("this server's database is not the one it knew, or not the newest; it ends", reason=reason)
         await self._step_down(reason)
         if self._on_lost is not None:
             self._on_lost(reason)
@@ -349,27 +348,27 @@ class SequencerServer:
             self._is_without_committer = False
             return
         # At the first look, the committer may just have given its lease back.
-        say = _log.warning if self._is_without_committer else _log.info
+        log = _log.warning if self._is_without_committer else _log.info
         self._is_without_committer = True
-        say("there is no committer", reason=str(error))
+        log("there is no committer", reason=str(error))
 
     async def _step_down(self, reason: str) -> None:
-        """Answer nothing more from memory, fail what waits, and let go of the state."""
+        """Answer nothing more from memory, fail waiting calls, and drop the state."""
         local, self._local = self._local, None
         self._checkpointer = None
         if local is None:
             return
-        said = _log.info if self._is_closing else _log.warning
-        said("this node is no longer the committer", reason=reason)
-        self._refuse_what_waits()
+        log = _log.info if self._is_closing else _log.warning
+        log("this server is no longer the committer", reason=reason)
+        self._refuse_waiting()
         housekeeping, self._housekeeping = self._housekeeping, []
         for task in housekeeping:
             task.cancel()
         await asyncio.gather(*housekeeping, return_exceptions=True)
         await self._end(local)
 
-    def _refuse_what_waits(self) -> None:
-        """Have callers ask the next committer: see `_call_here`."""
+    def _refuse_waiting(self) -> None:
+        """Fail waiting calls: their callers ask the next committer (see `_call_here`)."""
         waiting, self._waiting = self._waiting, {}
         for task in waiting.values():
             task.cancel()
@@ -381,7 +380,7 @@ class SequencerServer:
     # --- answering
 
     async def _serve(self, method: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
-        """One call that came by RPC, its time told."""
+        """Answer one RPC call, and report its time."""
         began = self._clock.monotonic()
         try:
             return await self._handler.handle(method, body)
@@ -391,7 +390,7 @@ class SequencerServer:
                 self._observer.call_answered("server", name, self._clock.monotonic() - began)
 
     async def _call_here(self, method: Method, request: Value) -> Value:
-        """Answered by this node's own state, as long as the lease holds: before, during and after."""
+        """Answer from this server's own state, as long as the lease holds: before, during and after."""
         if self._lost is not None:
             raise self._lost
         local = self._local
@@ -406,11 +405,11 @@ class SequencerServer:
                 await self._confirm_or_refuse(local, NotCommitter(""))
             answer = await local.call(method, request)
             if local is not self._local or not self.is_committer:
-                # True when it was read if the lease is confirmed now: nobody else has committed since.
+                # If the lease is confirmed now, the answer was true when it was read: nobody else has committed since.
                 await self._confirm_or_refuse(local, SequencerUnavailable(_OVER))
         except asyncio.CancelledError:
             if ticket in self._waiting:
-                raise  # our caller was cancelled, not we by `_refuse_what_waits`
+                raise  # the caller was cancelled, not this call by `_refuse_waiting`
             if task.uncancel() > 0:
                 raise
             raise SequencerUnavailable(_OVER) from None
@@ -459,7 +458,7 @@ class SequencerServer:
         return forwarder
 
     async def _forward_by(self, forwarder: tuple[str, SequencerClient] | None) -> None:
-        """What was passed on to another and is not answered fails: that one is not the committer any more."""
+        """Replace the forwarder. Calls forwarded by the old one fail: its server is not the committer any more."""
         old, self._forwarder = self._forwarder, forwarder
         if old is not None:
             await old[1].close()
@@ -484,7 +483,7 @@ class SequencerServer:
 
 
 async def _open(checkpointer: Checkpointer) -> None:
-    """Have offsets reserved before the first commit; where the bucket is away, commits wait for it."""
+    """Reserve offsets before the first commit; while the bucket is away, commits wait for it."""
     try:
         await checkpointer.open()
     except StoreError as error:

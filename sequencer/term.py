@@ -1,17 +1,17 @@
 """A committer's term: one lease of the database, under one fencing epoch that no other term has.
 
-The lease is valid for as long as the last renewal that the database confirmed says, counted from before it was asked.
-It is renewed three times in its length by a task of its own (`keep`), whatever else the process is doing.
+The lease is valid for the length of the last renewal that the database confirmed, counted from before it was sent. A
+task of its own (`keep`) renews it three times in its length, whatever else the process is doing.
 
-A lease that ran out is not a term that is over. The database may still have it under this epoch: then nobody else has
+A term may go on after its lease ran out. The database may still have it under this epoch: then nobody else has
 committed since, and one late renewal (`confirm`) makes the term valid again. The term is over when the database says
 that another committer has the lease, or when this process ends it.
 
 A database that answers slowly gets longer leases (`lease_for`), so that a renewal is answered while the one before it
-is valid. How long is agreed through the row alone: whoever wants the lease waits for the end that stands there.
+is valid. Its length is agreed through the row alone: whoever wants the lease waits for the end in the row.
 
-Invariant: `asked_at + lease` on this process's clock is never after the end that stands in the row, since the database
-adds the same length to a later moment, and no renewal shortens what an earlier one gave. So at most one term is valid.
+Invariant: `asked_at + lease` on this process's clock is never after the end in the row: the database adds the same
+length to a later moment, and no renewal shortens what an earlier one gave. So at most one term is valid.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STEP_S = 0.25
 
 
 def lease_for(shortest_ms: int, round_trip_s: float) -> int:
-    """How long a lease is asked for, in ms, before a database that takes so long to answer."""
+    """The length of the next lease, in ms, over a database that takes so long to answer."""
     return max(shortest_ms, min(MAX_LEASE_MS, round(round_trip_s * 1000 * ROUND_TRIPS_A_LEASE)))
 
 
@@ -98,7 +98,7 @@ class Term:
 
     @property
     def left_s(self) -> float:
-        """Seconds for which nobody else can be the committer; 0 when this is not known."""
+        """Seconds for which no other process can be the committer; 0 when this is not known."""
         if self.over is not None or not self._is_held:
             return 0.0
         return max(0.0, self._valid_until - self._clock.monotonic())
@@ -195,12 +195,12 @@ class Term:
             raise SequencerUnavailable(f"this committer's term is over: {self.over}")
 
     def end(self, reason: str) -> None:
-        """Nothing is answered or renewed under this term any more."""
+        """End the term: nothing is answered or renewed under it any more."""
         if self.over is None:
             self.over = reason
 
     async def stop_renewing(self) -> None:
-        """Whoever waits for a renewal is told that the term has ended."""
+        """Cancel the renewal under way: its waiters fail, as the term has ended."""
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
@@ -217,6 +217,6 @@ class Term:
 
 
 def _seen(renewal: asyncio.Task[None]) -> None:
-    """Take note of an error that nobody waits for any more."""
+    """Mark an error as retrieved that nobody waits for any more."""
     if not renewal.cancelled():
         renewal.exception()

@@ -114,7 +114,7 @@ class ChainState:
     def unknown(cls) -> ChainState:
         """The chain of no database."""
         identity = Identity(cluster_id="", incarnation=0, schema_version=0)
-        return cls(identity, -1, HotState({}), Phase.NEW, 0)
+        return cls(identity, -1, HotState({}), phase=Phase.NEW, next_number=0)
 
     # --- transitions
 
@@ -127,7 +127,7 @@ class ChainState:
         phase = self.phase
         if phase not in (Phase.FINISHED, Phase.REFUSED):
             phase = Phase.CHECKED if is_same_term and phase is not Phase.NEW else Phase.NEW
-        following = ChainState(identity, epoch, state, phase, number)
+        following = ChainState(identity, epoch, state, phase=phase, next_number=number)
         following.refusal = self.refusal
         return following
 

@@ -6,7 +6,7 @@ the head before: a chain. Now and then a head is a *snapshot*: all hot rows as o
 was at some moment after head `replay_from` was begun; the changes in the heads from `replay_from` on, applied in
 order, make it exact, but for a write that the database had and the committer had not yet shown
 (`sequencer.recovery.bucket_scan` leaves it out). What is before the `replay_from` of the snapshot before it is then
-deleted: should a part rot, the older snapshot and all heads since give the same rows.
+deleted: should a part be corrupt, the older snapshot and all heads since give the same rows.
 
 Keys: `{cluster id}/meta/{incarnation}/{epoch}/{number}.head`, `....{part}.part`. All of them sort by age.
 
@@ -155,7 +155,7 @@ def place_of(cluster_id: str, key: str) -> HeadPlace | None:
         return None
     number, _, rest = parts[2].partition(".")
     numbers = (parts[0], parts[1], number)
-    if not all(one.isdecimal() for one in numbers) or not (rest == "head" or rest.endswith(".part")):
+    if not all(digits.isdecimal() for digits in numbers) or not (rest == "head" or rest.endswith(".part")):
         return None
     return HeadPlace(*map(int, numbers))
 
@@ -233,11 +233,11 @@ def encode_part(rows: Mapping[type[Row], Sequence[Row]]) -> Steps[bytes]:
 
 def decode_part(data: Buffer, part: Part) -> list[Table]:
     """A stored part. Raises InvalidCheckpoint where it is not the one that the head names."""
-    if len(data) != part.size or (computed := crc32c(data)) != part.crc:
+    crc = crc32c(data)
+    if (len(data), crc) != (part.size, part.crc):
         raise InvalidCheckpoint(
-            f"{part.key}: {len(data)} bytes, of CRC {crc32c(data):#010x}; the head says {part.size}, {part.crc:#010x}"
+            f"{part.key}: {len(data)} bytes, of CRC {crc:#010x}; the head says {part.size}, {part.crc:#010x}"
         )
-    del computed
     try:
         return messagepack.decode(_tables, unseal(data))
     except msgspec.DecodeError as error:
