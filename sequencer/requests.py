@@ -38,6 +38,7 @@ from sequencer.api import (
     StampRequest,
     Value,
 )
+from sequencer.queries import Reader
 from sequencer.rules import compaction, garbage, groups, leases, sessions, topics, transactions
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
@@ -77,6 +78,11 @@ class Context:
     def state(self) -> HotState:
         """The rows that readers see."""
         return self.view.state
+
+    @property
+    def reader(self) -> Reader:
+        """Answers from these rows and the store."""
+        return self.view.reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,22 +236,18 @@ DECISIONS: dict[str, Decision] = _by_name(
                 draft, request, context.view.identity, context.settings, context.slack_ms()
             ),
         ),
-        _decides(
-            Sequencer.close_session, lambda draft, request, context: sessions.close_session(draft, request)
-        ),
+        _decides(Sequencer.close_session, lambda draft, request, _: sessions.close_session(draft, request)),
         # Agents and the ring.
         _decides(Sequencer.register_agent, _register_agent),
         _decides(Sequencer.renew_agent, _renew_agent),
-        _decides(
-            Sequencer.release_agent, lambda draft, request, context: leases.release_agent(draft, request)
-        ),
+        _decides(Sequencer.release_agent, lambda draft, request, _: leases.release_agent(draft, request)),
         _decides(
             Sequencer.suspect_agent,
             lambda draft, request, context: leases.suspect_agent(
                 draft, request, has_left=context.has_left(request)
             ),
         ),
-        _decides(Sequencer.take_lease, lambda draft, request, context: leases.take_lease(draft, request)),
+        _decides(Sequencer.take_lease, lambda draft, request, _: leases.take_lease(draft, request)),
         # Topics and configs.
         _decides(
             Sequencer.create_topic,
@@ -254,7 +256,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             ),
             is_checkpointed=True,
         ),
-        _decides(Sequencer.delete_topic, lambda draft, request, context: topics.delete_topic(draft, request)),
+        _decides(Sequencer.delete_topic, lambda draft, request, _: topics.delete_topic(draft, request)),
         _decides(
             Sequencer.create_partitions,
             lambda draft, request, context: topics.create_partitions(draft, request, context.settings),
@@ -264,9 +266,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             Sequencer.alter_config,
             lambda draft, request, context: topics.alter_config(draft, request, context.validate_config),
         ),
-        _decides(
-            Sequencer.delete_records, lambda draft, request, context: topics.delete_records(draft, request)
-        ),
+        _decides(Sequencer.delete_records, lambda draft, request, _: topics.delete_records(draft, request)),
         # Producers and transactions.
         _decides(Sequencer.init_producer, _init_producer, request_id=_init_producer_id),
         _decides(
@@ -274,27 +274,23 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: transactions.add_to_transaction(draft, request, context.settings),
         ),
         _decides(
-            Sequencer.end_transaction,
-            lambda draft, request, context: transactions.end_transaction(draft, request),
+            Sequencer.end_transaction, lambda draft, request, _: transactions.end_transaction(draft, request)
         ),
         _decides(
-            Sequencer.abort_producer,
-            lambda draft, request, context: transactions.abort_producer(draft, request),
+            Sequencer.abort_producer, lambda draft, request, _: transactions.abort_producer(draft, request)
         ),
         # Groups.
-        _decides(Sequencer.load_group, lambda draft, request, context: groups.load_group(draft, request)),
+        _decides(Sequencer.load_group, lambda draft, request, _: groups.load_group(draft, request)),
         _decides(
             Sequencer.save_group,
             lambda draft, request, context: groups.save_group(draft, request, context.settings),
         ),
-        _decides(Sequencer.delete_group, lambda draft, request, context: groups.delete_group(draft, request)),
+        _decides(Sequencer.delete_group, lambda draft, request, _: groups.delete_group(draft, request)),
         _decides(
             Sequencer.commit_offsets,
             lambda draft, request, context: groups.commit_offsets(draft, request, context.settings),
         ),
-        _decides(
-            Sequencer.delete_offsets, lambda draft, request, context: groups.delete_offsets(draft, request)
-        ),
+        _decides(Sequencer.delete_offsets, lambda draft, request, _: groups.delete_offsets(draft, request)),
         # Garbage and compaction.
         _decides_alone(Sequencer.forget_objects, _forget_objects),
         _decides(
@@ -314,11 +310,10 @@ QUERIES: dict[str, Query] = _by_name(
             lambda request, context: context.view.topics.answer(request, context.view.identity),
         ),
         _answers(Sequencer.broker_configs, _broker_configs),
-        _looks_up(Sequencer.find_batches, lambda request, context: context.view.reader.find_batches(request)),
-        _looks_up(Sequencer.list_offsets, lambda request, context: context.view.reader.list_offsets(request)),
+        _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
+        _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),
         _answers(
-            Sequencer.offsets_for_epochs,
-            lambda request, context: context.view.reader.offsets_for_epochs(request),
+            Sequencer.offsets_for_epochs, lambda request, context: context.reader.offsets_for_epochs(request)
         ),
         _looks_up(
             Sequencer.feed,
@@ -326,10 +321,9 @@ QUERIES: dict[str, Query] = _by_name(
                 request, min(request.max_wait_ms, context.settings.max_feed_wait_ms)
             ),
         ),
-        _looks_up(Sequencer.sizes, lambda request, context: context.view.reader.sizes(request)),
+        _looks_up(Sequencer.sizes, lambda request, context: context.reader.sizes(request)),
         _answers(
-            Sequencer.describe_producers,
-            lambda request, context: context.view.reader.describe_producers(request),
+            Sequencer.describe_producers, lambda request, context: context.reader.describe_producers(request)
         ),
         _looks_up(Sequencer.stamp_batches, _stamp_batches),
         _answers(
@@ -347,8 +341,8 @@ QUERIES: dict[str, Query] = _by_name(
             Sequencer.compaction_candidates,
             lambda request, context: compaction.find_candidates(context.state, context.reads, request),
         ),
-        _looks_up(Sequencer.objects, lambda request, context: context.view.reader.objects(request)),
+        _looks_up(Sequencer.objects, lambda request, context: context.reader.objects(request)),
         _looks_up(Sequencer.object_runs, _object_runs),
-        _looks_up(Sequencer.statistics, lambda request, context: context.view.reader.statistics()),
+        _looks_up(Sequencer.statistics, lambda request, context: context.reader.statistics()),
     )
 )
