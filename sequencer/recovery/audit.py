@@ -1,11 +1,11 @@
-"""The audit: do the database and the bucket agree, both ways, and does each agree with itself?
+"""The audit: do the database and the bucket agree in both directions, and is each consistent?
 
-It reads only, needs no lease, and may run beside a live cluster. What it reads changes meanwhile, so nothing is
-reported that a second and a third look don't show again.
+It only reads, needs no lease and may run beside a live cluster. Rows change while it reads, so it reports a finding
+only if a second and a third look show it again.
 
-Every run names an object that has a row; every row of an object names bytes of that size, and (sampled) of that CRC,
-whose footer lists the runs as the rows do; every object in the bucket is named, or young (its session is open), or
-garbage that the collector will come to. What is none of these is found.
+Every run names an object that has a row. Every object row names bytes of that size, and (sampled) of that CRC, whose
+footer lists the runs as the rows do. Every object in the bucket is named by a row, or its session is open, or it is
+garbage that the collector will delete. Anything else is a finding.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 PAGE_ROWS = 2_000
 LOOKS = 3
-"""A finding is believed when so many looks, one after the other, show it."""
+"""A finding is reported if this many looks in a row show it."""
 PAUSE_S = 0.2
 FEWEST_OPENED = 10
-"""Objects opened whole however small the sample is."""
+"""The audit reads at least this many objects whole, however small the sample is."""
 DAY_MS = 24 * 3600 * 1000
 FOLDERS = ("mixed", "parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """`sample`: the share of objects that are read whole, 1 for all. `overdue_ms`: garbage is waited for so long."""
+    """`sample`: the share of objects that are read whole, 1 for all. `overdue_ms`: older garbage is a finding."""
 
     sample: float = 0.01
     overdue_ms: int = 2 * DAY_MS
@@ -66,7 +66,7 @@ class AuditSettings:
 
 
 class AuditReport(msgspec.Struct):
-    """`checked` and `garbage` are counts by name; `notes` are remarks about what is no fault."""
+    """`checked` and `garbage` are counts by name; `notes` are remarks that are no findings."""
 
     cluster_id: str
     incarnation: int
@@ -85,9 +85,9 @@ class AuditReport(msgspec.Struct):
 async def audit(
     rows: RowStore, store: ObjectStore, clock: Clock, entropy: Entropy, settings: AuditSettings | None = None
 ) -> AuditReport:
-    """Look at everything once, and at what seems wrong again.
+    """Check everything once, and what seems wrong again.
 
-    `rows` is opened by the caller. Raises SequencerError and StoreError where it can't be looked at.
+    The caller has opened `rows`. Raises SequencerError and StoreError if they can't be read.
     """
     return await _Audit(rows, store, clock, entropy, settings or AuditSettings()).run()
 
@@ -166,7 +166,7 @@ class _Audit:
         self._checked["partitions"] = self._state.count(PartitionRow)
 
     async def _check_partitions(self) -> None:
-        """Page by page over all runs; a partition that looks wrong is read again by itself."""
+        """Read all runs page by page; read a partition that seems wrong again."""
         seen: set[tuple[UUID, int]] = set()
         doubtful: list[tuple[UUID, int]] = []
         async for key, runs in self._partitions():
@@ -216,7 +216,7 @@ class _Audit:
     # --- objects and the bucket
 
     async def _check_objects(self) -> None:
-        """Rows and listing side by side, both in the order of keys."""
+        """Merge the rows and the listing, both in key order."""
         for folder in FOLDERS:
             prefix = f"{self._identity.cluster_id}/{folder}/"
             listed = self._store.list(prefix)
@@ -303,7 +303,7 @@ class _Audit:
         self._findings += confirmed or ()
 
     async def _check_runs_without_object(self) -> None:
-        """What is left of the counts is of objects that no row was seen of."""
+        """The counts that are left belong to objects without a row."""
         for object_id, runs in self._counts.items():
             if await self._has_runs_and_no_row(object_id):
                 self._findings.append(
@@ -317,7 +317,7 @@ class _Audit:
                 await self._rows.runs_of_object(object_id)
             except ObjectRowMissing:
                 continue
-            return False  # its row has come, or its runs have gone
+            return False  # its row was added, or its runs were deleted
         return True
 
     async def _check_unnamed(self, info: ObjectInfo) -> None:
@@ -362,11 +362,11 @@ class _Audit:
     # --- inside of objects
 
     async def _open(self, row: ObjectRow) -> None:
-        """Read an object whole, and hold it against its rows."""
+        """Read an object whole and compare it with its rows."""
         self._checked["objects opened"] += 1
         problems = await self._problems_of(row)
         if problems:
-            # Its runs may have been swapped, or it may have been collected, while it was read.
+            # While it was read, its runs may have been swapped, or it may have been collected.
             await self._clock.sleep(PAUSE_S)
             rows = await self._rows.object_rows([row.object_id])
             if rows and rows[0].live_runs:
@@ -450,7 +450,7 @@ class _Audit:
             known = set(await self._rows.keys_known([row.key for row in page]))
             for row in page:
                 if row.key in known:
-                    continue  # looked for as the database's
+                    continue  # the database names it, too: checked there
                 try:
                     await self._store.head(row.key)
                 except ObjectMissing:
@@ -470,7 +470,7 @@ class _Audit:
 
 
 def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
-    """What is wrong inside, and where rows say otherwise."""
+    """The problems inside a mixed object, and its contradictions with the rows."""
     inside = mixed_object.audit(data)
     try:
         footer = read_footer(data, len(data))
@@ -495,7 +495,7 @@ def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list
 
 
 def _stands_in(run: Run, listed: RunDescription) -> bool:
-    """Whether a row's batches are a stretch of those that the footer lists."""
+    """Whether a run's batches are a stretch of those in the footer."""
     start = listed.start
     for index, batch in enumerate(listed.batches):
         if start == run.start:
@@ -508,7 +508,7 @@ def _stands_in(run: Run, listed: RunDescription) -> bool:
 
 
 def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list[str], list[str]]:
-    """The same of a Parquet object: every row group is rebuilt into the batches that it came from."""
+    """The same for a Parquet object: rebuilds every row group into the batches that it came from."""
     # Imported only here: a broker needs no Arrow.
     from tailrace.parquet_object.header import InvalidParquetObject
     from tailrace.parquet_object.read import read_index, record_batches

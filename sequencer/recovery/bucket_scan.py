@@ -1,6 +1,6 @@
-"""What the bucket says of itself: checkpoints and objects, compared with the rows that a checkpoint has.
+"""Reads checkpoints and objects from the bucket and compares the objects with a checkpoint's rows.
 
-Read-only. Only mixed objects are looked into: those that no row names whole, of the newest others the footers.
+Read-only. It reads mixed objects only: those that no row names whole, and the footers of the newest others.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 READS_AT_ONCE = 8
 FORGOTTEN_MS = 3_600_000
-"""An unnamed object, older by this than the checkpoint, of a session that the checkpoint doesn't know, is garbage of a
-session whose row was gone already."""
+"""An object without a row, of a session without a row, is garbage if it is older than the checkpoint by this: its
+session was deleted already."""
 RETRY_MS = 300_000
-"""For so long a batch that was refused, because one before it was missing, may be asked again by its object: more than
-agents do (`gap_deadline_ms`), and than clocks differ."""
+"""An agent may retry a batch that was refused for a sequence gap by naming its object, for at most this long:
+`gap_deadline_ms` and the difference between clocks are shorter."""
 _base_offset = attrgetter("base_offset")
 A = TypeVar("A")
 
 
 @dataclass(slots=True)
 class FoundCheckpoints:
-    """The rows of the newest chain that is sound, and all heads that are. `problems`: what is not."""
+    """The rows of the newest sound chain, and all sound heads. `problems` names the others."""
 
     chain: Chain | None
     rows: CheckpointedRows
@@ -54,7 +54,7 @@ class FoundCheckpoints:
 
 
 async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoints:
-    """All heads, and the newest rows that they and the parts give. Raises StoreError."""
+    """Read all heads, and the newest rows that they and the parts give. Raises StoreError."""
     heads: dict[HeadPlace, Head] = {}
     unreadable: list[HeadPlace] = []
     problems: list[str] = []
@@ -86,7 +86,7 @@ async def read_checkpoints(store: ObjectStore, cluster_id: str) -> FoundCheckpoi
 
 
 async def list_heads(store: ObjectStore, cluster_id: str) -> list[HeadPlace]:
-    """Where heads are, readable or not."""
+    """The places of all heads, readable or not."""
     places: list[HeadPlace] = []
     async for info in store.list(checkpoint.meta_prefix(cluster_id)):
         place = checkpoint.place_of(cluster_id, info.key)
@@ -105,7 +105,7 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
             hot = [part for part in head.parts if part.is_hot]
             if not hot or head is chain.snapshot:
                 rows.forget_hot()
-            # Those of a later snapshot, which could not be read, are not needed: the heads have all changes.
+            # The parts of a later snapshot that can't be read are not needed: the heads have all changes.
             for part in hot if head is chain.snapshot else ():
                 rows.apply(checkpoint.decode_part(await store.get(part.key), part))
         rows.apply(head.tables)
@@ -114,10 +114,10 @@ async def _rows_of(store: ObjectStore, chain: Chain) -> CheckpointedRows:
 
 
 def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
-    """A snapshot's pages may have what the database had, and the committer had not shown yet: no head has it.
+    """Remove what a snapshot's pages have and no head has: the database had it, the committer had not shown it yet.
 
-    A commit's objects are then as those of any later commit. Of a swap the runs count; an aborted range whose marker it
-    dropped goes with it.
+    A commit's objects are then treated as those of any later commit. A swap's runs are kept; an aborted range whose
+    marker it dropped is removed.
     """
     partitions = rows.by_kind[PartitionRow]
     unshown: list[RunRow] = []
@@ -134,7 +134,7 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
         is_known = (
             isinstance(session, SessionRow) and origin is not None and (origin[2] or 0) < session.next_number
         )
-        if not is_known:  # else only a batch was asked again: its object was committed before
+        if not is_known:  # else a batch was retried: its object was committed before
             rows.by_kind[ObjectRow].pop((object_id,), None)
     compacted: dict[tuple[UUID, int], list[RunRow]] = {}
     for run in rows.all(RunRow) if rows.by_kind[AbortedRow] else ():
@@ -150,9 +150,9 @@ def _forget_unshown(cluster_id: str, rows: CheckpointedRows) -> None:
 
 
 def reserved_ends(checkpoints: FoundCheckpoints) -> Callable[[UUID, int], int]:
-    """The offset of a partition from which on none was ever assigned, as far as all heads tell.
+    """A function that gives the offset of a partition from which on no offset was ever assigned, by all heads.
 
-    Each head raises what may be assigned by its reservation at most; so does one that can't be read.
+    Each head, readable or not, raises what may be assigned by at most its reservation.
     """
     ends: dict[tuple[UUID, int], int] = {}
     for head in checkpoints.heads.values():
@@ -168,7 +168,7 @@ def reserved_ends(checkpoints: FoundCheckpoints) -> Callable[[UUID, int], int]:
         ends[key] = max(ends.get(key, 0), row.end_offset)
     newest = max(checkpoints.heads) if checkpoints.heads else None
     if newest is not None and not checkpoints.unreadable and checkpoints.heads[newest].reservation == 0:
-        beyond = 0  # the last committer said that it assigned nothing more
+        beyond = 0  # the last committer wrote that it assigns nothing more
     else:
         most = max((head.reservation for head in checkpoints.heads.values()), default=0)
         beyond = most * (1 + len(checkpoints.unreadable))
@@ -176,7 +176,7 @@ def reserved_ends(checkpoints: FoundCheckpoints) -> Callable[[UUID, int], int]:
 
 
 def later_topics(checkpoints: FoundCheckpoints) -> list[TopicRow]:
-    """Topics of heads that are newer than the chain: made, and acknowledged, after a snapshot could last be taken."""
+    """Topics in heads that are newer than the chain: they were created and acknowledged after the last snapshot."""
     if checkpoints.chain is None:
         return []
     named: dict[UUID, TopicRow] = {}
@@ -204,16 +204,16 @@ class LaterObject:
 
 @dataclass(slots=True)
 class FoundObjects:
-    """What the bucket holds beside what the checkpoint's rows name."""
+    """Objects in the bucket, by what a recovery does with them."""
 
     later: list[LaterObject] = field(default_factory=list)
     retriable: list[Footer] = field(default_factory=list)
-    """Of the newest objects that rows name: a batch that they refused may have been stored since, by reference."""
+    """Footers of the newest objects that rows name: a retry by reference may have stored a refused batch since."""
     garbage: list[str] = field(default_factory=list)
     corrupt: list[str] = field(default_factory=list)
     missing: list[ObjectRow] = field(default_factory=list)
     prefixes: dict[UUID, str] = field(default_factory=dict)
-    """Of every session that left an object."""
+    """The prefix of every session that left an object."""
 
 
 def session_of(cluster_id: str, key: str) -> tuple[UUID, str, int | None] | None:
@@ -301,7 +301,7 @@ async def _read_later(store: ObjectStore, info: ObjectInfo) -> LaterObject:
 
 
 async def for_each(items: Sequence[A], act: Callable[[A], Awaitable[None]]) -> None:
-    """Act on all, a few at a time. Raises what the first that failed raised."""
+    """Act on all items, a few at a time. Raises the first failure."""
     waiting = iter(items)
 
     async def work() -> None:

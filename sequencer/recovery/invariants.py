@@ -1,7 +1,7 @@
-"""What must hold among the rows of one database, as findings where it doesn't.
+"""Invariants among the rows of one database; a violation is a finding.
 
-Pure: rows in, findings out. `sequencer.recovery.audit` brings the rows, and looks again before it believes a finding,
-since rows change while they are read.
+Pure: rows in, findings out. `sequencer.recovery.audit` reads the rows, and reads them again before it reports a
+finding, because rows change while they are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sequencer.store.state import COMMIT_NUMBER, HotState
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
-    """Something that must not be. `kind` is a word for programs, `subject` says where, `detail` what was seen."""
+    """A violated invariant. `kind` is for programs, `subject` says where, `detail` what was seen."""
 
     kind: str
     subject: str
@@ -39,13 +39,13 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 
 
 def partition_name(state: HotState, topic_id: UUID, partition: int) -> str:
-    """A partition as people call it."""
+    """A partition's name for people."""
     topic = state.get(TopicRow, topic_id)
     return f"{topic.name if topic else topic_id}-{partition}"
 
 
 def is_of_deleted_topic(state: HotState, topic_id: UUID, partition: int) -> bool:
-    """Whether what is kept of this partition is on its way out: the partition's row goes last."""
+    """Whether the rows of this partition are being removed: the partition's own row is removed last."""
     return state.get(TopicRow, topic_id) is None and state.get(PartitionRow, topic_id, partition) is not None
 
 
@@ -53,9 +53,9 @@ def is_of_deleted_topic(state: HotState, topic_id: UUID, partition: int) -> bool
 
 
 def check_partition(state: HotState, key: tuple[UUID, int], runs: Sequence[RunRow]) -> list[Finding]:
-    """The runs of one partition, in order of base offset, against its row, and against each other.
+    """Check the runs of one partition, in order of base offset, against its row and each other.
 
-    Runs above the row's end are left alone: they were added after the row was read.
+    Runs above the row's end are skipped: they were added after the row was read.
     """
     name = partition_name(state, *key)
     row = state.get(PartitionRow, *key)
@@ -66,7 +66,7 @@ def check_partition(state: HotState, key: tuple[UUID, int], runs: Sequence[RunRo
             else []
         )
     if state.get(TopicRow, row.topic_id) is None:
-        return []  # deleted: its runs are on their way out
+        return []  # deleted: its runs are being removed
     runs = [run for run in runs if run.base_offset < row.end_offset]
     findings = list(_check_bounds(name, row, runs))
     findings += _check_tiling(name, row, runs)
@@ -183,7 +183,7 @@ def _check_markers(
 def _check_transactions_on(
     state: HotState, name: str, row: PartitionRow, runs: Sequence[RunRow]
 ) -> Iterator[Finding]:
-    """Open ranges have their transaction, aborted ones their marker, and the last stable offset follows."""
+    """Each open range has its transaction and each aborted range its marker; the last stable offset fits them."""
     key = (row.topic_id, row.partition)
     for producer_id, first_offset in (state.open_ranges.get(*key) or {}).items():
         name_of = state.transactional_ids.get(producer_id)
@@ -210,7 +210,7 @@ def _check_transactions_on(
     for transaction in aborted:
         if (
             not transaction.first_offset <= transaction.last_offset < row.end_offset
-        ):  # equal: only the marker is left of it
+        ):  # equal: only its marker is left
             yield Finding(
                 "aborted_range",
                 name,
@@ -228,7 +228,7 @@ def _check_transactions_on(
 
 
 def check_hot_rows(state: HotState) -> list[Finding]:
-    """What must hold among the rows in the committer's memory."""
+    """Check the invariants among hot rows."""
     return [
         *_check_topics(state),
         *_check_group_offsets(state),
@@ -320,7 +320,7 @@ def _check_transactions(state: HotState) -> Iterator[Finding]:
 
 
 def check_object(row: ObjectRow, runs: int) -> list[Finding]:
-    """An object's row against the number of run rows that name it."""
+    """Check an object's row against the number of runs that name it."""
     findings = []
     if row.live_runs != runs:
         findings.append(Finding("live_runs", row.key, f"{row.live_runs} in its row; {runs} runs name it"))

@@ -1,10 +1,10 @@
-"""The plan of a recovery: the rows of the database that takes the lost one's place, and what there is to say.
+"""The plan of a recovery: the rows of the database that replaces the lost one, and a report.
 
 Invariants:
-- what the checkpoint has keeps its offsets; what came later starts at the reserved end, which no record ever had;
-- rows tile: what lies between is a hole, a run of no markers;
-- a producer's batches are judged as when they were committed, so none is stored twice;
-- nobody who lived under the lost database can change anything in this one.
+- records of the checkpoint keep their offsets; later ones start at the reserved end, an offset that no record ever had;
+- runs tile: between the two lies a hole, a run without markers;
+- a producer's batches are checked as at their commit (`assign_offsets`), so none is stored twice;
+- no session, agent or producer of the lost database can change this one.
 
 Pure.
 """
@@ -78,7 +78,7 @@ COUNTER_STEPS = {
     BROKER_ID: 1 << 10,
     PRODUCER_ID: 1 << 32,
 }
-"""How far counters go on above the checkpoint's: past all that may have been given out since."""
+"""How far counters are raised above the checkpoint's: past all values that may have been given out since."""
 
 
 MAY_CLOSE = (BatchError.SEQUENCE_GAP, BatchError.UNKNOWN_PRODUCER_ID)
@@ -86,9 +86,9 @@ MAY_BE_STORED = (BatchError.NONE, *MAY_CLOSE)
 
 
 class PartitionReport(msgspec.Struct):
-    """[log_start_offset, certain_end) came back as it was; [resumed_at, end_offset) is what was re-sequenced.
+    """[log_start_offset, certain_end) came back as it was; [resumed_at, end_offset) was re-sequenced.
 
-    Where nothing was ever assigned between, `resumed_at` is `certain_end`.
+    `resumed_at` is `certain_end` if no offset was assigned after the checkpoint.
     """
 
     topic: str
@@ -102,7 +102,7 @@ class PartitionReport(msgspec.Struct):
 
 
 class Resequenced(msgspec.Struct):
-    """What became of the batches that were written after the checkpoint."""
+    """Counts of what happened to the batches that were written after the checkpoint."""
 
     objects: int = 0
     batches: int = 0
@@ -115,7 +115,7 @@ class Resequenced(msgspec.Struct):
 
 
 class RecoveryReport(msgspec.Struct):
-    """What a recovery did, or would do. `certain`: counts by kind. `lost`, `notes`: sentences."""
+    """What a recovery did, or would do in a dry run. `certain`: counts by kind. `lost`, `notes`: sentences."""
 
     cluster_id: str
     incarnation: int
@@ -146,7 +146,7 @@ class RecoveryPlan:
 
 @dataclass(slots=True)
 class _Log:
-    """A partition while it is put together."""
+    """A partition while the plan is made."""
 
     topic: TopicRow
     row: PartitionRow
@@ -155,9 +155,9 @@ class _Log:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A batch whose sequence has a gap before it, which a later object may close.
+    """A batch with a sequence gap before it, which a later object may close.
 
-    `was_refused`: the checkpoint says so; it is here only because it may have been asked again since.
+    `was_refused`: the checkpoint has it as refused; it waits because it may have been retried since.
     """
 
     log: _Log
@@ -170,7 +170,7 @@ class _Waiting:
 def plan_recovery(
     checkpoints: FoundCheckpoints, objects: FoundObjects, identity: Identity, now_ms: int
 ) -> RecoveryPlan:
-    """The recovered rows, and what there is to say about them. `identity`: the recovered database's."""
+    """The recovered rows and their report. `identity`: the recovered database's."""
     assert checkpoints.chain is not None, "a recovery starts from a checkpoint"
     return _Planner(checkpoints, objects, identity, now_ms).plan()
 
@@ -259,7 +259,7 @@ class _Planner:
     def _add_later_topics(self) -> None:
         for topic in later_topics(self._found):
             if any(other.name == topic.name for other in self._topics.values()):
-                continue  # deleted and made again, or the other way round: what the checkpoint has is certain
+                continue  # deleted and created again, or the reverse: the checkpoint's topic is certain
             self._add_topic(topic)
             self._report.notes.append(
                 f"topic {topic.name!r} was made after the last complete checkpoint; it is kept"
@@ -272,7 +272,7 @@ class _Planner:
             self._put(empty_partition(topic.topic_id, number, epoch=0))
 
     def _resume(self, topic: TopicRow, row: PartitionRow) -> _Log:
-        """Have the log go on at its reserved end, under a higher epoch."""
+        """Continue the log at its reserved end, under a higher epoch."""
         resumed_at = self._reserved(row.topic_id, row.partition)
         assert resumed_at >= row.end_offset, f"{row}: reserved only up to {resumed_at}"
         report = PartitionReport(
@@ -285,7 +285,7 @@ class _Planner:
         )
         log = self._logs[row.topic_id, row.partition] = _Log(topic, row, report)
         if resumed_at > row.end_offset:
-            # In an empty log too: consumers that have read all of it stand where the hole begins.
+            # In an empty log too: consumers that have read all of it are at the start of the hole.
             self._put(self._hole(row, resumed_at))
             row = replace_row(row, end_offset=resumed_at)
         log.row = replace_row(row, epochs=[*row.epochs, LogEpoch(row.epochs[-1].epoch + 1, resumed_at)])
@@ -293,7 +293,7 @@ class _Planner:
         return log
 
     def _hole(self, row: PartitionRow, end_offset: int) -> RunRow:
-        """A run of no markers: rows tile, and readers step over it."""
+        """A run without markers: runs tile, and readers skip it."""
         return RunRow(
             topic_id=row.topic_id,
             partition=row.partition,
@@ -329,7 +329,7 @@ class _Planner:
             self._put_run(log, footer.object_id, run.start, assigned)
 
     def _add_retriable(self, footer: Footer) -> None:
-        """Have those batches wait that the checkpoint knows as refused: agents ask again, by the same object."""
+        """Let the batches wait that the checkpoint has as refused: agents retry them by the same object."""
         for run in footer.runs:
             log = self._logs.get((run.topic_id, run.partition))
             if log is None:
@@ -341,7 +341,7 @@ class _Planner:
                 start += batch.length
 
     def _resequence_waiting(self) -> None:
-        """Batches whose gap was closed by what came later; as long as one closes another's."""
+        """Store waiting batches whose gap was closed since, until no batch closes another's gap."""
         is_loose = bool(self._objects.corrupt or self._objects.missing)
         while self._waiting:
             left: list[_Waiting] = []
@@ -355,21 +355,21 @@ class _Planner:
                 forced = next((waiting for waiting in left if not waiting.was_refused), None)
                 if forced is None or not is_loose:
                     break
-                # What closed the gap is among what can't be read: better a batch too many than one too few.
+                # The batch before it may be in an object that can't be read: better a batch too many than one too few.
                 left.remove(forced)
                 self._put_run(forced.log, forced.object_id, forced.start, self._assign_forced(forced))
             self._waiting = left
         self._count.out_of_sequence += len(self._waiting)
 
     def _log_of(self, topic_id: UUID, name: str, partition: int) -> _Log | None:
-        """The partition's log, made if nobody knows its topic; None where the topic was deleted."""
+        """The partition's log, created if its topic is unknown; None if the topic was deleted."""
         log = self._logs.get((topic_id, partition))
         if log is not None:
             return log
         topic = self._topics.get(topic_id)
         if topic is None:
             if any(row.topic_id == topic_id for row in self._rows.all(PartitionRow)):
-                return None  # deleted, and its runs were still to be removed
+                return None  # deleted, and its runs were not removed yet
             topic = self._make_topic(topic_id, name, partition)
         for number in range(topic.partitions, partition + 1):
             self._put(empty_partition(topic_id, number, epoch=0))
@@ -402,7 +402,7 @@ class _Planner:
         return assign_offsets(log.row.end_offset, batches, self._states_on(log))
 
     def _assign_forced(self, waiting: _Waiting) -> Assignment:
-        """The same for a batch whose gap stays: it is stored as if what came before it had been, too."""
+        """The same for a batch whose gap stays open: it is stored as if the batches before it had been stored."""
         batch = waiting.batch
         state = self._states_on(waiting.log)(batch.producer_id)
         resumed = resume_at(state, batch.producer_epoch, batch.base_sequence)
@@ -421,7 +421,7 @@ class _Planner:
         return state
 
     def _put_run(self, log: _Log, object_id: UUID, start: int, assigned: Assignment) -> None:
-        """Count what was assigned, and put the rows of what is stored."""
+        """Count the outcomes, and put the rows of the stored batches."""
         self._count_outcomes(log, assigned)
         if not assigned.has_stored:
             return
@@ -486,7 +486,7 @@ class _Planner:
         for later in self._objects.later:
             footer = later.footer
             if footer.object_id not in self._live_runs:
-                continue  # nothing of it is kept: it goes with its session's prefix
+                continue  # nothing of it is stored: the collector deletes it with its session's prefix
             self._count.objects += 1
             self._put(
                 ObjectRow(
@@ -506,7 +506,7 @@ class _Planner:
     # --- everything else
 
     def _settle_leases(self) -> None:
-        """Whoever lived under the lost database is over: agents, sessions, leases, groups' owners."""
+        """End everything that lived under the lost database: agents, sessions, leases, groups' owners."""
         for row in self._rows.all(AgentRow):
             self._put(replace_row(row, expires_ms=0))
         for row in self._rows.all(LeaseRow):
@@ -517,7 +517,7 @@ class _Planner:
         for row in self._rows.all(SessionRow):
             known.add(row.session_id)
             closed_ms = self._now_ms if row.closed_ms is None else row.closed_ms
-            # Looked through a sweep's interval from now: what was left out of the recovery is still there till then.
+            # Swept an interval from now: until then the objects that the recovery left out still exist.
             self._put(replace_row(row, closed_ms=closed_ms, empty_sweeps=0, swept_ms=self._now_ms))
         for session_id, prefix in sorted(self._objects.prefixes.items()):
             if session_id not in known:
@@ -541,7 +541,7 @@ class _Planner:
             self._put(CounterRow(name=name, value=value + step))
 
     def _settle_live_runs(self) -> None:
-        """An object's count is what names it; the checkpoint should say the same."""
+        """Set each object's count to the number of runs that name it; the checkpoint should have the same."""
         counted: dict[UUID, int] = {}
         for row in self._rows.all(RunRow):
             if row.kind is not ObjectKind.MARKERS:
@@ -572,7 +572,7 @@ class _Planner:
             self._put(CounterRow(name=name, value=moves.by_name.get(name, 0)))
 
     def _abort_transactions(self) -> None:
-        """End what has no known end, with its markers; and have every producer of a transactional id ask anew."""
+        """Abort transactions without a known end, and fence every producer of a transactional id."""
         for row in self._rows.all(TransactionRow):
             if row.state is TransactionState.ONGOING:
                 self._report.aborted_transactions.append(row.transactional_id)
@@ -592,8 +592,8 @@ class _Planner:
                 elif not isinstance(row_after, CounterRow) or row_after.name == PRODUCER_ID:
                     self._put(row_after)
         for row in self._rows.all(TransactionRow):
-            # Its client may be epochs ahead of the checkpoint: the next one to ask gets a fresh producer id. It may be
-            # transactions ahead, too: no end that it asks for is one that is known.
+            # Its client may be epochs ahead of the checkpoint: the next InitProducerId gets a new producer id. It may
+            # be transactions ahead, too: no end that it requests is a known one.
             timeout_ms = row.timeout_ms or 60_000
             fenced = replace_row(row, producer_epoch=transactions.LAST_EPOCH, timeout_ms=timeout_ms)
             self._put(fenced.with_previous(None).with_last_end(None))
@@ -604,7 +604,7 @@ class _Planner:
             log.report.end_offset = ended.end_offset
 
     def _is_last_word(self) -> bool:
-        """Whether the committer said, as it ended, that the checkpoint has all that it ever wrote."""
+        """Whether the committer ended with a head that says that the checkpoint has everything."""
         checkpoints = self._found
         assert checkpoints.chain is not None
         head = checkpoints.chain.last
@@ -659,7 +659,7 @@ class _Planner:
 
 
 def _in_order(later: Iterable[LaterObject]) -> list[LaterObject]:
-    """By time, but each session's in the order in which it sealed them."""
+    """The objects by time, but each session's in the order in which it sealed them."""
     by_session: dict[UUID, list[LaterObject]] = {}
     for one in later:
         by_session.setdefault(one.footer.session_id, []).append(one)

@@ -1,15 +1,15 @@
-"""Recovery: an empty database filled again from the bucket.
+"""Recovery: fills an empty database from the bucket.
 
-What the newest complete checkpoint has is *certain*: it comes back as it was, at its old offsets. What was written
-after it is found as mixed objects that nothing names; their batches are judged anew, by the producers as the
-checkpoint has them, and *re-sequenced*: they get offsets from the partition's reserved end on, which no record ever
-had, and the log's epoch rises there. So no offset ever means two records. Between the two lies a hole, which readers
-step over as they do over what compaction left out.
+Records in the newest complete checkpoint are *certain*: they come back at their old offsets. Records that were written
+after it are in mixed objects that no row names. Their batches are checked again, by the producers' states in the
+checkpoint, and *re-sequenced*: they get offsets from the partition's reserved end on, which no record ever had, and the
+log's epoch rises there. So no offset ever means two records. Between the two lies a hole, which readers skip as they
+skip offsets that compaction left out.
 
-What can't come back is *lost*, and is said: group offsets, topics' configs and transactions of after the checkpoint.
-A transaction without a known end is aborted; producers with a transactional id are fenced.
+What can't come back is *lost* and reported: group offsets, topics' configs and transactions after the checkpoint.
+Transactions without a known end are aborted, and producers with a transactional id are fenced.
 
-This module carries it out; `bucket_scan` finds what the bucket holds, and `plan` decides what becomes of it.
+This module carries the recovery out; `bucket_scan` reads the bucket, and `plan` decides.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEASE_MS = 60_000
 
 
 class RecoveryRefused(Exception):
-    """Nothing was touched: the bucket or the database is not what a recovery starts from; the message says why."""
+    """The bucket or the database does not fit a recovery; the message says why. Nothing was changed."""
 
 
 async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
@@ -72,7 +72,7 @@ async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
 async def read_bucket(
     store: ObjectStore, clock: Clock, cluster_id: str, *, is_watched: bool = True
 ) -> tuple[FoundCheckpoints, FoundObjects, int]:
-    """All that a recovery is planned from, and the incarnation that follows. Raises RecoveryRefused, StoreError."""
+    """Everything that a recovery is planned from, and its incarnation. Raises RecoveryRefused, StoreError."""
     checkpoints = await read_checkpoints(store, cluster_id)
     if checkpoints.chain is None:
         problems = "; ".join(checkpoints.problems[:3])
@@ -81,7 +81,7 @@ async def read_bucket(
         )
     newest = checkpoints.heads[max(checkpoints.heads)]
     if is_watched and newest.reservation > 0:
-        # A committer that lives writes again within its interval, unless nothing at all happens.
+        # A live committer writes again within its interval, unless nothing at all happens.
         await clock.sleep(newest.interval_ms * 2.5 / 1000)
         if max(await list_heads(store, cluster_id)) > max(checkpoints.heads):
             raise RecoveryRefused(
@@ -97,7 +97,7 @@ async def read_bucket(
 
 
 async def check_is_empty(rows: RowStore) -> None:
-    """Raise RecoveryRefused unless nothing is in the database."""
+    """Raise RecoveryRefused unless the database is empty."""
     loaded = await rows.load()
     kinds = sorted(kind.__name__.removesuffix("Row").lower() for kind, some in loaded.items() if some)
     if await rows.objects_after("", 1):
@@ -118,10 +118,10 @@ async def recover(
     settings: SequencerSettings | None = None,
     is_watched: bool = True,
 ) -> RecoveryReport:
-    """Fill an empty database from the bucket, or only say what that would give where `rows` is None.
+    """Fill an empty database from the bucket; a dry run if `rows` is None.
 
-    `rows` is opened by the caller. Raises RecoveryRefused while nothing was touched; StoreError and SequencerError
-    at any time: then the database can't be used by anybody, and is to be emptied before the next attempt.
+    The caller has opened `rows`. Raises RecoveryRefused before anything is changed. Raises StoreError and
+    SequencerError at any time: nobody can use the database then, and it has to be emptied before the next attempt.
     """
     cluster_id = await find_cluster(store, cluster_id)
     epoch: int | None = None
@@ -173,7 +173,7 @@ async def _fill(rows: RowStore, planned: CheckpointedRows, identity: Identity, e
 async def _export(
     store: ObjectStore, rows: RowStore, clock: Clock, epoch: int, settings: SequencerSettings
 ) -> None:
-    """The recovered rows as a checkpoint, so that another loss starts from here."""
+    """Write the recovered rows as a checkpoint, so that another recovery can start from it."""
     checkpointer = Checkpointer(
         store,
         rows,

@@ -2,10 +2,10 @@
 
 Invariants:
 - only the group's owner, under its live lease, changes the group's state; its generation never falls;
-- a group has a row once it has had a member or an offset; looking it up makes none;
-- offsets are taken from members of the current generation, or from outside while the group is empty;
-- offsets of a transaction are pending, invisible, until it ends;
-- what a coordinator sent and what arrives late is in its order: an earlier turn replaces no later one.
+- a group gets its row with its first member or offset; a look-up creates none;
+- offsets are accepted from members of the current generation, or from outside while the group is empty;
+- offsets of a transaction are pending and invisible until it ends;
+- a coordinator's states and positions are numbered by turns: an earlier turn that arrives late replaces no later one.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from tailrace.limits import INT32, later
 from tailrace.turns import Steps, Turns
 
 POSITIONS_AS_A_STEP = 5
-"""So many positions take as long as one run of a commit."""
+"""This many positions take as long as one run of a commit."""
 
 
 def load_group(draft: Draft, request: LoadGroup) -> GroupState:
-    """Make this agent, under this lease, the group's owner, and give it the state to go on from.
+    """Make this agent, under this lease, the group's owner, and return the stored state.
 
-    A group that is not there stays so until `save_group`: several agents may hold it empty, the first to save has it.
+    A group without a row gets one only at `save_group`: several agents may hold it empty, the first to save owns it.
     """
     agent = live_agent(draft, request.broker_id, request.lease_epoch)
     row = draft.get(GroupRow, request.group_id)
@@ -103,7 +103,7 @@ def _owned_group(draft: Draft, group_id: str, broker_id: int, lease_epoch: int) 
 
 
 def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) -> Empty:
-    """Keep the owner's state of a group. One that was never saved becomes this agent's with its first state."""
+    """Store the owner's state of a group. A group that was never saved becomes this agent's."""
     state = request.group
     known = draft.get(GroupRow, state.group_id)
     is_untaken = known is None or (known.owner < 0 and known.generation == 0)
@@ -115,7 +115,7 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
         raise StaleGroup(f"group {row.group_id!r} is at generation {row.generation}, not {state.generation}")
     _check_turn(row, request.turn)
     if 0 < request.turn <= row.turn:
-        return Empty()  # it was overtaken
+        return Empty()  # a later one arrived first
     draft.put(
         replace_row(
             row,
@@ -132,13 +132,13 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
 
 
 def _check_turn(row: GroupRow, turn: int) -> None:
-    """Raise StaleGroup for a turn of a later term: of a group that had this name and was deleted."""
+    """Raise StaleGroup for a turn of a later term: it belongs to a deleted group of this name."""
     if turn >= first_turn(row.term + 1):
         raise StaleGroup(f"turn {turn} is of another group {row.group_id!r}, which was deleted")
 
 
 def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
-    """Forget an empty group and its offsets."""
+    """Delete an empty group and its offsets."""
     row = draft.get(GroupRow, request.group_id)
     if row is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
@@ -176,7 +176,7 @@ def _check_committer(draft: Draft, request: CommitOffsets, settings: SequencerSe
 
 
 def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSettings) -> Steps[OffsetErrors]:
-    """Take positions from a member of the current generation, or for an empty group; of a transaction, for later."""
+    """Store positions of a member of the current generation or for an empty group; a transaction's are pending."""
     if any(position.leader_epoch not in INT32 for position in request.offsets):
         raise InvalidRequest(f"a leader epoch in positions of group {request.group_id!r} is no int32")
     row = _check_committer(draft, request, settings)
@@ -201,7 +201,7 @@ def commit_offsets(draft: Draft, request: CommitOffsets, settings: SequencerSett
 
 
 def _is_overtaken(draft: Draft, request: CommitOffsets, position: OffsetPosition) -> bool:
-    """Whether a later commit has come first: this one was under way for long."""
+    """Whether a later commit arrived before this one."""
     row = draft.get(GroupOffsetRow, request.group_id, position.topic_id, position.partition)
     return row is not None and 0 < request.turn <= row.turn
 
@@ -238,7 +238,7 @@ def _position_row(
 
 
 def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
-    """Forget some of a group's positions; one that it doesn't have is fine."""
+    """Delete some of a group's positions. One that does not exist is ignored."""
     if draft.get(GroupRow, request.group_id) is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
     errors: list[PartitionError] = []
@@ -257,14 +257,14 @@ def delete_offsets(draft: Draft, request: DeleteOffsets) -> Steps[OffsetErrors]:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one step of expiry did: with how many of the groups it is done, and how many positions went."""
+    """What one step of expiry did: how many of the groups are done, and how many positions were deleted."""
 
     groups: int
     offsets: int
 
 
 async def expiring_groups(state: HotState, now_ms: int, settings: SequencerSettings) -> list[str]:
-    """The groups of which `expire_groups` would let something go; looked for in turns, and nobody waits meanwhile."""
+    """The groups that `expire_groups` would change, searched in turns; nobody waits for it."""
     turns = Turns(GROUPS_IN_A_TURN)
     group_ids: list[str] = []
     for row in list(state.all(GroupRow)):
@@ -287,15 +287,17 @@ def _is_expiring(
 
 
 def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
-    """Whether the group's coordinator lives, and is in the life in which it took the group up."""
+    """Whether the group's coordinator is live under the lease with which it took the group."""
     return owner is not None and owner.expires_ms > 0 and owner.epoch == row.owner_epoch
 
 
 def expire_groups(
     draft: Draft, group_ids: Sequence[str], settings: SequencerSettings, max_offsets: int
 ) -> Steps[Expired]:
-    """Let go what nobody comes back for: members without a coordinator, positions of groups without members whose time
-    is over, groups left with nothing. Stops after about `max_offsets` positions; a group may take several steps."""
+    """Delete what has expired: members without a coordinator, positions of groups without members, empty groups.
+
+    Stops after about `max_offsets` positions; a group may take several steps.
+    """
     expired = 0
     with_pending: set[str] | None = None
     for done, group_id in enumerate(group_ids):
@@ -323,15 +325,17 @@ def expire_groups(
 
 
 def _is_over(row: GroupRow, offset: GroupOffsetRow, now_ms: int, settings: SequencerSettings) -> bool:
-    """Whether the time of a position of a group without members is over: its own, or that since the last member."""
+    """Whether a position of a group without members has expired: by its own time, or since the last member left."""
     if offset.expires_ms is not None:
         return offset.expires_ms <= now_ms
     return max(row.updated_ms, offset.commit_ms) <= now_ms - settings.offsets_retention_ms
 
 
 def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:
-    """Members are watched by the group's coordinator. Where that is gone, and none of them has looked for another, they
-    are gone with it: the time since is counted from when the group was first seen without an owner."""
+    """Remove the members of a group whose coordinator is gone, if none of them has looked for another.
+
+    Only a coordinator notices that members leave. The time is counted from when the group was first seen without one.
+    """
     if _is_owned(row, draft.get(AgentRow, row.owner)):
         return
     if row.owner >= 0:
@@ -350,14 +354,14 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
 
 
 GROUPS_IN_A_TURN = 5_000
-"""Groups that are looked at for their age in one turn of the loop."""
+"""Groups whose age is checked in one turn of the event loop."""
 POSITIONS_AS_A_GROUP = 5
 MAX_LAGS = 2_000
-"""Entries of a page of lags, each of which is looked up in three places."""
+"""Entries of a page of lags; each takes three look-ups."""
 
 
 def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
-    """A group's positions: those asked, or all it has; as many as an answer has room for."""
+    """A group's positions, the requested ones or all; as many as fit in an answer."""
     partitions = request.partitions
     room = PageRoom(request.limit if partitions is None else MAX_PAGE)
     if partitions is None:
@@ -377,7 +381,7 @@ def fetch_offsets(state: HotState, request: FetchOffsets) -> OffsetPositions:
 def _keys_after(
     keys: Iterable[tuple[str, UUID, int]], after: tuple[UUID, int] | None
 ) -> list[tuple[UUID, int]]:
-    """The first places after this one, more than a page of them where there are as many."""
+    """The first partitions after this one in order, one more than a page if there are as many."""
     least = (-1, -1) if after is None else (after[0].int, after[1])
     by_number = {(topic_id.int, partition): topic_id for _, topic_id, partition in keys}
     following = heapq.nsmallest(MAX_PAGE + 1, (number for number in by_number if number > least))
@@ -436,7 +440,7 @@ def _ids_after(ids: Iterable[str], after: str | None) -> list[str]:
 
 
 def _groups_asked(state: HotState, request: LagsRequest) -> Iterable[str]:
-    """The groups with positions that are asked about. Those of other coordinators are not looked at."""
+    """The requested groups that have positions. Groups of other coordinators are not read."""
     if request.owner < 0:
         return state.offsets_of
     owners = [request.owner] if request.owner in state.groups_of else []
@@ -453,7 +457,7 @@ def _is_live(state: HotState, owner: int) -> bool:
 
 
 def lags(state: HotState, request: LagsRequest) -> Lags:
-    """Committed positions beside their partitions' ends."""
+    """Committed positions with their partitions' ends."""
     room = PageRoom(MAX_LAGS)
     entries: list[Lag] = []
     last: tuple[str, UUID, int] | None = None

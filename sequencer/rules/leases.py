@@ -1,11 +1,10 @@
 """Leases: agents and the ring they form, named leases, and which agent coordinates a group.
 
-Whether an agent is live is said by its row, never by comparing clocks elsewhere: expiry is a change of the
-row.
+An agent's row says whether it is live. Nothing else compares clocks: expiry is a change of the row.
 
 Invariants:
-- a broker id belongs to one life of an agent, at one advertised address, and is never given out again; each
-  registration of that life raises its epoch;
+- a broker id belongs to one process of an agent at one advertised address and is never reused; each registration of
+  that process raises its epoch;
 - the ring's generation never falls, and changes with every change of the ring;
 - a named lease's epoch rises whenever it is taken anew.
 """
@@ -40,13 +39,13 @@ from tailrace.limits import MAX_NAME_BYTES, PORTS, is_name
 
 MAX_DEPARTED = 32
 MAX_GONE_AGENTS = 1_000
-"""Agents without a lease that are remembered, for when they come back."""
+"""Agents without a lease whose rows are kept for their return."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 EMPTY_GROUP = "Empty"
 MAX_LEASE_MS = 24 * 3600 * 1000
-"""The longest named lease: whoever held it and is gone must not be in the way for long."""
+"""The longest named lease: a holder that is gone must not block others for long."""
 
 
 SLOW_ROUND_TRIP_S = 0.1
@@ -65,10 +64,10 @@ def slack_ms(round_trip_s: float) -> int:
 
 
 class LastHeard:
-    """When each agent was last heard of, on the committer's clock. In memory: a row a second for each is too many.
+    """When each agent was last heard of, on the committer's clock. In memory: a write per second and agent is too much.
 
-    Who was not heard of since the state was loaded counts as heard of then: the committer before may have heard it
-    a moment earlier, and nobody could renew while there was none.
+    An agent that was not heard of since the state was loaded counts as heard of then: the committer before may have
+    heard from it a moment earlier, and nobody could renew while there was no committer.
     """
 
     def __init__(self, now: float) -> None:
@@ -83,34 +82,34 @@ class LastHeard:
             self._renewing[lease.broker_id] = lease.epoch
 
     def silent_ms(self, agent: AgentRef, now: float) -> float:
-        """For how long nothing was heard of the agent under this epoch."""
+        """How long the agent has been silent under this epoch."""
         epoch, at = self._heard.get(agent.broker_id, (agent.epoch, self._began))
         return (now - (at if epoch == agent.epoch else self._began)) * 1000
 
     def has_stopped(
         self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0
     ) -> bool:
-        """Whether an agent that renewed its lease has missed a renewal: it may be dead, or only late."""
+        """Whether an agent that renewed its lease has missed a renewal. It may be dead or only late."""
         is_renewing = self._renewing.get(agent.broker_id) == agent.epoch
         return is_renewing and self.silent_ms(agent, now) >= silence_ms(settings) / 2 + slack_ms
 
     def has_left(self, agent: AgentRef, now: float, settings: SequencerSettings, slack_ms: int = 0) -> bool:
-        """Whether nothing was heard of the agent for so long that its lease may be ended."""
+        """Whether the agent has been silent for so long that its lease may be ended."""
         return self.silent_ms(agent, now) >= silence_ms(settings) + slack_ms
 
 
 def silence_ms(settings: SequencerSettings) -> int:
-    """After how long a silence a suspected agent's lease is over."""
+    """The silence after which a suspected agent's lease is ended."""
     return min(settings.agent_silence_ms, settings.agent_lease_ms // 2)
 
 
 def register_agent(
     draft: Draft, info: AgentInfo, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
-    """Lease a broker id: the one that this instance had before, or a new one. Whoever had the address before is fenced.
+    """Lease a broker id: the one that this instance had before, or a new one. Fences other agents at the address.
 
-    A process that was started again is a new broker to clients (decision 19): one that they know by its id is down to
-    them, and not connected to for as long as their backoff lasts.
+    A restarted process is a new broker to clients (decision 19): they take a broker id that they know for down, and
+    don't connect to it before their backoff ends.
     """
     if not is_name(info.host) or any(
         port not in PORTS for port in (info.port, info.peer_port, info.http_port)
@@ -162,7 +161,7 @@ def live_agent(draft: Draft, broker_id: int, epoch: int) -> AgentRow:
 def renew_agent(
     draft: Draft, request: RenewAgent, identity: Identity, settings: SequencerSettings, slack_ms: int = 0
 ) -> AgentLease:
-    """Extend an agent's lease, and say whether it drains. The row is written when a third of the lease is over."""
+    """Extend an agent's lease and store whether it drains. The row is written once a third of the lease is over."""
     row = live_agent(draft, request.broker_id, request.epoch)
     if row.draining != request.draining:
         draft.bump_once(RING_GENERATION)
@@ -180,7 +179,7 @@ def renew_agent(
 
 
 def release_agent(draft: Draft, request: AgentRef) -> Empty:
-    """Give a lease back; one that is over is fine. The broker id stays this agent's."""
+    """Give a lease back. One that is over is ignored. The broker id remains this agent's."""
     row = draft.get(AgentRow, request.broker_id)
     if row is not None and row.epoch == request.epoch and row.expires_ms != 0:
         draft.put(replace_row(row, expires_ms=0))
@@ -189,7 +188,7 @@ def release_agent(draft: Draft, request: AgentRef) -> Empty:
 
 
 def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> Empty:
-    """The agent's neighbour finds it silent: end its lease, if nothing was heard of it here for too long either."""
+    """A neighbour reports the agent as silent: end its lease if it was silent here for too long, too."""
     row = draft.get(AgentRow, request.broker_id)
     is_live = row is not None and row.epoch == request.epoch and row.expires_ms > 0
     if row is not None and is_live and has_left:
@@ -199,10 +198,10 @@ def suspect_agent(draft: Draft, request: AgentRef, *, has_left: bool) -> Empty:
 
 
 def forget_agents(draft: Draft) -> None:
-    """Forget agents that are long gone, the first that were registered, but for the last MAX_GONE_AGENTS.
+    """Delete the rows of agents without a lease, the oldest first, except the last MAX_GONE_AGENTS.
 
-    One that comes back after that gets another broker id: no id is given twice, so no client meets a stranger under
-    one that it remembers.
+    An agent that returns after that gets a new broker id. No id is given twice, so no client finds another broker under
+    an id that it remembers.
     """
     gone = sorted(row.broker_id for row in draft.all(AgentRow) if row.expires_ms == 0)
     for broker_id in gone[: max(0, len(gone) - MAX_GONE_AGENTS)]:
@@ -210,8 +209,8 @@ def forget_agents(draft: Draft) -> None:
 
 
 def expire_agents(draft: Draft, has_left: Callable[[AgentRef], bool]) -> int:
-    """End the leases that ran out, of agents that nothing was heard of (a renewal may be waiting for the database);
-    how many."""
+    """End the leases that ran out; how many. An agent that was heard of keeps its lease: its renewal may be waiting for
+    the database."""
     expired = [
         row
         for row in draft.all(AgentRow)
@@ -233,7 +232,7 @@ def expire_sessions(draft: Draft) -> int:
 
 
 def ring_of(generation: int, agents: Iterable[AgentRow]) -> Ring:
-    """The live agents, by broker id, and of those that have left the last."""
+    """The live agents by broker id, and the last of those that have left."""
     rows = sorted(agents, key=lambda row: row.broker_id)
     gone = [row for row in rows if row.expires_ms == 0][-MAX_DEPARTED:]
     return Ring(
@@ -280,12 +279,12 @@ def locate_group(
 ) -> GroupOwner:
     """The group's coordinator: its owner while that lives and does not drain, else the first such candidate.
 
-    Changes nothing: whoever takes the group up becomes its owner (`rules.groups`). Agents whose candidates differ for a
-    moment may name two; the first to take it up has it, and the other's clients are sent on to that one.
+    Changes nothing: the agent that loads the group becomes its owner (`rules.groups`). Agents whose candidates differ
+    for a moment may name two; the first to load the group owns it, and the other's clients are redirected to it.
 
     Raises:
-        SequencerUnavailable: no agent lives, or the owner has stopped renewing its lease (`has_stopped`): in a moment
-            it is heard again, or has left. A client that is sent to a dead agent is slow to ask again.
+        SequencerUnavailable: no agent is live, or the owner has stopped renewing its lease (`has_stopped`): it will
+            soon be heard of again or have left. A client that is sent to a dead agent takes long to retry.
     """
     row = state.get(GroupRow, request.group_id)
     owner = None if row is None else placeable_agent(state, row.owner)
@@ -330,7 +329,7 @@ def new_group(draft: Draft, group_id: str, settings: SequencerSettings) -> Group
 
 
 def placeable_agent(state: Draft | HotState, broker_id: int) -> AgentRow | None:
-    """The agent's row, if it lives and does not drain: then it may have groups."""
+    """The agent's row if it is live and does not drain, and so may own groups."""
     row = state.get(AgentRow, broker_id)
     return row if row is not None and row.expires_ms > 0 and not row.draining else None
 

@@ -1,17 +1,17 @@
 """Transactions: who may write under a transactional id, what its transaction holds, and how it ends.
 
 A transaction's end is one change: the markers of all its partitions, its group offsets and its own row become
-durable and visible together, or not at all. So there are no states between.
+durable and visible together or not at all. So there are no intermediate states.
 
 Invariants:
-- a transactional id has one producer id and epoch; whoever comes with an older one is fenced;
+- a transactional id has one producer id and epoch; a producer with an older one is fenced;
 - the transactions of a producer are numbered; a batch is stored only in the transaction it was sent in: the one
   that was open when an agent received it (by number), or the one of its epoch (where every end raises it);
 - an open range begins at a producer's first stored batch in a partition, and ends with the marker's offset;
-- an end that is asked again gets its first answer, and ends nothing else;
-- what was deleted meanwhile (a topic, a group) is left out of an end; it fails none.
+- a retried end gets its first answer and ends nothing else;
+- an end leaves out a topic or group that was deleted in between, and does not fail.
 
-What is done for each partition of a transaction is `Steps`: one unit of work for each.
+Work per partition of a transaction is `Steps`, one unit for each.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
 
 LAST_EPOCH = 32766
-"""After this one comes a fresh producer id: an epoch is an int16, and Kafka never grants the largest."""
+"""After this epoch a new producer id is granted: an epoch is an int16, and Kafka never grants the largest."""
 MARKER_LENGTH = 78
 """Bytes of a control batch with one marker (tailrace.record_batch.control_batch)."""
 
@@ -84,16 +84,16 @@ MARKER_LENGTH = 78
 
 
 LOOKUPS_AS_A_STEP = 100
-"""Partitions of a transaction that are only looked at take as long as one that is ended."""
+"""This many look-ups of a transaction's partitions take as long as ending one."""
 FEW_PARTITIONS = 16
 PartitionSets = dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]]
-"""By producer id: a transaction's partitions, and the set of them."""
+"""By producer id: a transaction's partitions as a list and as a set."""
 Joined = dict[int, list[tuple[UUID, int]]]
 """By producer id: partitions in which a commit stored batches of its open transaction."""
 
 
 def init_producer(draft: Draft, request: InitProducer, settings: SequencerSettings) -> Steps[ProducerGrant]:
-    """Grant a transactional id to who asks: a higher epoch than anybody had, with nothing open."""
+    """Grant the caller the transactional id, with a higher epoch than any before and no open transaction."""
     name = request.transactional_id
     if name is None or not is_name(name):
         raise InvalidRequest(
@@ -142,7 +142,7 @@ def _new_transactional_id(
 
 
 def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
-    """The next epoch, or the first of a fresh producer id."""
+    """The row with the next epoch, or the first of a new producer id."""
     producer_id, epoch = row.producer_id, row.producer_epoch + 1
     if epoch > LAST_EPOCH:
         producer_id, epoch = draft.next_value(PRODUCER_ID), 0
@@ -150,7 +150,7 @@ def _bumped(draft: Draft, row: TransactionRow) -> TransactionRow:
 
 
 def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
-    """The transactional id's row, if it is its current producer that asks."""
+    """The transactional id's row, if the caller is its current producer."""
     row = draft.get(TransactionRow, named.transactional_id)
     if row is None or row.producer_id != named.producer_id:
         now = "unknown" if row is None else f"of producer {row.producer_id}"
@@ -174,7 +174,7 @@ def _current(draft: Draft, named: TransactionRef) -> TransactionRow:
 
 
 def add_to_transaction(draft: Draft, request: AddToTransaction, settings: SequencerSettings) -> Steps[Empty]:
-    """Note the partitions and the group, all or none; begin the transaction if none is open."""
+    """Add the partitions and the group, all or none; begin the transaction if none is open."""
     row = _current(draft, request.transaction)
     if request.verify_only:
         _verify(row, request)
@@ -293,7 +293,7 @@ def _is_open_on(row: TransactionRow, key: tuple[UUID, int], known: PartitionSets
 
 
 def _partitions_of(row: TransactionRow, known: PartitionSets) -> Collection[tuple[UUID, int]]:
-    """The partitions of the transaction; many of them as a set, which `known` keeps beside the list it was made of."""
+    """The partitions of the transaction; many as a set, which `known` keeps beside the list it was made from."""
     if len(row.partitions) <= FEW_PARTITIONS:
         return row.partitions
     kept = known.get(row.producer_id)
@@ -310,7 +310,7 @@ def admit(
     number: int,
     settings: SequencerSettings,
 ) -> BatchError:
-    """Whether a producer's batch may be stored, as far as transactions go. Changes nothing."""
+    """Whether transactions allow a producer's batch to be stored. Changes nothing."""
     if batch.is_control:
         return BatchError.TRANSACTION_CLOSED
     row = transaction_of(draft, batch.producer_id)
@@ -335,9 +335,9 @@ def note_stored(
     joined: Joined,
     settings: SequencerSettings,
 ) -> None:
-    """Note, per producer id, the first offset that a run stored of its transaction.
+    """Store the first offset that a run has of each producer's transaction.
 
-    The transaction begins here if it has not; that the partition is in it is left to `join_partitions`.
+    The transaction begins here if none is open. `join_partitions` adds the partition to it.
     """
     for producer_id, first_offset in first_offsets.items():
         row = transaction_of(draft, producer_id)
@@ -355,7 +355,7 @@ def note_stored(
 
 
 def join_partitions(draft: Draft, joined: Joined, settings: SequencerSettings) -> None:
-    """Add what runs of one commit stored to their transactions: once, however many partitions they are."""
+    """Add the partitions of one commit's runs to their transactions, each transaction's in one change."""
     for producer_id, partitions in joined.items():
         row = transaction_of(draft, producer_id)
         assert row is not None and row.state is TransactionState.ONGOING, (
@@ -383,7 +383,7 @@ def transaction_for_offsets(
 
 
 def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGrant]:
-    """Commit or abort what is open, or give the answer that this end got before."""
+    """Commit or abort the open transaction, or return the answer that this end got before."""
     named = request.transaction
     known = draft.get(TransactionRow, named.transactional_id)
     if known is not None:
@@ -412,7 +412,7 @@ def end_transaction(draft: Draft, request: EndTransaction) -> Steps[ProducerGran
 
 
 def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGrant | None:
-    """The first answer to an end that surely was asked before; None to decide it anew."""
+    """The first answer to an end that is certainly a retry; None to decide it anew."""
     named = ProducerRef(request.transaction.producer_id, request.transaction.producer_epoch)
     is_current = named == row.producer
     if is_current and request.number in (-1, row.number):
@@ -434,17 +434,17 @@ def _answer_before(row: TransactionRow, request: EndTransaction) -> ProducerGran
 
 
 def _is_end_of(end: EndedTransaction, row: TransactionRow, named: ProducerRef, number: int) -> bool:
-    """Whether it is this end that is asked for, under this producer; `number` -1 where the caller knows none."""
+    """Whether a request by this producer names this end; `number` is -1 if the caller knows none."""
     if named != end.producer:
         return False
     if number >= 0:
         return number == end.number
-    # An end that granted no new epoch: a transaction begun since (and aborted by a time-out) is named by the same.
+    # If the end granted no new epoch, a transaction begun since (and aborted by a time-out) has the same name.
     return named != end.granted or row.number == end.number
 
 
 def _finish(draft: Draft, row: TransactionRow, *, is_commit: bool) -> Steps[TransactionRow]:
-    """End the open transaction: markers, ranges, group offsets. The row that follows is the caller's to put."""
+    """End the open transaction: markers, ranges, group offsets. The caller puts the returned row."""
     assert row.state is TransactionState.ONGOING, f"{row.transactional_id!r} is {row.state}"
     for topic_id, number in row.partitions:
         opened = draft.get(OpenRangeRow, topic_id, number, row.producer_id)
@@ -493,7 +493,7 @@ def _end_range(draft: Draft, opened: OpenRangeRow, producer_epoch: int, is_commi
 
 
 def _append_marker(draft: Draft, partition: PartitionRow, marker: Marker) -> None:
-    """One more marker at the partition's end, in one row with those that this transaction put before it."""
+    """Append a marker at the partition's end, in one row with the markers that this transaction put just before."""
     topic_id, number = partition.topic_id, partition.partition
     last = draft.last_published(topic_id, number)
     is_joined = (
@@ -561,7 +561,7 @@ def _abort_and_fence(draft: Draft, row: TransactionRow) -> Steps[None]:
 
 
 def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProducer]:
-    """Abort what a producer of this epoch has open there: its whole transaction, or a range left without one."""
+    """Abort what a producer of this epoch has open on these partitions: its transaction, or a range without one."""
     if request.producer_epoch not in INT16:
         raise InvalidRequest(f"producer epoch {request.producer_epoch} is no int16")
     row = transaction_of(draft, request.producer_id)
@@ -583,7 +583,7 @@ def abort_producer(draft: Draft, request: AbortProducer) -> Steps[AbortedProduce
 
 
 def has_timed_out(state: HotState, now_ms: int) -> bool:
-    """Whether an open transaction's time is over."""
+    """Whether an open transaction has timed out."""
     return any(_is_over(state.get(TransactionRow, name), now_ms) for name in state.open_transactions)
 
 
@@ -596,8 +596,8 @@ def _is_over(row: TransactionRow | None, now_ms: int) -> bool:
 
 
 def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
-    """Abort the transactions whose time is over, and fence their producers; how many. Once so many rows are changed,
-    the others are left for the next time."""
+    """Abort the transactions that have timed out and fence their producers; how many. Stops once `max_rows` rows have
+    changed."""
     aborted = 0
     for count, name in enumerate(draft.durable.open_transactions):
         if count % LOOKUPS_AS_A_STEP == 0:
@@ -612,7 +612,7 @@ def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
 
 
 def expire_transactional_ids(draft: Draft, keys: Iterable[Key], kept_ms: int) -> int:
-    """Forget those of these transactional ids with nothing open that were not used for so long; how many."""
+    """Delete those of these transactional ids that are unused for `kept_ms` and have nothing open; how many."""
     expired = 0
     for key in keys:
         row = draft.get(TransactionRow, *key)
@@ -627,7 +627,7 @@ def expire_transactional_ids(draft: Draft, keys: Iterable[Key], kept_ms: int) ->
 
 
 def describe(state: HotState, request: TransactionsRequest) -> TransactionDescriptions:
-    """The transactional ids asked for that are known, or all, by id; as many as an answer has room for."""
+    """The requested transactional ids that exist, or all, by id; as many as fit in an answer."""
     requested = request.transactional_ids
     ids = (row.transactional_id for row in state.all(TransactionRow)) if requested is None else set(requested)
     room = PageRoom()
