@@ -22,7 +22,7 @@ class SequencerSettings(SettingsSection):
     """How long the sequencer may hear nothing from an agent that its neighbour finds silent; then its lease ends. At
     most half of `agent_lease_ms` counts."""
     committer_lease_ms: int = Field(default=2_000, ge=100, le=60_000)
-    """With the nodes' polling, another node has taken over within 3 s of a committer's death."""
+    """With the servers' polling, another server takes over within 3 s of a committer's death."""
     deletion_grace_ms: int = Field(default=60_000, ge=0, le=_YEAR_MS)
     """How long a retired object is kept: longer than the longest read of it."""
     sweep_interval_ms: int = Field(default=_DAY_MS, ge=1, le=_YEAR_MS)
