@@ -84,7 +84,7 @@ class Catalog:
         self._next: asyncio.Task[None] | None = None
 
     async def refresh(self) -> Snapshot:
-        """The newest snapshot, asked for after this call began."""
+        """The newest snapshot, requested after this call began."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
             self._next.add_done_callback(_retrieve_error)

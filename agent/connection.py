@@ -357,14 +357,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._send_replies()
 
     def _is_answered(self, charge: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
-        """A deferred answer is there, or never will be; what its request was charged is given back."""
+        """A deferred answer is made, or never will be: give back what its request was charged."""
         self._budget.give(charge)
         if not answered.cancelled():
             answered.exception()
         self._send_replies()
 
     def _send_replies(self) -> None:
-        """Send the answers that are there, in the order of their requests, as long as the socket takes them."""
+        """Send the answers that are ready, in the order of their requests, as long as the socket takes them."""
         while self._phase is not ConnectionPhase.CLOSED and (self._written is not None or self._replies):
             if self._written is None:
                 later = self._replies[0].later
@@ -374,7 +374,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if later is None:
                     parts = reply.parts
                 elif later.cancelled() or later.exception() is not None:
-                    break  # the dispatcher told of it; an answer that is missing ends the connection
+                    break  # logged by the dispatcher; an answer that is missing ends the connection
                 else:
                     self.deferred -= 1
                     parts = later.result()

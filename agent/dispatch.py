@@ -116,7 +116,7 @@ class Dispatcher:
     def _later(
         self, header: RequestHeader, peer: str, deferred: Deferred, started: float
     ) -> asyncio.Future[Sequence[Buffer] | None]:
-        """The deferred answer's bytes; or what nobody foresaw, told of: the connection ends with it."""
+        """The deferred answer's bytes. An unforeseen error is logged and counted, and ends the connection."""
         later: asyncio.Future[Sequence[Buffer] | None] = asyncio.get_running_loop().create_future()
 
         def answer(ready: asyncio.Future[Any], deferred: Deferred = deferred) -> None:

@@ -27,7 +27,7 @@ class AgentIdentity:
 
     @classmethod
     def of(cls, lease: AgentLease, info: AgentInfo, asked_at: float) -> AgentIdentity:
-        """As a lease says that was asked for then."""
+        """As a lease says that was requested at `asked_at`."""
         identity = cls(lease.broker_id, lease.epoch, info, asked_at, asked_at)
         identity.renew(lease, asked_at)
         return identity

@@ -1,6 +1,6 @@
 """When a connection's client is sent to ask who leads now (decision 16).
 
-Any agent serves any partition, but a client that is never told of an agent that joined doesn't use it before its
+Any agent serves any partition, but a client that never hears of an agent that joined doesn't use it before its
 metadata is old (five minutes by default), and is cut off from all agents that it knows when this one dies. So after the
 ring has changed, a connection of which another agent leads a partition now has its produce and fetch requests refused
 once: all of them for WINDOW_SECONDS, as what is in flight belongs together, and not again for PAUSE_SECONDS. In a small
@@ -20,7 +20,7 @@ WINDOW_SECONDS = 0.1
 PAUSE_SECONDS = 30.0
 SMALL_RING = 4
 MAX_USED = 1_000
-"""Partitions that a connection remembers to have written; a change of the others is not told."""
+"""Written partitions that a connection remembers; a new leader of the others sends nobody away."""
 
 
 class KnownLeadership:

@@ -62,7 +62,7 @@ class MemoryBudget:
         return self.used > self.limit
 
     def try_take(self, size: int) -> bool:
-        """Charge `size` bytes if nobody waits before it and they are there."""
+        """Charge `size` bytes if nobody waits before it and they are free."""
         if size <= SMALL_BYTES:
             if self._small or not self._fits_small(size):
                 return False
@@ -81,7 +81,7 @@ class MemoryBudget:
         return claim
 
     def withdraw(self, claim: Claim) -> None:
-        """Wait no more. What was charged and not yet told of is given back."""
+        """Wait no more. What was charged, but not yet reported by `granted`, is given back."""
         if claim.is_granted:
             claim.is_granted = False
             self.give(claim.size)
@@ -99,7 +99,7 @@ class MemoryBudget:
             self._hand_over()
 
     def count(self, more: int) -> None:
-        """Count bytes that are there whether they fit or not; `more` is negative when they are gone."""
+        """Count bytes that are held whether they fit or not; `more` is negative when they are freed."""
         self.used += more
         assert self.used >= 0, "more given back than counted"
         if more < 0 and self.is_contended:

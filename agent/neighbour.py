@@ -39,11 +39,11 @@ def neighbour_of(ring: Ring, broker_id: int) -> Member | None:
 
 
 class NeighbourWatch:
-    """Asks the neighbour whether it is there. `run` until cancelled, then `close`.
+    """Pings the neighbour. `run` until cancelled, then `close`.
 
     Args:
         connect: a way to a member's peer address; must not wait.
-        refresh: asks the sequencer for the ring anew.
+        refresh: gets the newest ring from the sequencer.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class NeighbourWatch:
         self._watched: Member | None = None
         self._link: PeerLink | None = None
         self._heard_at = 0.0
-        self._is_said = False
+        self._is_reported = False
 
     async def run(self) -> None:
-        """Ask, and tell the sequencer of silence."""
+        """Ping the neighbour; report silence to the sequencer."""
         while True:
             await self._clock.sleep(self._pause())
             with outlived(log, "the sequencer could not be told of a silent agent", SequencerError):
@@ -78,7 +78,7 @@ class NeighbourWatch:
         if member is None:
             return
         if await self._answers(member):
-            self._heard_at, self._is_said = self._clock.monotonic(), False
+            self._heard_at, self._is_reported = self._clock.monotonic(), False
             return
         await self._refresh()
         left = [
@@ -101,7 +101,7 @@ class NeighbourWatch:
 
     def _pause(self) -> float:
         silence = self._clock.monotonic() - self._heard_at
-        return LONG_PAUSE_SECONDS if self._is_said and silence > SHORT_SILENCE_SECONDS else PAUSE_SECONDS
+        return LONG_PAUSE_SECONDS if self._is_reported and silence > SHORT_SILENCE_SECONDS else PAUSE_SECONDS
 
     async def _neighbour(self) -> Member | None:
         """Who is watched now; with a connection of its own for each life of an agent."""
@@ -113,7 +113,7 @@ class NeighbourWatch:
             or (before.broker_id, before.epoch) != (member.broker_id, member.epoch)
         ):
             await self.close()
-            self._watched, self._heard_at, self._is_said = member, self._clock.monotonic(), False
+            self._watched, self._heard_at, self._is_reported = member, self._clock.monotonic(), False
         return member
 
     async def _answers(self, member: Member) -> bool:
@@ -130,9 +130,9 @@ class NeighbourWatch:
     def _say(self, member: Member) -> None:
         if self._clock.monotonic() - self._heard_at < PATIENCE_SECONDS:
             return  # it may be about to leave in order
-        if not self._is_said:
+        if not self._is_reported:
             log.warning(
                 "an agent does not answer its neighbour; unless the sequencer hears it, its lease is over soon",
                 broker_id=member.broker_id, address=f"{member.info.peer_host}:{member.info.peer_port}",
             )  # fmt: skip
-        self._is_said = True
+        self._is_reported = True

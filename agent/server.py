@@ -380,7 +380,7 @@ class Agent:
         )
 
     async def _register_again(self) -> None:
-        """The lease lapsed (a pause, a partition): take it anew under a higher epoch, groups start over."""
+        """The lease lapsed (a pause, a partition): take it again under a higher epoch; groups start over."""
         identity, asked_at = self.services.identity, self._clock.monotonic()
         try:
             lease = await self._sequencer.register_agent(identity.info)

@@ -7,7 +7,7 @@ pays with a GET of its own and never with an error.
 Memory is cut in three, so that no kind of reader starves another:
 
     fresh     what this agent uploaded, by age; its tail readers find it here without a request to anyone
-    tail      S3-FIFO: chunks of young runs, brought or owned
+    tail      S3-FIFO: chunks of young runs, fetched or owned
     catch-up  S3-FIFO: chunks of old runs, Parquet, and what was read ahead
 """
 
@@ -30,7 +30,7 @@ from tailrace.object_store.api import ObjectStore, StoreError
 
 
 class PeerUnavailable(Exception):
-    """A peer did not bring the chunk (away, slow, bypassed, confused); the message says why."""
+    """A peer did not give the chunk (away, slow, bypassed, confused); the message says why."""
 
 
 class ChunkPeers(Protocol):
@@ -109,9 +109,9 @@ class ChunkCache:
         return brought
 
     def serve(self, chunk: ChunkRef, *, is_catch_up: bool) -> ChunkBytes | asyncio.Task[_Brought]:
-        """The chunk for a peer: from memory, or the flight (shared: shield it) that brings it from the store.
+        """The chunk for a peer: from memory, or the flight (shared: shield it) that reads it from the store.
 
-        A peer's wish is never passed on to another peer, so agents whose rings differ can't go in circles.
+        A peer's request is never passed on to another peer, so agents whose rings differ can't go in circles.
         """
         found = self._fresh.get(chunk.id) or self._tail.get(chunk.id) or self._catch_up.get(chunk.id)
         return found if found is not None else self._bring_from_store(chunk, is_catch_up)
@@ -140,7 +140,7 @@ class ChunkCache:
                     self._tail.put(old, ChunkBytes([bytes(fresh.joined())], is_trusted=True), size)
 
     def read_ahead(self, chunks: Iterable[ChunkRef]) -> None:
-        """Begin to fetch what will be asked for next, as far as the limit lets; never waits."""
+        """Begin to fetch the chunks that will be read next, as far as the limit allows; never waits."""
         for chunk in chunks:
             if len(self._ahead) >= self.settings.read_ahead_chunks:
                 return
@@ -233,5 +233,5 @@ class ChunkCache:
     def _arrived_ahead(self, task: asyncio.Task[ChunkBytes]) -> None:
         self._ahead.discard(task)
         if not task.cancelled():
-            error = task.exception()  # nobody asked yet: whoever asks will meet the error again
+            error = task.exception()  # nobody waits yet: the next reader meets the error again
             assert error is None or isinstance(error, StoreError), error

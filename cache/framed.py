@@ -41,7 +41,7 @@ class FramedRun(Layout):
 
 
 class FramedRuns:
-    """The runs that were read of late, within `budget_bytes`; each is counted as if all its pieces were made."""
+    """The runs that were read last, within `budget_bytes`; each is counted as if all its pieces were made."""
 
     def __init__(self, budget_bytes: int, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes

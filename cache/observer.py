@@ -1,4 +1,4 @@
-"""What the cache tells whoever counts: metrics, tests, the console."""
+"""What the cache reports: to metrics, tests, the console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CacheObserver(Protocol):
     """Told of every chunk that a reader got. Called on the loop; must not block or raise."""
 
     def chunk_read(self, tier: Tier, length: int, *, is_catch_up: bool) -> None:
-        """A reader got a chunk of `length` bytes; those who shared one GET are told of one by one."""
+        """A reader got a chunk of `length` bytes; readers that shared one GET are reported one by one."""
         ...
 
     def framed_read(self, length: int) -> None:
@@ -34,7 +34,7 @@ class CacheObserver(Protocol):
         ...
 
     def peer_bypassed(self, broker_id: int) -> None:
-        """A peer was not asked, because it failed often of late."""
+        """A peer was not asked, because it failed often recently."""
         ...
 
     def batch_corrupt(self, key: str, start: int, length: int, *, is_repaired: bool) -> None:

@@ -202,7 +202,7 @@ def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
             raise
         return size - error.needed
     # Without a CRC (objects of old), a corrupt footer may still parse. What it claims is looked at here, where
-    # a wrong claim is brought again from the store, and where the loop need not wait for it.
+    # a wrong claim is read again from the store, and where the loop need not wait for it.
     try:
         names = index.metadata.schema.to_arrow_schema().names
     except UnicodeDecodeError as error:

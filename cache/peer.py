@@ -78,7 +78,7 @@ class PeerLink(Protocol):
 
 
 class PeerServer:
-    """Answers peers out of this agent's cache: whoever asks, owner or not, as rings differ for moments."""
+    """Answers peers from this agent's cache, whether it owns the chunk or not: rings differ for moments."""
 
     def __init__(self, cache: ChunkCache) -> None:
         self._cache = cache
@@ -91,7 +91,7 @@ class PeerServer:
         return encode_body(answer), tail
 
     async def chunk(self, request: ChunkRequest) -> tuple[ChunkAnswer, list[memoryview]]:
-        """The chunk asked for, as views, or why not."""
+        """The requested chunk, as views, or why not."""
         refusal = self._refusal(request)
         if refusal:
             return ChunkAnswer(VERSION, ChunkStatus.REFUSED, refusal), []
@@ -124,7 +124,7 @@ class PeerServer:
 
 def _found(request: ChunkRequest, chunk: ChunkBytes) -> tuple[ChunkAnswer, list[memoryview]]:
     if chunk.size != request.length:
-        detail = f"chunk has {chunk.size} bytes here, {request.length} were asked for"
+        detail = f"chunk has {chunk.size} bytes here, {request.length} were requested"
         return ChunkAnswer(VERSION, ChunkStatus.REFUSED, detail), []
     return ChunkAnswer(VERSION, ChunkStatus.FOUND), chunk.views(0, chunk.size)
 

@@ -34,8 +34,8 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ReadBatches:
     """Batches of one partition, in order: `parts` one after the other are `bytes` bytes.
 
-    `first_offset`: where the first batch begins, perhaps before the offset asked for; -1 for none.
-    `end_offset`: the offset to go on from, past compaction's holes; the one asked for if nothing was read.
+    `first_offset`: where the first batch begins, perhaps before the requested offset; -1 for none.
+    `end_offset`: the offset to go on from, past compaction's holes; the requested one if nothing was read.
     `is_complete`: all that the runs hold (below the limit) is in it.
     `record_count`: what producers wrote; markers are batches, not records.
     """

@@ -161,7 +161,7 @@ class BatchReader:
         return await asyncio.get_running_loop().run_in_executor(self._executor, decode_records, patched)
 
     def _read_ahead(self, runs: Sequence[Run], offset: int) -> None:
-        """Begin to bring what a reader of old runs will ask for next."""
+        """Begin to fetch what a reader of old runs will read next."""
         most = self._cache.settings.read_ahead_chunks
         ahead: dict[ChunkId, ChunkRef] = {}
         for run in runs:

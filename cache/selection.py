@@ -54,7 +54,7 @@ class Selection:
     spans: list[Span]
     end_offset: int
     is_full: bool
-    """Whether something that was there was left for the next read."""
+    """Whether batches were left for the next read."""
 
 
 def select_spans(

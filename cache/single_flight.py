@@ -1,4 +1,4 @@
-"""Single flight: whoever wants the same thing at the same time waits for one call."""
+"""Single flight: all who want the same thing at the same time wait for one call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SingleFlight(Generic[K, V]):
     """At most one call per key at a time; its outcome, value or error, goes to all who wait.
 
     A caller that is cancelled leaves the flight to the others; a flight that nobody waits for any more goes
-    on (what it brings fills the cache), until `close`.
+    on (its result fills the cache), until `close`.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
-    """An item that could not be rewritten, as told to the driver.
+    """An item that could not be rewritten, as reported to the driver.
 
     `places`: (topic id, partition, base offset) of each piece. `is_of_input`: what was read is not sound; it will not
     be better the next time.

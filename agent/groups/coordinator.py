@@ -61,7 +61,7 @@ LEASE_MARGIN_SECONDS = 0.5
 """How long before its lease ends a coordinator falls silent: more than an answer takes to leave the process."""
 
 LEASE_LOOK_SECONDS = 1.0
-"""How often groups of a lease that is over are looked for, to let go of those who wait for an answer of theirs."""
+"""How often groups of an ended lease are looked for, to answer the members that wait for them."""
 
 MIN_WAIT_SECONDS = 0.001
 """The least wait for a deadline: timers may ring a little early."""
@@ -93,7 +93,7 @@ class _Held:
     armed_at: float | None = None
 
     def next_turn(self) -> int:
-        """The turn of the change that is asked for now."""
+        """The turn of the change that is requested now."""
         self.turn += 1
         return self.turn
 
@@ -133,7 +133,7 @@ class GroupCoordinator:
         self._timer = asyncio.create_task(self._watch_deadlines())
 
     async def close(self) -> None:
-        """Answer whoever waits with NOT_COORDINATOR, and serve nothing any more. What was answered is stored."""
+        """Answer all who wait with NOT_COORDINATOR, and serve no more. What was answered is stored."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -153,7 +153,7 @@ class GroupCoordinator:
         return answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup: waits until the leader's assignment is there and stored."""
+        """SyncGroup: waits until the leader's assignment has come and is stored."""
         answer = await self._ask(group_id, lambda group, now, ticket: group.sync(now, ticket, request))
         assert isinstance(answer, SyncAnswer), "a sync is answered as a sync"
         return answer
@@ -310,7 +310,7 @@ class GroupCoordinator:
     def _stepped(self, task: asyncio.Task[Any]) -> None:
         self._steps.discard(task)
         if not task.cancelled():
-            task.exception()  # told to whoever asked; nobody may be left to hear it
+            task.exception()  # retrieved: nobody may be left who waits for it
 
     async def _perform(self, group_id: str, act: Callable[[Group, float], T]) -> T:
         for _ in range(MAX_ATTEMPTS):

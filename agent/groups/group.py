@@ -60,7 +60,7 @@ class GroupMember:
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept of what it said and was assigned."""
+        """Bytes kept of its protocols and its assignment."""
         return _bytes_of(self.protocols) + len(self.assignment)
 
     def metadata(self, protocol: str) -> bytes:
@@ -597,7 +597,7 @@ class Group:
                 self._complete_join(now)
 
     def close(self, code: ErrorCode) -> None:
-        """Answer whoever waits with this code, and be Dead."""
+        """Answer all who wait with this code, and be Dead."""
         self._nothing_before = None
         for member in self.members.values():
             if member.join_ticket is not None:

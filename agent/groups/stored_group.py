@@ -11,7 +11,7 @@ VERSION = 1
 
 
 class StoredMember(msgspec.Struct, array_like=True, frozen=True):
-    """A member without its deadlines: whoever takes over starts its session anew."""
+    """A member without its deadlines: the agent that takes over restarts its session."""
 
     member_id: str
     instance_id: str | None

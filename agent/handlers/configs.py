@@ -48,7 +48,7 @@ OTHER_RESOURCES = {
 """What Kafka keeps configs of, and an agent does not: names for its refusals."""
 KNOWN_RESOURCES = {RESOURCE_TOPIC, RESOURCE_BROKER, *OTHER_RESOURCES}
 LOG_DIR = "object-store"
-"""The one log directory that is told of."""
+"""The one log directory that is reported."""
 
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 

@@ -1,7 +1,7 @@
 """Requests that name topics are answered by the topics that there are, not by those that this agent remembers.
 
-Another agent may have made, grown, deleted or made anew a topic a moment ago. A handler that answers "unknown topic or
-partition" is asked once more if the topics have changed since. All these requests may be carried out twice.
+Another agent may have created, grown, deleted or re-created a topic a moment ago. A handler that answers "unknown topic
+or partition" is asked once more if the topics have changed since. All these requests may be carried out twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_I
 
 
 def with_current_topics(handler: Handler, codes: Callable[[Any], Iterable[int]]) -> Handler:
-    """The handler, asked again where needed. `codes`: the error codes of a response's partitions."""
+    """The handler, run again where needed. `codes`: the error codes of a response's partitions."""
 
     async def handle(services: Services, context: RequestContext, request: Any) -> Any:
         before = services.catalog.snapshot

@@ -53,7 +53,7 @@ READ_IN_A_TURN = 1_000
 """Partitions and runs, kept as they are sent, that are read in one turn of the loop."""
 READ_COMMITTED = 1
 MAX_PLANS = 3
-"""How often a fetch is planned anew when an object was gone (compacted, collected) between plan and read."""
+"""How often a fetch is planned again when an object was deleted (compacted, collected) between plan and read."""
 
 MEMORY_WAIT_SECONDS = 5.0
 """How long a fetch waits at least for memory; then it is answered without records, and its client asks again."""
@@ -63,7 +63,7 @@ MEMORY_WAIT_SECONDS = 5.0
 class PartitionFetch:
     """One partition of the fetch: what is requested, its topic (if known), and its row of the response.
 
-    `available_bytes`: what could be sent now, as far as rows tell. `read_bytes`: what is sent.
+    `available_bytes`: what could be sent now, as far as the rows show. `read_bytes`: what is sent.
     """
 
     requested: RequestedPartition
@@ -267,7 +267,7 @@ async def _find(services: Services, readable: list[PartitionFetch], max_bytes: i
 
 
 def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
-    """Bytes that could be sent now, as far as rows tell: at most the partition's own bound."""
+    """Bytes that could be sent now, as far as the rows show: at most the partition's own bound."""
     found, requested = partition.found, partition.requested
     assert found is not None, "only what was found is counted"
     end = partition.end_limit
@@ -278,7 +278,7 @@ def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
 
 
 def _first_batch_bytes(reader: BatchReader, readable: list[PartitionFetch]) -> int:
-    """The bytes of the batch that must be sent whole, however little is asked for; 0 where rows don't tell."""
+    """The bytes of the batch that must be sent whole, however small the request; 0 where rows don't show it."""
     for partition in readable:
         if partition.is_failed or not partition.available_bytes:
             continue
@@ -293,7 +293,7 @@ def _first_batch_bytes(reader: BatchReader, readable: list[PartitionFetch]) -> i
 
 
 def _is_cut(partition: PartitionFetch) -> bool:
-    """Whether the sequencer's answer had no room for all that this partition could send: waiting brings no more."""
+    """Whether the sequencer's answer had no room for all that this partition could send: waiting would add nothing."""
     found = partition.found
     if found is None or partition.is_failed:
         return False
@@ -302,7 +302,7 @@ def _is_cut(partition: PartitionFetch) -> bool:
 
 
 def _bytes_expected(readable: list[PartitionFetch]) -> int:
-    """Bytes that a read may give: the available ones, and of Parquet runs, whose batches are made anew, the bound."""
+    """Bytes that a read may give: the available ones, and of Parquet runs, whose batches are rebuilt, the bound."""
     rebuilt_bytes = sum(
         partition.requested.max_bytes
         for partition in readable
@@ -318,7 +318,7 @@ def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
     if run.batches and offset <= run.base_offset and run.end_offset <= end:
         return run.length
     if not run.batches:
-        # A hole brings a batch without data, which takes the client past it.
+        # A batch without data is sent for a hole; it takes the client past it.
         return max(run.length, MARKER_BYTES)
     return reader.ready_bytes(run, offset, end)
 
@@ -326,7 +326,7 @@ def _run_bytes(reader: BatchReader, run: Run, offset: int, end: int) -> int:
 async def _read(
     services: Services, readable: list[PartitionFetch], max_bytes: int, *, is_last_plan: bool
 ) -> bool:
-    """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and should be made anew."""
+    """Fill in the records, sharing `max_bytes` in order; False if the plan is stale and must be made again."""
     remaining_bytes, minimum_one = max_bytes, True
     turns = Turns(READ_IN_A_TURN)
     waiting: list[tuple[PartitionFetch, ReadRequest]] = []

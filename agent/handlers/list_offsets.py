@@ -121,7 +121,7 @@ async def handle(
 
 
 def _stable_ends(queries: list[OffsetQuery]) -> list[OffsetQuery]:
-    """Of each partition that is asked for a time read committed: where does what is stable end."""
+    """The last stable offset of each partition that is looked up by time with read_committed."""
     asked = {
         (query.topic_id, query.partition)
         for query in queries

@@ -42,7 +42,7 @@ PARTITIONS_IN_A_TURN = 1_000
 CREATED_AT_ONCE = 1_000
 """Topics that one request has under way at the sequencer."""
 MIN_PARTITIONS_OF_KEPT = 100
-"""An answer of fewer partitions is made anew for each who asks: it takes less than half a millisecond."""
+"""An answer of fewer partitions is made for each request: it takes less than half a millisecond."""
 MAX_TOPICS_OF_KEPT = 64
 """An answer to a request that names more topics is not kept, as hardly anybody else names the same."""
 FIRST_WITH_CREATION_FLAG = 4
@@ -60,7 +60,7 @@ def is_legal_topic_name(name: str) -> bool:
 async def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | EncodedResponse:
-    """Answer from a snapshot that was asked for after the request came."""
+    """Answer from a snapshot that was requested after the client's request came."""
     try:
         snapshot = await services.catalog.refresh()
     except EXPECTED as error:
@@ -272,7 +272,7 @@ async def describe_cluster(
     if request.endpoint_type != ENDPOINT_BROKERS:
         response.error_code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         response.error_message = (
-            f"endpoint type {request.endpoint_type} was asked; only brokers (1) are there"
+            f"endpoint type {request.endpoint_type} was requested; there are only brokers (1)"
         )
         return response
     try:

@@ -136,7 +136,7 @@ def _refusal_of(services: Services, context: RequestContext, request: ProduceReq
 def _is_sent_away(services: Services, context: RequestContext, request: ProduceRequest) -> bool:
     """Whether the producer is to ask who leads now.
 
-    One that wants no answer could not be told. One in a transaction is told at once or not at all: where its answer
+    One that wants no answer can't be refused. One in a transaction is refused at once or not at all: if its answer
     had to wait for those before it, librdkafka may be aborting by then, keeps the batch for another try that it never
     makes, and lets `abort_transaction` run into its time-out.
     """
@@ -310,7 +310,7 @@ def _answer(
         is_unknown = is_unknown or result.error is _UNKNOWN
     if not is_unknown:
         return answer
-    # Deleted, or made anew, through another agent. The batch isn't tried again here, as those behind it would
+    # Deleted or re-created through another agent. The batch isn't retried here, as those behind it would
     # overtake it; the client does that, and finds the catalog current.
     return Deferred(asyncio.ensure_future(services.catalog.refresh_if_possible()), lambda: answer)
 

@@ -57,7 +57,7 @@ from tailrace.kafka.messages.describe_log_dirs import (
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 
 MAX_CREATION_SECONDS = 15.0
-"""How long the sequencer is asked anew for a topic: with a call's own 10 s, less than clients wait for an answer."""
+"""How long creating a topic is retried: with a call's own 10 s, less than clients wait for an answer."""
 CREATION_PAUSE_SECONDS = 0.5
 SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
 
@@ -158,7 +158,7 @@ async def _create(
 
 async def _create_in_time(services: Services, request: CreateTopic, timeout_ms: int) -> Topic:
     """The topic, for which the sequencer is asked until the client's time is over: its checkpoint may take long, and
-    a client that is told to ask again would hear that the topic exists. All attempts are one request."""
+    a client that retries would learn that the topic exists. All attempts are one request."""
     give_up = services.clock.monotonic() + min(timeout_ms / 1000, MAX_CREATION_SECONDS)
     while True:
         try:

@@ -58,7 +58,7 @@ FIRST_ABORTABLE_COMMIT_VERSION = 4
 async def add_partitions(
     services: Services, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Let partitions take part in transactions, or (verify only) tell whether they do."""
+    """Add partitions to transactions, or (verify only) say whether they are in them."""
     version = context.api_version
     if version >= FIRST_BATCHED_VERSION:
         return AddPartitionsToTxnResponse(
@@ -271,6 +271,6 @@ async def end(services: Services, context: RequestContext, request: EndTxnReques
 
 
 async def _number_now(services: Services, transactional_id: str) -> int:
-    """Which transaction the client means: asked again by us, its end must not end the next one of the same epoch."""
+    """The transaction that the client means: a retry of its end must not end the next one of the same epoch."""
     known = await services.sequencer.transactions(TransactionsRequest([transactional_id]))
     return known.transactions[0].number if known.transactions else -1

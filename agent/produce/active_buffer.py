@@ -1,7 +1,7 @@
 """The active buffer: what was received since the last seal, by partition, in order of arrival. Pure.
 
 A sealed buffer is the same thing, closed: it knows the runs of its object, and after the commit it gives each batch's
-outcome to whoever waits for it.
+outcome to the request that waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.mixed_object import BatchCoordinates
 
 
 class BatchResult(msgspec.Struct):
-    """What a producer is told of one batch. `failure` is set where it was not the sequencer who refused."""
+    """The result of one batch, for its producer. `failure` is set when it was not the sequencer that refused it."""
 
     error: BatchError = BatchError.NONE
     base_offset: int = -1
@@ -105,8 +105,7 @@ class ActiveBuffer:
             yield from batches
 
     def fail(self, failure: FlushFailure) -> None:
-        """Tell every batch that is still waiting to be retried, and let go of all bytes: their producers send them
-        again."""
+        """Have the producers of all batches without a result retry, and release the bytes: they are sent again."""
         for batch in self.all_batches():
             batch.settle(BatchResult(failure=failure))
         self.batches.clear()

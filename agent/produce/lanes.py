@@ -62,8 +62,8 @@ from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreR
 log = structlog.get_logger("agent.flush")
 
 MAX_PAUSE_SECONDS = 0.4
-"""The longest pause (half as much again, by jitter) before the store or the sequencer is asked again: once they are
-back after an outage, what waits goes on within that."""
+"""The longest pause (half as much again, by jitter) before the store or the sequencer is retried: after an
+outage, waiting requests go on within that."""
 CLOSE_SESSION_SECONDS = 1.0
 """How long closing a lane waits for the sequencer to close its session; it expires anyway."""
 SMALL_PART_BYTES = 2048
@@ -151,7 +151,7 @@ class Lane:
         self._session_lost = asyncio.Event()
         self._buffer: ActiveBuffer | None = None
         self._buffer_changed = asyncio.Event()
-        """Set when the answer of `next_seal` may be another one: sooner than it said, or for another buffer."""
+        """Set when `next_seal` may decide otherwise before the time that it gave is over."""
         self._budgets = Budgets.of(settings, clock.monotonic())
         self._upload_slots = asyncio.Semaphore(settings.max_inflight_uploads)
         self._uploads = 0
@@ -314,8 +314,8 @@ class Lane:
     # --- one sealed buffer ------------------------------------------------------------------------------
 
     async def _flush(self, session: UploadSession, number: int, buffer: ActiveBuffer) -> None:
-        """From a sealed buffer to its batches' results. Its bytes are let go of with the last result, or as soon as the
-        upload's deadline or the commit's has its producers told to retry; the number is asked about all the same."""
+        """From a sealed buffer to its batches' results. Its bytes are released with the last result, or when a deadline
+        (the upload's or the commit's) has its producers retry; the number is committed all the same."""
         started = self._clock.monotonic()
         try:
             try:
@@ -577,7 +577,7 @@ class Lane:
     async def _commit_gaps(
         self, session: UploadSession, retried: list[Gap], gaps: list[Gap]
     ) -> CommitAnswer | None:
-        """One commit by reference. Where it fails, or has no answer in time, `gaps` is emptied: told to retry."""
+        """One commit by reference. When it fails, or has no answer in time, all gaps retry and `gaps` is emptied."""
         number = self._take_number(session)
         try:
             return await self._commit(

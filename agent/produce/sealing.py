@@ -1,4 +1,4 @@
-"""When an active buffer is sealed. Pure: the lane asks after every change, and does what it is told.
+"""When an active buffer is sealed. Pure: the lane asks after every change and acts on the decision.
 
 A buffer is sealed at `linger_ms`; earlier, within the budget of PUTs, when no PUT is under way or nothing came for
 `quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. Seconds since it was opened:
@@ -69,7 +69,7 @@ class RateBudget:
         return max(0.0, min(amount, self._most) - self._left_at(now)) / self._rate
 
     def spend(self, amount: float, now: float) -> None:
-        """Take it, whether it is there or not."""
+        """Take the amount, also when less is left."""
         self._left = self._left_at(now) - amount
         self._spent_at = now
 
