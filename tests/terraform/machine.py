@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from tests.support.servers import end_with_parent
-from tests.terraform.rules import Module, load
+from tests.terraform.rules import Module, load, parse
 
 ROOT = Path(__file__).parents[2]
 MODULES = ROOT / "terraform" / "modules"
@@ -96,10 +97,34 @@ class File:
 
 
 def rendered_files(name: str, values: Mapping[str, str]) -> dict[str, File]:
-    """user data's files of a module, by path, with `values` (by Terraform's expression) filled in."""
-    (local,) = module(name).blocks["locals"]
+    """user data's files of a module, by path, with `values` (by Terraform's expression) filled in.
+
+    They are the module's own and those that `modules/service` adds to them.
+    """
+    (own,) = module(name).blocks["locals"]
+    instances = service_call(name)["instances"]
+    assert instances["files"] == "${local.files}"
+    (shared,) = module("service").blocks["locals"]
+    merged = re.fullmatch(
+        r"\$\{var\.instances == null \? \{\} : merge\(var\.instances\.files, (\{.*\})\)\}", shared["files"]
+    )
+    assert merged is not None, f"of a form that this test doesn't read: {shared['files']}"
+    added = parse("files", f"locals {{\n files = {merged[1]}\n}}").blocks["locals"][0]["files"]
+    of_call = {"var.instances.process": instances["process"]}
+    return _rendered(name, own["files"], values) | _rendered("service", added, of_call)
+
+
+def service_call(name: str) -> dict[str, Any]:
+    """How a module calls `modules/service`."""
+    calls = dict(module(name).labelled("module"))
+    assert calls["service"]["source"] == "../service"
+    found: dict[str, Any] = calls["service"]
+    return found
+
+
+def _rendered(name: str, local_files: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, File]:
     files = {}
-    for path, file in local["files"].items():
+    for path, file in local_files.items():
         content, mode = file["content"], int(file["mode"], 8)
         if source := re.fullmatch(r'\$\{file\("\$\{path\.module\}/(.+)"\)\}', content):
             text = (MODULES / name / source[1]).read_text()
@@ -125,11 +150,13 @@ def pairs(entries: str) -> list[tuple[str, str]]:
 
 def first_commands(name: str) -> list[list[str]]:
     """What cloud-init runs once user data's files are written."""
-    (local,) = module(name).blocks["locals"]
-    found = re.search(r"runcmd = (\[\[.*?\]\])", local["user_data"])
-    assert found is not None
-    commands: list[list[str]] = json.loads(found[1])
-    return commands
+    (local,) = module("service").blocks["locals"]
+    found = re.search(
+        r"runcmd = \[(\[.*?\]), concat\((\[.*?\]), var\.instances\.units, (\[.*?\])\)\]", local["user_data"]
+    )
+    assert found is not None, f"of a form that this test doesn't read: {local['user_data']}"
+    first, enable, shared = (json.loads(words) for words in found.groups())
+    return [first, [*enable, *service_call(name)["instances"]["units"], *shared]]
 
 
 def container(

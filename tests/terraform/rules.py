@@ -14,6 +14,8 @@ from typing import Any
 
 import hcl2
 
+SERVICE = "modules/service"
+"""Takes its role's policy from the modules that call it."""
 COLLECTOR = ("modules/sequencer", "this")
 """The policy document of whoever collects garbage: the committer does, in the sequencer's servers."""
 
@@ -131,7 +133,7 @@ def outputs_are_described(module: Module) -> Iterator[str]:
 
 def references_are_declared(module: Module) -> Iterator[str]:
     """Every var., local., data and resource that is named exists, and every variable and local is used."""
-    code = re.sub(r"^\s*(#.*|(description|error_message)\s*=.*)$", "", module.text, flags=re.M)
+    code = re.sub(r'^\s*(#.*|(description|error_message)\s*=\s*".*)$', "", module.text, flags=re.M)
     declared = {
         "var": {name for name, _ in module.labelled("variable")},
         "local": {name for block in module.blocks.get("locals", []) for name in block},
@@ -256,10 +258,18 @@ def policies_are_documents(module: Module) -> Iterator[str]:
         if kind in ("aws_iam_role_policy_attachment", "aws_iam_policy_attachment"):
             yield f"{kind}.{name} attaches a policy that is not written here"
         for key in ("policy", "assume_role_policy"):
-            if key in body and not str(body[key]).startswith("${data.aws_iam_policy_document."):
+            is_passed = (module.name, key, body.get(key)) == (SERVICE, "policy", "${var.policy}")
+            if key in body and not is_passed and not _is_document(body[key]):
                 yield f"{kind}.{name}: {key} is not an aws_iam_policy_document"
         if "managed_policy_arns" in body:
             yield f"{kind}.{name} attaches a policy that is not written here"
+    for name, call in module.labelled("module"):
+        if "policy" in call and not _is_document(call["policy"]):
+            yield f"module {name}: policy is not an aws_iam_policy_document"
+
+
+def _is_document(value: Any) -> bool:
+    return str(value).startswith("${data.aws_iam_policy_document.")
 
 
 def wildcard_resources_say_why(module: Module) -> Iterator[str]:
@@ -465,9 +475,15 @@ RULES: tuple[Rule, ...] = (
 
 
 def joins(environment: Module, modules: dict[str, Module]) -> Iterator[str]:
-    """What is wrong between an environment and the modules it calls."""
+    """What is wrong between an environment, the modules that it calls, and those that they call."""
     called: set[str] = set()
-    for label, call in environment.labelled("module"):
+    for caller in (environment, *modules.values()):
+        yield from _calls(caller, modules, called)
+    yield from (f"{name} is not used" for name in sorted(modules.keys() - called))
+
+
+def _calls(caller: Module, modules: dict[str, Module], called: set[str]) -> Iterator[str]:
+    for label, call in caller.labelled("module"):
         name = call["source"].rsplit("/", 1)[-1]
         if f"modules/{name}" not in modules:
             yield f"module {label}: no such source {call['source']}"
@@ -480,9 +496,8 @@ def joins(environment: Module, modules: dict[str, Module]) -> Iterator[str]:
         )
         required = {key for key, variable in variables.items() if "default" not in variable}
         yield from (f"module {label} misses {key}" for key in sorted(required - passed))
-    yield from (f"{name} is not used" for name in sorted(modules.keys() - called))
-    sources = {label: call["source"].rsplit("/", 1)[-1] for label, call in environment.labelled("module")}
-    for label, output in re.findall(r"(?<![\w.])module\.(\w+)\.(\w+)", environment.text):
+    sources = {label: call["source"].rsplit("/", 1)[-1] for label, call in caller.labelled("module")}
+    for label, output in re.findall(r"(?<![\w.])module\.(\w+)\.(\w+)", caller.text):
         known = modules.get(f"modules/{sources.get(label)}")
         if known is None or output not in dict(known.labelled("output")):
             yield f"module.{label}.{output} is not an output"

@@ -35,7 +35,7 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
     (rules.references_are_declared, "modules/agents", "aws_lb.this.arn", "aws_lb.that.arn"),
     (rules.references_are_declared, "modules/agents", "= var.max_agents\n", "= 12\n"),
     (rules.nothing_is_public, "modules/agents", "internal                         = true", ""),
-    (rules.nothing_is_public, "modules/agents", "associate_public_ip_address = false", ""),
+    (rules.nothing_is_public, "modules/service", "associate_public_ip_address = false", ""),
     (rules.nothing_is_public, "modules/agents", "= each.value.range\n  ip", '= "0.0.0.0/0"\n  ip'),
     (rules.nothing_is_public, "modules/network", "count = var.nat ? 1 : 0", "count = 1"),
     (rules.nothing_is_public, "modules/network", "map_public_ip_on_launch = false", ""),
@@ -47,14 +47,14 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
         "publicly_accessible    = false",
         "publicly_accessible = true",
     ),
-    (rules.everything_is_encrypted, "modules/agents", "encrypted             = true", ""),
+    (rules.everything_is_encrypted, "modules/service", "encrypted             = true", ""),
     (rules.everything_is_encrypted, "modules/metadata", "storage_encrypted     = true", ""),
     (rules.everything_is_encrypted, "modules/compactor", "sqs_managed_sse_enabled   = true", ""),
     (rules.everything_is_encrypted, "modules/compactor", "kms_key_id        = aws_kms_key.this.arn", ""),
     (rules.everything_is_encrypted, "modules/object_store", "bucket_key_enabled = true", ""),
     (rules.everything_is_encrypted, "modules/object_store", '"aws:kms"', '"AES256"'),
     (rules.everything_is_encrypted, "modules/object_store", "enable_key_rotation     = true", ""),
-    (rules.instances_require_imdsv2, "modules/sequencer", '= "required"', '= "optional"'),
+    (rules.instances_require_imdsv2, "modules/service", '= "required"', '= "optional"'),
     (rules.actions_have_no_wildcards, "modules/agents", '["s3:GetObject", "s3:PutObject"]', '["s3:*"]'),
     (
         rules.actions_have_no_wildcards,
@@ -66,6 +66,13 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
         rules.policies_are_documents,
         "modules/agents",
         "data.aws_iam_policy_document.this.json",
+        "jsonencode({})",
+    ),
+    (rules.policies_are_documents, "modules/service", "var.policy\n", "var.about\n"),
+    (
+        rules.policies_are_documents,
+        "modules/compactor",
+        "data.aws_iam_policy_document.execution.json",
         "jsonencode({})",
     ),
     (
@@ -176,6 +183,24 @@ def test_a_planted_mistake_between_modules_is_found(good: str, bad: str) -> None
     assert list(joins(parse(PRODUCTION.name, PRODUCTION.text.replace(good, bad)), PARTS)) != []
 
 
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ('  runs_on           = "ec2"\n', ""),
+        ('  runs_on           = "ec2"\n', '  runs_on           = "ec2"\n  colour = 1\n'),
+        ("module.service.security_group_id", "module.service.group_id"),
+        ('source = "../service"', 'source = "../servise"'),
+    ],
+)
+def test_a_planted_mistake_in_a_module_that_calls_another_is_found(good: str, bad: str) -> None:
+    agents = PARTS["modules/agents"]
+    assert good in agents.text
+    assert (
+        list(joins(PRODUCTION, {**PARTS, agents.name: parse(agents.name, agents.text.replace(good, bad))}))
+        != []
+    )
+
+
 def test_the_example_names_declared_variables_and_all_that_have_no_default() -> None:
     example = hcl2.loads((ROOT / "environments/example/production.tfvars").read_text())
     given = {key for key in example if not key.startswith("__")}
@@ -184,7 +209,16 @@ def test_the_example_names_declared_variables_and_all_that_have_no_default() -> 
     assert {name for name, variable in variables.items() if "default" not in variable} <= given
 
 
-def test_all_seven_modules_are_there() -> None:
-    expected = {"network", "object_store", "metadata", "sequencer", "agents", "compactor", "alarms"}
+def test_all_modules_are_there() -> None:
+    expected = {
+        "network",
+        "object_store",
+        "metadata",
+        "service",
+        "sequencer",
+        "agents",
+        "compactor",
+        "alarms",
+    }
     assert {name.removeprefix("modules/") for name in PARTS} == expected
     assert all(isinstance(module, Module) and module.blocks for module in MODULES.values())

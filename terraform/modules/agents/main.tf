@@ -48,14 +48,6 @@ locals {
         drain_seconds = var.drain_seconds
       })
     }
-    "/etc/systemd/system/tailrace-alive.service" = {
-      mode    = "0644"
-      content = file("${path.module}/files/tailrace-alive.service")
-    }
-    "/etc/systemd/system/tailrace-alive.timer" = {
-      mode    = "0644"
-      content = file("${path.module}/files/tailrace-alive.timer")
-    }
     "/etc/systemd/system/tailrace-drain.service" = {
       mode    = "0644"
       content = file("${path.module}/files/tailrace-drain.service")
@@ -69,43 +61,34 @@ locals {
       content = file("${path.module}/files/tailrace-traffic.timer")
     }
   }
-
-  # Compressed: EC2 takes 16 KiB of user data, and cloud-init unpacks it.
-  user_data = base64gzip(join("\n", ["#cloud-config", yamlencode({
-    write_files = [for path, file in local.files : {
-      path        = path
-      permissions = file.mode
-      encoding    = "b64"
-      content     = base64encode(file.content)
-    }]
-    runcmd = [
-      ["systemctl", "daemon-reload"],
-      ["systemctl", "enable", "--now", "tailrace-agent.service", "tailrace-drain.service", "tailrace-traffic.timer", "tailrace-alive.timer"],
-    ]
-  })]))
 }
 
-resource "aws_security_group" "agent" {
-  name_prefix = "${var.name}-agents-"
-  description = "Agents of ${var.name}"
-  vpc_id      = var.vpc_id
+module "service" {
+  source = "../service"
 
-  tags = { Name = "${var.name}-agents" }
+  name              = "${var.name}-agents"
+  about             = "Agents of ${var.name}"
+  vpc_id            = var.vpc_id
+  s3_prefix_list_id = var.s3_prefix_list_id
+  peer_ports        = { cache = local.peer_port }
+  balancer_ports    = { kafka = local.kafka_port, health = local.http_port }
+  runs_on           = "ec2"
+  policy            = data.aws_iam_policy_document.this.json
 
-  lifecycle {
-    create_before_destroy = true
+  egress = {
+    sequencer = { group = var.sequencer.security_group_id, port = tonumber(split(":", var.sequencer.address)[1]) }
+    aws       = { group = var.endpoints_security_group_id, port = 443 }
   }
-}
 
-resource "aws_security_group" "balancer" {
-  name_prefix = "${var.name}-agents-nlb-"
-  description = "Load balancer before the agents of ${var.name}"
-  vpc_id      = var.vpc_id
-
-  tags = { Name = "${var.name}-agents-nlb" }
-
-  lifecycle {
-    create_before_destroy = true
+  instances = {
+    process         = "agent"
+    ami_id          = var.ami_id
+    type            = var.instance_type
+    root_volume_gib = var.root_volume_gib
+    files           = local.files
+    units           = ["tailrace-agent.service", "tailrace-drain.service", "tailrace-traffic.timer"]
+    # For CPU: measured every five minutes, scaling comes too late.
+    is_measured_each_minute = true
   }
 }
 
@@ -116,7 +99,7 @@ resource "aws_vpc_security_group_ingress_rule" "kafka_from_groups" {
     "${pair[0]}-${pair[1]}" => { side = pair[0], client = pair[1] }
   }
 
-  security_group_id            = each.value.side == "agent" ? aws_security_group.agent.id : aws_security_group.balancer.id
+  security_group_id            = each.value.side == "agent" ? module.service.security_group_id : module.service.balancer_security_group_id
   description                  = "Kafka from ${each.value.client}"
   referenced_security_group_id = var.kafka_client_security_group_ids[each.value.client]
   ip_protocol                  = "tcp"
@@ -130,83 +113,12 @@ resource "aws_vpc_security_group_ingress_rule" "kafka_from_ranges" {
     "${pair[0]}-${pair[1]}" => { side = pair[0], range = pair[1] }
   }
 
-  security_group_id = each.value.side == "agent" ? aws_security_group.agent.id : aws_security_group.balancer.id
+  security_group_id = each.value.side == "agent" ? module.service.security_group_id : module.service.balancer_security_group_id
   description       = "Kafka from ${each.value.range}"
   cidr_ipv4         = each.value.range
   ip_protocol       = "tcp"
   from_port         = local.kafka_port
   to_port           = local.kafka_port
-}
-
-resource "aws_vpc_security_group_egress_rule" "balancer_to_agents" {
-  for_each = { kafka = local.kafka_port, health = local.http_port }
-
-  security_group_id            = aws_security_group.balancer.id
-  description                  = "To the agents: ${each.key}"
-  referenced_security_group_id = aws_security_group.agent.id
-  ip_protocol                  = "tcp"
-  from_port                    = each.value
-  to_port                      = each.value
-}
-
-resource "aws_vpc_security_group_ingress_rule" "agent_from_balancer" {
-  for_each = { kafka = local.kafka_port, health = local.http_port }
-
-  security_group_id            = aws_security_group.agent.id
-  description                  = "From the load balancer: ${each.key}"
-  referenced_security_group_id = aws_security_group.balancer.id
-  ip_protocol                  = "tcp"
-  from_port                    = each.value
-  to_port                      = each.value
-}
-
-resource "aws_vpc_security_group_ingress_rule" "peers" {
-  security_group_id            = aws_security_group.agent.id
-  description                  = "Cache peers"
-  referenced_security_group_id = aws_security_group.agent.id
-  ip_protocol                  = "tcp"
-  from_port                    = local.peer_port
-  to_port                      = local.peer_port
-}
-
-resource "aws_vpc_security_group_egress_rule" "agent_to_groups" {
-  for_each = {
-    peers     = { group = aws_security_group.agent.id, port = local.peer_port }
-    sequencer = { group = var.sequencer.security_group_id, port = tonumber(split(":", var.sequencer.address)[1]) }
-    aws       = { group = var.endpoints_security_group_id, port = 443 }
-  }
-
-  security_group_id            = aws_security_group.agent.id
-  description                  = "To ${each.key}"
-  referenced_security_group_id = each.value.group
-  ip_protocol                  = "tcp"
-  from_port                    = each.value.port
-  to_port                      = each.value.port
-}
-
-resource "aws_vpc_security_group_egress_rule" "agent_to_s3" {
-  security_group_id = aws_security_group.agent.id
-  description       = "To S3 by the gateway endpoint"
-  prefix_list_id    = var.s3_prefix_list_id
-  ip_protocol       = "tcp"
-  from_port         = 443
-  to_port           = 443
-}
-
-data "aws_iam_policy_document" "assume" {
-  statement {
-    actions = ["sts:AssumeRole"]
-
-    principals {
-      type        = "Service"
-      identifiers = ["ec2.${data.aws_partition.current.dns_suffix}"]
-    }
-  }
-}
-
-resource "aws_iam_role" "this" {
-  name_prefix        = "${var.name}-agents-"
-  assume_role_policy = data.aws_iam_policy_document.assume.json
 }
 
 data "aws_iam_policy_document" "this" {
@@ -273,68 +185,12 @@ data "aws_iam_policy_document" "this" {
   }
 }
 
-resource "aws_iam_role_policy" "this" {
-  name_prefix = "${var.name}-agents-"
-  role        = aws_iam_role.this.id
-  policy      = data.aws_iam_policy_document.this.json
-}
-
-resource "aws_iam_instance_profile" "this" {
-  name_prefix = "${var.name}-agents-"
-  role        = aws_iam_role.this.name
-}
-
-resource "aws_launch_template" "this" {
-  name_prefix            = "${var.name}-agents-"
-  image_id               = var.ami_id
-  instance_type          = var.instance_type
-  update_default_version = true
-  user_data              = local.user_data
-
-  iam_instance_profile {
-    arn = aws_iam_instance_profile.this.arn
-  }
-
-  metadata_options {
-    http_endpoint               = "enabled"
-    http_tokens                 = "required"
-    http_put_response_hop_limit = 1
-  }
-
-  # CPU each minute: at five, scaling comes too late.
-  monitoring {
-    enabled = true
-  }
-
-  network_interfaces {
-    associate_public_ip_address = false
-    delete_on_termination       = true
-    security_groups             = [aws_security_group.agent.id]
-  }
-
-  block_device_mappings {
-    device_name = "/dev/xvda"
-
-    ebs {
-      volume_size           = var.root_volume_gib
-      volume_type           = "gp3"
-      encrypted             = true
-      delete_on_termination = true
-    }
-  }
-
-  tag_specifications {
-    resource_type = "instance"
-    tags          = { Name = "${var.name}-agent" }
-  }
-}
-
 # One address a zone, and none crosses to another: a client that bootstraps in its zone stays there.
 resource "aws_lb" "this" {
   name                             = "${var.name}-kafka"
   load_balancer_type               = "network"
   internal                         = true
-  security_groups                  = [aws_security_group.balancer.id]
+  security_groups                  = [module.service.balancer_security_group_id]
   subnets                          = values(var.subnet_ids)
   enable_deletion_protection       = true
   enable_cross_zone_load_balancing = false
@@ -398,8 +254,8 @@ resource "aws_autoscaling_group" "this" {
 
     launch_template {
       launch_template_specification {
-        launch_template_id = aws_launch_template.this.id
-        version            = aws_launch_template.this.latest_version
+        launch_template_id = module.service.launch_template.id
+        version            = module.service.launch_template.version
       }
 
       dynamic "override" {
@@ -434,7 +290,7 @@ resource "aws_autoscaling_group" "this" {
     ignore_changes = [desired_capacity]
   }
 
-  depends_on = [aws_iam_role_policy.this]
+  depends_on = [module.service]
 }
 
 resource "aws_autoscaling_policy" "cpu" {

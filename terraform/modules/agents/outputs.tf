@@ -10,7 +10,7 @@ output "zonal_bootstrap_servers" {
 
 output "security_group_id" {
   description = "Security group of the agents, which the sequencer lets in."
-  value       = aws_security_group.agent.id
+  value       = module.service.security_group_id
 }
 
 output "autoscaling_group_name" {

@@ -16,39 +16,22 @@ locals {
   region         = data.aws_region.current.region
 }
 
-resource "aws_security_group" "this" {
-  name_prefix = "${var.name}-compactor-"
-  description = "Compactor of ${var.name}; nothing calls it"
-  vpc_id      = var.vpc_id
+# The job itself: it reads objects and writes others.
+module "service" {
+  source = "../service"
 
-  tags = { Name = "${var.name}-compactor" }
+  name              = "${var.name}-compactor"
+  about             = "Compactor of ${var.name}; nothing calls it"
+  vpc_id            = var.vpc_id
+  s3_prefix_list_id = var.s3_prefix_list_id
+  runs_on           = "ecs-tasks"
+  source_account    = local.account
+  policy            = data.aws_iam_policy_document.job.json
 
-  lifecycle {
-    create_before_destroy = true
-  }
-}
-
-resource "aws_vpc_security_group_egress_rule" "to_groups" {
-  for_each = {
+  egress = {
     sequencer = { group = var.sequencer.security_group_id, port = local.sequencer_port }
     aws       = { group = var.endpoints_security_group_id, port = 443 }
   }
-
-  security_group_id            = aws_security_group.this.id
-  description                  = "To ${each.key}"
-  referenced_security_group_id = each.value.group
-  ip_protocol                  = "tcp"
-  from_port                    = each.value.port
-  to_port                      = each.value.port
-}
-
-resource "aws_vpc_security_group_egress_rule" "to_s3" {
-  security_group_id = aws_security_group.this.id
-  description       = "To S3 by the gateway endpoint"
-  prefix_list_id    = var.s3_prefix_list_id
-  ip_protocol       = "tcp"
-  from_port         = 443
-  to_port           = 443
 }
 
 data "aws_iam_policy_document" "key" {
@@ -137,12 +120,6 @@ data "aws_iam_policy_document" "assume_task" {
   }
 }
 
-# What the job itself may do: read objects and write others.
-resource "aws_iam_role" "job" {
-  name_prefix        = "${var.name}-compactor-"
-  assume_role_policy = data.aws_iam_policy_document.assume_task.json
-}
-
 data "aws_iam_policy_document" "job" {
   statement {
     sid     = "Objects"
@@ -163,12 +140,6 @@ data "aws_iam_policy_document" "job" {
     actions   = ["kms:Decrypt", "kms:GenerateDataKey"]
     resources = [var.store.kms_key_arn]
   }
-}
-
-resource "aws_iam_role_policy" "job" {
-  name_prefix = "${var.name}-compactor-"
-  role        = aws_iam_role.job.id
-  policy      = data.aws_iam_policy_document.job.json
 }
 
 # What ECS needs to start it: the image, the secret, the log.
@@ -240,7 +211,7 @@ resource "aws_ecs_task_definition" "this" {
   network_mode             = "awsvpc"
   cpu                      = var.size.vcpu * 1024
   memory                   = var.size.memory_gib * 1024
-  task_role_arn            = aws_iam_role.job.arn
+  task_role_arn            = module.service.role_arn
   execution_role_arn       = aws_iam_role.execution.arn
 
   ephemeral_storage {
@@ -328,7 +299,7 @@ data "aws_iam_policy_document" "scheduler" {
   statement {
     sid       = "HandRolesToTheTask"
     actions   = ["iam:PassRole"]
-    resources = [aws_iam_role.job.arn, aws_iam_role.execution.arn]
+    resources = [module.service.role_arn, aws_iam_role.execution.arn]
 
     condition {
       test     = "StringEquals"
@@ -370,7 +341,7 @@ resource "aws_scheduler_schedule" "this" {
 
       network_configuration {
         assign_public_ip = false
-        security_groups  = [aws_security_group.this.id]
+        security_groups  = [module.service.security_group_id]
         subnets          = values(var.subnet_ids)
       }
     }
@@ -386,5 +357,5 @@ resource "aws_scheduler_schedule" "this" {
     }
   }
 
-  depends_on = [aws_iam_role_policy.job, aws_iam_role_policy.execution, aws_iam_role_policy.scheduler]
+  depends_on = [module.service, aws_iam_role_policy.execution, aws_iam_role_policy.scheduler]
 }

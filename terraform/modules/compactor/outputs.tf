@@ -1,6 +1,6 @@
 output "security_group_id" {
   description = "Security group of the compactor, which the sequencer lets in."
-  value       = aws_security_group.this.id
+  value       = module.service.security_group_id
 }
 
 output "log_group" {

@@ -32,14 +32,6 @@ locals {
         stop_seconds = var.stop_seconds
       })
     }
-    "/etc/systemd/system/tailrace-alive.service" = {
-      mode    = "0644"
-      content = file("${path.module}/files/tailrace-alive.service")
-    }
-    "/etc/systemd/system/tailrace-alive.timer" = {
-      mode    = "0644"
-      content = file("${path.module}/files/tailrace-alive.timer")
-    }
     "/etc/systemd/system/tailrace-refresh.service" = {
       mode    = "0644"
       content = file("${path.module}/files/tailrace-refresh.service")
@@ -49,111 +41,46 @@ locals {
       content = file("${path.module}/files/tailrace-refresh.timer")
     }
   }
-
-  # Compressed: EC2 takes 16 KiB of user data, and cloud-init unpacks it.
-  user_data = base64gzip(join("\n", ["#cloud-config", yamlencode({
-    write_files = [for path, file in local.files : {
-      path        = path
-      permissions = file.mode
-      encoding    = "b64"
-      content     = base64encode(file.content)
-    }]
-    runcmd = [
-      ["systemctl", "daemon-reload"],
-      ["systemctl", "enable", "--now", "tailrace-sequencer.service", "tailrace-refresh.timer", "tailrace-alive.timer"],
-    ]
-  })]))
 }
 
-resource "aws_security_group" "server" {
-  name_prefix = "${var.name}-sequencer-"
-  description = "Sequencer servers of ${var.name}"
-  vpc_id      = var.vpc_id
+module "service" {
+  source = "../service"
 
-  tags = { Name = "${var.name}-sequencer" }
+  name              = "${var.name}-sequencer"
+  about             = "Sequencer servers of ${var.name}"
+  vpc_id            = var.vpc_id
+  s3_prefix_list_id = var.s3_prefix_list_id
+  # Servers that aren't the committer forward to it.
+  peer_ports     = { rpc = local.rpc_port }
+  balancer_ports = { rpc = local.rpc_port, health = local.http_port }
+  runs_on        = "ec2"
+  policy         = data.aws_iam_policy_document.this.json
 
-  lifecycle {
-    create_before_destroy = true
+  egress = {
+    database = { group = var.database.security_group_id, port = var.database.port }
+    aws      = { group = var.endpoints_security_group_id, port = 443 }
   }
-}
 
-resource "aws_security_group" "balancer" {
-  name_prefix = "${var.name}-sequencer-nlb-"
-  description = "Load balancer before the sequencer servers of ${var.name}"
-  vpc_id      = var.vpc_id
-
-  tags = { Name = "${var.name}-sequencer-nlb" }
-
-  lifecycle {
-    create_before_destroy = true
+  instances = {
+    process                 = "sequencer"
+    ami_id                  = var.ami_id
+    type                    = var.instance_type
+    root_volume_gib         = var.root_volume_gib
+    files                   = local.files
+    units                   = ["tailrace-sequencer.service", "tailrace-refresh.timer"]
+    is_measured_each_minute = false
   }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "balancer_from_clients" {
   for_each = var.client_security_group_ids
 
-  security_group_id            = aws_security_group.balancer.id
+  security_group_id            = module.service.balancer_security_group_id
   description                  = "RPC from the ${each.key}"
   referenced_security_group_id = each.value
   ip_protocol                  = "tcp"
   from_port                    = local.rpc_port
   to_port                      = local.rpc_port
-}
-
-resource "aws_vpc_security_group_egress_rule" "balancer_to_servers" {
-  for_each = { rpc = local.rpc_port, health = local.http_port }
-
-  security_group_id            = aws_security_group.balancer.id
-  description                  = "To the servers: ${each.key}"
-  referenced_security_group_id = aws_security_group.server.id
-  ip_protocol                  = "tcp"
-  from_port                    = each.value
-  to_port                      = each.value
-}
-
-resource "aws_vpc_security_group_ingress_rule" "server_from_balancer" {
-  for_each = { rpc = local.rpc_port, health = local.http_port }
-
-  security_group_id            = aws_security_group.server.id
-  description                  = "From the load balancer: ${each.key}"
-  referenced_security_group_id = aws_security_group.balancer.id
-  ip_protocol                  = "tcp"
-  from_port                    = each.value
-  to_port                      = each.value
-}
-
-# Servers that aren't the committer forward to it.
-resource "aws_vpc_security_group_ingress_rule" "server_from_server" {
-  security_group_id            = aws_security_group.server.id
-  description                  = "RPC among the servers"
-  referenced_security_group_id = aws_security_group.server.id
-  ip_protocol                  = "tcp"
-  from_port                    = local.rpc_port
-  to_port                      = local.rpc_port
-}
-
-resource "aws_vpc_security_group_egress_rule" "server_to_groups" {
-  for_each = {
-    server   = { group = aws_security_group.server.id, port = local.rpc_port }
-    database = { group = var.database.security_group_id, port = var.database.port }
-    aws      = { group = var.endpoints_security_group_id, port = 443 }
-  }
-
-  security_group_id            = aws_security_group.server.id
-  description                  = "To ${each.key}"
-  referenced_security_group_id = each.value.group
-  ip_protocol                  = "tcp"
-  from_port                    = each.value.port
-  to_port                      = each.value.port
-}
-
-resource "aws_vpc_security_group_egress_rule" "server_to_s3" {
-  security_group_id = aws_security_group.server.id
-  description       = "To S3 by the gateway endpoint"
-  prefix_list_id    = var.s3_prefix_list_id
-  ip_protocol       = "tcp"
-  from_port         = 443
-  to_port           = 443
 }
 
 # What agents, servers and the compactor show each other: without it, whoever reaches RPC could read and delete
@@ -174,22 +101,6 @@ resource "aws_secretsmanager_secret_version" "rpc" {
   secret_id                = aws_secretsmanager_secret.rpc.id
   secret_string_wo         = ephemeral.aws_secretsmanager_random_password.rpc.random_password
   secret_string_wo_version = 1
-}
-
-data "aws_iam_policy_document" "assume" {
-  statement {
-    actions = ["sts:AssumeRole"]
-
-    principals {
-      type        = "Service"
-      identifiers = ["ec2.${data.aws_partition.current.dns_suffix}"]
-    }
-  }
-}
-
-resource "aws_iam_role" "this" {
-  name_prefix        = "${var.name}-sequencer-"
-  assume_role_policy = data.aws_iam_policy_document.assume.json
 }
 
 data "aws_iam_policy_document" "this" {
@@ -235,63 +146,12 @@ data "aws_iam_policy_document" "this" {
   }
 }
 
-resource "aws_iam_role_policy" "this" {
-  name_prefix = "${var.name}-sequencer-"
-  role        = aws_iam_role.this.id
-  policy      = data.aws_iam_policy_document.this.json
-}
-
-resource "aws_iam_instance_profile" "this" {
-  name_prefix = "${var.name}-sequencer-"
-  role        = aws_iam_role.this.name
-}
-
-resource "aws_launch_template" "this" {
-  name_prefix            = "${var.name}-sequencer-"
-  image_id               = var.ami_id
-  instance_type          = var.instance_type
-  update_default_version = true
-  user_data              = local.user_data
-
-  iam_instance_profile {
-    arn = aws_iam_instance_profile.this.arn
-  }
-
-  metadata_options {
-    http_endpoint               = "enabled"
-    http_tokens                 = "required"
-    http_put_response_hop_limit = 1
-  }
-
-  network_interfaces {
-    associate_public_ip_address = false
-    delete_on_termination       = true
-    security_groups             = [aws_security_group.server.id]
-  }
-
-  block_device_mappings {
-    device_name = "/dev/xvda"
-
-    ebs {
-      volume_size           = var.root_volume_gib
-      volume_type           = "gp3"
-      encrypted             = true
-      delete_on_termination = true
-    }
-  }
-
-  tag_specifications {
-    resource_type = "instance"
-    tags          = { Name = "${var.name}-sequencer" }
-  }
-}
-
 resource "aws_lb" "this" {
   name                             = "${var.name}-seq"
   load_balancer_type               = "network"
   internal                         = true
   subnets                          = values(var.subnet_ids)
-  security_groups                  = [aws_security_group.balancer.id]
+  security_groups                  = [module.service.balancer_security_group_id]
   enable_deletion_protection       = true
   enable_cross_zone_load_balancing = true # two servers leave a zone without one
 }
@@ -342,8 +202,8 @@ resource "aws_autoscaling_group" "this" {
   desired_capacity          = var.servers
 
   launch_template {
-    id      = aws_launch_template.this.id
-    version = aws_launch_template.this.latest_version
+    id      = module.service.launch_template.id
+    version = module.service.launch_template.version
   }
 
   # One server at a time, so that one is always there to take the lease.
@@ -362,5 +222,5 @@ resource "aws_autoscaling_group" "this" {
     propagate_at_launch = false
   }
 
-  depends_on = [aws_iam_role_policy.this, aws_secretsmanager_secret_version.rpc]
+  depends_on = [module.service, aws_secretsmanager_secret_version.rpc]
 }

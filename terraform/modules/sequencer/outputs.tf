@@ -5,12 +5,12 @@ output "address" {
 
 output "balancer_security_group_id" {
   description = "Security group of the sequencer's load balancer, for outgoing rules."
-  value       = aws_security_group.balancer.id
+  value       = module.service.balancer_security_group_id
 }
 
 output "security_group_id" {
   description = "Security group of the servers, which the database lets in."
-  value       = aws_security_group.server.id
+  value       = module.service.security_group_id
 }
 
 output "rpc_secret" {
