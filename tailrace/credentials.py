@@ -1,4 +1,4 @@
-"""Secrets in files: made for their owner alone, refused where others of the machine could read them."""
+"""Secrets in files: created for their owner alone, refused if other users could read them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_secrets(path: Path) -> tuple[str, ...]:
 
 
 def make_secret_file(path: Path, entropy: Entropy) -> None:
-    """Write a new random secret, for its owner alone, whole or not at all. What is there stays. Raises OSError."""
+    """Write a new random secret for its owner alone, whole or not at all. An existing file stays. Raises OSError."""
     secret = base64.urlsafe_b64encode(entropy.uuid().bytes + entropy.uuid().bytes).rstrip(b"=")
     unfinished = path.with_name(f".{path.name}.{entropy.uuid().hex}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -57,7 +57,7 @@ def make_secret_file(path: Path, entropy: Entropy) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Raise BadCredential where others could read or write this file, or where it can't be read at all."""
+    """Raise BadCredential if others could read or write this file, or if it can't be read at all."""
     try:
         with path.open("rb") as file:
             _check_mode(path, os.fstat(file.fileno()))

@@ -1,7 +1,8 @@
-"""Tasks that must live as long as their process: those that renew a lease, apply retention, collect, export.
+"""Tasks that must live as long as their process: they renew a lease, apply retention, collect garbage, export
+checkpoints.
 
-An error that ends such a task ends more than one request: a lease runs out, a bucket fills. So each turn of theirs runs
-inside `outlived`: whatever goes wrong is logged with its cause, and the task takes its next turn.
+The end of such a task harms more than one request: a lease expires, a bucket fills. So each of its rounds runs inside
+`outlived`, which logs any error with its cause; the task goes on with its next round.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ def cause_of(error: BaseException) -> str:
 
 @contextmanager
 def outlived(log: Any, event: str, *foreseen: type[Exception], **details: object) -> Iterator[None]:
-    """Log an error that the block raises, and go on after the block.
+    """Log an error of the block and continue after it.
 
-    A `foreseen` error is a warning with its cause. Any other is an error with its traceback: a bug, but not one that
-    may end the task. Cancellation passes through.
+    A `foreseen` error is a warning with its cause. Any other error is logged with its traceback: it is a bug, but must
+    not end the task. Cancellation passes through.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Bounds of the values that come from outside: what a number or a name may be, whoever sent it.
+"""Bounds of values from outside: what a number or a name may be, whoever sent it.
 
-A value is checked where it enters: numbers by the type of their field (in Kafka's messages, and `Int64` in what travels
-by RPC), or where that is wider than the column in which the value is kept, by the sequencer's decision; names by
-`is_name`. How many there may be of something is a setting.
+A value is checked where it enters: numbers by the type of their field (in Kafka's messages, and `Int64` in RPC), or, if
+the type is wider than the column that stores the value, by the sequencer's rules; names by `is_name`. How many of
+something there may be is a setting.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ MAX_KEY_BYTES = 1_024
 
 
 def is_name(text: str) -> bool:
-    """Whether this can name something that is kept: not empty, not too long."""
+    """Whether this can name something that is stored: neither empty nor too long."""
     return 0 < len(text) <= MAX_NAME_BYTES and len(text.encode()) <= MAX_NAME_BYTES
 
 
 def later(now_ms: int, wait_ms: int) -> int:
-    """The time so long after now, or the last there is."""
+    """The time that is this much after now, or the last representable one."""
     return min(now_ms + wait_ms, LAST_MS)
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """The text, or as much of its beginning as takes so many bytes of UTF-8."""
+    """The text, or the longest beginning of it that fits into this many bytes of UTF-8."""
     if len(text) * 4 <= most_bytes:
         return text
     return text.encode()[:most_bytes].decode(errors="ignore")

@@ -1,7 +1,7 @@
 """Logs: structured lines to stderr, as JSON for programs or in colours for people.
 
-A line begins with its time, its level and its process. It names a cause, also of an error without words. The same
-event is written once in 30 s; its next line says how many were left out.
+A line begins with its time, its level and its process, and names the cause of an error, even of one without a message.
+The same event is written once in 30 s; its next line says how many were left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _QUIET_BELOW_WARNING = (
 
 
 class NamedLogger(structlog.WriteLogger):
-    """Writes lines, and knows which module's it is."""
+    """Writes lines and knows its module's name."""
 
     def __init__(self, file: TextIO, name: str) -> None:
         super().__init__(file)
@@ -55,7 +55,7 @@ class _Shown:
 
 
 class RepeatGate:
-    """Lets the same event through once in `seconds`. Events are told apart by `key`."""
+    """Lets the same event through once in `seconds`. `key` identifies the event."""
 
     def __init__(self, clock: Clock, seconds: float = REPEAT_SECONDS) -> None:
         self._clock = clock
@@ -63,7 +63,7 @@ class RepeatGate:
         self._shown: dict[object, _Shown] = {}
 
     def admit(self, key: object) -> int | None:
-        """How many of them were left out before this one; None if this one is left out, too."""
+        """How many events were left out before this one; None if this one is left out too."""
         now = self._clock.monotonic()
         shown = self._shown.get(key)
         if shown is not None and now - shown.at < self._seconds:
@@ -76,7 +76,7 @@ class RepeatGate:
 
 
 class _ProcessName:
-    """What the lines of this process call it."""
+    """The process's name in its log lines."""
 
     def __init__(self) -> None:
         self.find: Callable[[], str] = lambda: ""
@@ -86,12 +86,13 @@ _PROCESS = _ProcessName()
 
 
 def name_process(find: Callable[[], str]) -> None:
-    """Have every line say which process wrote it; `find` is asked for each line, as an agent's id is known late."""
+    """Have every line name its process; `find` is called for each line, because an agent's id is known late."""
     _PROCESS.find = find
 
 
 def cause_of(error: BaseException) -> str:
-    """The error's words; where it has none, as a TimeoutError, its type and those of what it was raised from."""
+    """The error's message. Without one (a TimeoutError), its type and the cause of the error that it was raised
+    from."""
     if words := str(error).strip():
         return words
     name = type(error).__name__
@@ -106,10 +107,10 @@ def configure_logging(
     stream: TextIO | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Set structlog and the standard library's logging up, once, at a process's start.
+    """Set up structlog and the standard library's logging, once, when a process starts.
 
-    `auto` is for people where the stream is a terminal, and JSON everywhere else. Lines of libraries that log by
-    the standard library look the same; what they say below warning is only shown at `debug`.
+    `auto` is for people if the stream is a terminal, and JSON otherwise. Lines of libraries that use the standard
+    library look the same; below warning they are shown only at `debug`.
     """
     to, time = stream or sys.stderr, clock or SystemClock()
     is_console = log_format == "console" or (log_format == "auto" and to.isatty())
@@ -170,7 +171,7 @@ def _leave_out_repeats(gate: RepeatGate) -> Processor:
 
 
 def _admits(gate: RepeatGate) -> Callable[[logging.LogRecord], bool]:
-    """The same for the standard library's records; by what is logged, before its arguments are put in."""
+    """The same for the standard library's records, by their message before its arguments are filled in."""
 
     def filter_record(record: logging.LogRecord) -> bool:
         if record.levelno <= logging.DEBUG:
@@ -185,7 +186,7 @@ def _admits(gate: RepeatGate) -> Callable[[logging.LogRecord], bool]:
 
 
 def _raised(event: Event) -> type[BaseException] | None:
-    """The type of the exception that the line carries: two different bugs in one place are two events."""
+    """The type of the line's exception: two different bugs in one place are two events."""
     given = event.get("exc_info")
     if isinstance(given, BaseException):
         return type(given)

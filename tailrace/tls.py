@@ -1,7 +1,8 @@
-"""TLS from files: a certificate, its key, the authorities that peers are checked against; replaced files are taken up.
+"""TLS from files: a certificate, its key, and the authorities that sign peers' certificates. Replaced files are
+reloaded.
 
-A listener keeps one context for its life, which hands each handshake on to the newest; a client asks for the newest
-at each connection. So replaced files, authorities among them, count for the next connection, without a restart.
+A listener keeps one context for its life, which passes each handshake to the newest one; a client uses the newest
+context for each connection. So replaced files take effect with the next connection, without a restart.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _log = structlog.get_logger(__name__)
 
 
 class BadCertificate(ValueError):
-    """A file of a TLS identity can't be used; the message says which, what was seen, and what to do."""
+    """A file of a TLS identity can't be used; the message says which one, what was seen and what to do."""
 
 
 class PeerRefused(Exception):
-    """A peer's certificate is of the right authority and does not have the right name."""
+    """A peer's certificate is of the right authority but has the wrong name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Tls:
 
     @property
     def client_context(self) -> ssl.SSLContext:
-        """For the next connection to a server: the newest."""
+        """The newest context, for the next connection to a server."""
         return self._current.client
 
     @property
@@ -80,7 +81,7 @@ class Tls:
         return self._current.expires_s
 
     def refresh(self) -> None:
-        """Take up files that have changed."""
+        """Load files that have changed."""
         seen = self._look()
         if seen == self._seen:
             return

@@ -1,9 +1,9 @@
-"""Turns of the event loop: work that can be long is done in steps, so that no request holds the loop for long.
+"""Turns of the event loop: long work is done in steps, so that no request holds the loop for long.
 
-Counted in work, not in time: a simulation takes the same steps at each run.
+Steps count work, not time: a simulation takes the same steps in each run.
 
-A decision that can be long is a generator (`Steps`): it stays pure, says what it has done at each `yield`, and whoever
-drives it gives turns away (`in_turns`) or doesn't (`at_once`).
+A decision that can be long is a generator (`Steps`): it stays pure and reports its progress at each `yield`. Its driver
+gives turns to other tasks (`in_turns`) or doesn't (`at_once`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Steps: TypeAlias = Generator[int, None, T]
 
 
 class Turns:
-    """Lets everything else that is ready run after each `step` of work.
+    """Lets all other ready tasks run after each `step` of work.
 
-    What the caller looked at before a pause may have changed after it.
+    What the caller read before a pause may have changed after it.
     """
 
     __slots__ = ("_left", "_step")
@@ -40,7 +40,7 @@ class Turns:
 
 
 async def in_turns(steps: Steps[T], turns: Turns) -> T:
-    """The result of the work, done in as many turns as it takes."""
+    """The result of the work, done in as many turns as it needs."""
     try:
         while True:
             await turns.did(next(steps))
@@ -50,7 +50,7 @@ async def in_turns(steps: Steps[T], turns: Turns) -> T:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """The result of the work, done in this turn: where nothing else waits for the loop."""
+    """The result of the work, done in this turn: for callers beside whom nothing else waits for the loop."""
     try:
         while True:
             next(steps)

@@ -39,15 +39,15 @@ _SIZE_BYTES = 4
 
 
 def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 0) -> Any:
-    """The request that stands in `frame` from `offset` (the header's `body_offset`) to its end.
+    """Decode the request in `frame` from `offset` (the header's `body_offset`) to its end.
 
     Records are memoryviews into the frame; all else is copied.
 
     Raises:
         MalformedRequest: the bytes are no such request.
-        UnsupportedVersion: the API or this version of it is not declared.
+        UnsupportedVersion: no such API, or no such version of it.
 
-    Bytes that follow it are ignored, as Kafka does: librdkafka leaves 3 behind a Metadata request for all topics.
+    Bytes that follow the request are ignored, as Kafka does: librdkafka appends 3 to a Metadata request for all topics.
     """
     message, _ = request_codec(api_key, api_version).decode(memoryview(frame), offset)
     return message
@@ -56,12 +56,12 @@ def decode_request(api_key: int, api_version: int, frame: Buffer, offset: int = 
 def encode_response(correlation_id: int, api_key: int, api_version: int, response: Any) -> Parts:
     """A whole response frame, as buffers for `transport.writelines`.
 
-    The 4 bytes of the size and the header are included. Records are not copied, unless they are small: they
-    must not change before the buffers are sent.
+    The frame begins with its size (4 bytes) and header. Only small records are copied: the others must not change
+    before the buffers are sent.
 
     Raises:
         UnencodableMessage: the response does not fit the version.
-        UnsupportedVersion: the API or this version of it is not declared.
+        UnsupportedVersion: no such API, or no such version of it.
     """
     return _encode(
         response_codec(api_key, api_version),
@@ -83,7 +83,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
 
     Raises:
         MalformedRequest: the bytes are no such response.
-        UnsupportedVersion: the API or this version of it is not declared.
+        UnsupportedVersion: no such API, or no such version of it.
     """
     body = response_codec(api_key, api_version)
     if len(frame) < 4:

@@ -1,18 +1,18 @@
-"""What can be wrong with bytes or messages of Kafka's protocol."""
+"""Errors in the bytes or messages of Kafka's protocol."""
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """Anything the codecs raise."""
+    """Any error that the codecs raise."""
 
 
 class MalformedRequest(ProtocolError):
-    """The bytes are not what their declared API and version say; the connection can't be trusted further."""
+    """The bytes don't match their declared API and version; the connection can't be trusted further."""
 
 
 class UnsupportedVersion(ProtocolError):
-    """The API, or this version of it, is not declared."""
+    """The API is not served, or not in this version."""
 
     def __init__(self, api_key: int, api_version: int) -> None:
         super().__init__(f"API key {api_key} has no version {api_version} here")
@@ -21,4 +21,4 @@ class UnsupportedVersion(ProtocolError):
 
 
 class UnencodableMessage(ProtocolError):
-    """A message of ours does not fit its version: a null, a number or a field that it can't carry."""
+    """A message doesn't fit its version: a null, a number or a field that the version can't carry."""

@@ -1,4 +1,4 @@
-"""What stands before every message: the request header v1 and v2, the response header v0 and v1."""
+"""The headers of messages: request header v1 and v2, response header v0 and v1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIXED = struct.Struct(">hhih")
 
 
 class RequestHeader(msgspec.Struct, gc=False, frozen=True):
-    """Who asks for what; `body_offset` is where the message starts in the frame."""
+    """A request's API, version and client; `body_offset` is where the message starts in the frame."""
 
     api_key: int
     api_version: int
@@ -28,8 +28,8 @@ class RequestHeader(msgspec.Struct, gc=False, frozen=True):
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame (which comes without its size).
 
-    Keys and versions that are not declared are no error here, so that the caller can answer them: an
-    ApiVersions request of a version to come is answered in version 0 (KIP-511).
+    Unknown keys and versions are no error here, so that the caller can answer them: an ApiVersions request of a future
+    version is answered in version 0 (KIP-511).
 
     Raises:
         MalformedRequest: the frame is no request.
@@ -72,7 +72,7 @@ def request_header(api_key: int, api_version: int, correlation_id: int, client_i
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytearray:
-    """A response's header. That of ApiVersions is never flexible: the client can't know what we speak yet."""
+    """A response's header. That of ApiVersions is never flexible: the client doesn't know our versions yet."""
     header = bytearray(correlation_id.to_bytes(4, "big", signed=True))
     if response_header_is_flexible(api_key, api_version):
         header.append(0)

@@ -1,6 +1,6 @@
-"""Unsigned varints and tagged fields: what flexible versions (KIP-482) are made of.
+"""Unsigned varints and tagged fields, which flexible versions (KIP-482) are made of.
 
-The readers raise IndexError where the buffer ends; whoever calls them turns it into MalformedRequest.
+The readers raise IndexError where the buffer ends; their callers turn it into MalformedRequest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MAX_SHIFT = 28  # five bytes carry 32 bits
 
 
 def read_unsigned_varint(buffer: Buffer, offset: int) -> tuple[int, int]:
-    """(value, offset behind it)."""
+    """(value, offset after it)."""
     first = buffer[offset]
     if first < 128:
         return first, offset + 1
@@ -20,7 +20,7 @@ def read_unsigned_varint(buffer: Buffer, offset: int) -> tuple[int, int]:
 
 
 def finish_unsigned_varint(buffer: Buffer, offset: int, first: int) -> tuple[int, int]:
-    """(value, offset behind it) of a varint whose first byte, already read, says that more follow."""
+    """(value, offset after it) of a varint whose first byte has been read and says that more follow."""
     value = first & 0x7F
     shift = 7
     while True:
@@ -35,7 +35,7 @@ def finish_unsigned_varint(buffer: Buffer, offset: int, first: int) -> tuple[int
 
 
 def unsigned_varint(value: int) -> bytes:
-    """The bytes of a value that is not negative."""
+    """The bytes of a non-negative value."""
     out = bytearray()
     while value > 127:
         out.append(value & 0x7F | 0x80)
@@ -45,7 +45,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: Buffer, offset: int, count: int) -> int:
-    """The offset behind `count` tagged fields that mean nothing to us."""
+    """The offset after `count` unknown tagged fields."""
     end = len(buffer)
     if count * 2 > end - offset:
         raise MalformedRequest(f"{count} tagged fields in {end - offset} bytes")

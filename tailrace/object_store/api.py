@@ -1,7 +1,7 @@
-"""The object store, as little of it as Tailrace needs.
+"""The object store: as little of it as Tailrace needs.
 
-An object is written once, whole, under a key that nobody else writes, and is never changed. Keys are
-`/`-separated ASCII paths. Every implementation passes `tests/contracts/test_object_store.py`.
+An object is written once, whole, under a key that no other writer uses, and never changes. Keys are `/`-separated ASCII
+paths. Every implementation passes `tests/contracts/test_object_store.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.buffers import Buffer
 
 
 class StoreError(Exception):
-    """The store did not do what was asked; the message names the key and the cause."""
+    """The store did not carry out the call; the message names the key and the cause."""
 
 
 class ObjectMissing(StoreError):
@@ -39,7 +39,7 @@ class ObjectExists(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing tells of an object. `size` in bytes, `modified_ms` since the Unix epoch."""
+    """One object of a listing. `size` in bytes, `modified_ms` since the Unix epoch."""
 
     key: str
     size: int
@@ -78,9 +78,9 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; keys that do not exist are fine. Raises StoreUnavailable if any was left."""
+        """Delete objects; missing keys are fine. Raises StoreUnavailable if any object is left."""
         ...
 
     async def close(self) -> None:
-        """Give back sockets and threads."""
+        """Release sockets and threads."""
         ...

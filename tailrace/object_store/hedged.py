@@ -1,8 +1,8 @@
-"""A store that is asked again while it keeps silent, and after it failed, until a deadline.
+"""A store that sends a second request when the first one is slow, and retries failed ones, until a deadline.
 
-"The Tail at Scale" (Dean, Barroso, 2013): a second request after the 95th percentile's delay cuts the tail
-for a few per cent more requests. Reads may always be asked twice. So may plain puts: a key has one writer,
-which sends the same bytes. A conditional put may not: its second attempt could find the first one's object.
+"The Tail at Scale" (Dean, Barroso, 2013): a second request after the 95th percentile of latency cuts the tail for a few
+per cent more requests. Reads can always be repeated. So can plain PUTs: a key has one writer, which sends the same
+bytes. A conditional PUT can't: its second attempt could find the first one's object.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ _FREE_HEDGES = 10  # before the share of hedged calls is held
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long one kind of call may take, and when it is asked again.
+    """How long one kind of call may take, and when it is repeated.
 
     Attributes:
-        deadline_seconds: after which StoreUnavailable is raised and all attempts are cancelled.
-        first_hedge_seconds: silence before a second attempt, until latencies have been seen; then their 95th
-            percentile, but never less than `least_hedge_seconds`.
-        attempts: at most so many in all.
-        backoff_seconds: wait after a failed attempt; doubled each time, with jitter.
-        hedged_share: of calls that may get an attempt because of silence, so that a slow store isn't given
-            twice the load.
+        deadline_seconds: after this, StoreUnavailable is raised and all attempts are cancelled.
+        first_hedge_seconds: silence before a second attempt, until latencies are known; then their 95th percentile,
+            but never less than `least_hedge_seconds`.
+        attempts: at most this many in all.
+        backoff_seconds: pause after a failed attempt; doubled each time, with jitter.
+        hedged_share: share of calls that may be hedged, so that a slow store doesn't get twice the load.
         lost_seconds: silence after which an attempt counts as lost and another is made, whatever the share and
-            `attempts`; four times the median of latencies, where that is more. Doubled each time.
+            `attempts`; four times the median latency, if that is more. Doubled each time.
     """
 
     deadline_seconds: float
@@ -53,9 +52,9 @@ GET_PATIENCE = Patience(deadline_seconds=10.0, first_hedge_seconds=0.15, least_h
 
 
 class HedgedStore:
-    """`inner`, with puts and gets hedged and repeated. Other calls go through unchanged.
+    """`inner`, with PUTs and GETs hedged and retried. Other calls pass through unchanged.
 
-    After a put that raised StoreUnavailable, or was cancelled, the object may exist or still come to exist.
+    After a PUT that raised StoreUnavailable, or was cancelled, the object may exist or may still appear.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class HedgedStore:
 
     @property
     def hedges(self) -> int:
-        """Attempts made because an earlier one kept silent."""
+        """Attempts made because an earlier one was slow."""
         return self._put.hedges + self._get.hedges
 
     @property
@@ -114,7 +113,7 @@ class HedgedStore:
 
 
 class _Persistence:
-    """Asks until there is an answer or the deadline has come; remembers how long answers take."""
+    """Repeats a call until it is answered or the deadline has passed; remembers latencies."""
 
     def __init__(self, clock: Clock, entropy: Entropy, patience: Patience) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What a key may look like; the same for every store, so that a laptop refuses what S3 would mangle."""
+"""The rules for keys, the same for every store: a folder refuses what S3 would mangle."""
 
 from __future__ import annotations
 

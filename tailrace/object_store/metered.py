@@ -1,4 +1,4 @@
-"""Counts what is asked of a store: requests, bytes, seconds, failures. Prometheus is elsewhere."""
+"""Counts the requests to a store: their number, bytes, seconds and failures. Prometheus is elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIST_PAGE = 1000
 
 
 class StoreObserver(Protocol):
-    """Is told of each call when it ends, on the event loop; must not block."""
+    """Called for each call when it ends, on the event loop; must not block."""
 
     def observe(
         self,
@@ -42,7 +42,7 @@ class StoreObserver(Protocol):
 
 @dataclass(slots=True)
 class StoreCounts:
-    """What was asked so far. `head` calls are apart from gets; S3 bills both as GET."""
+    """The requests so far. `head` calls are counted apart from GETs; S3 bills both as GET."""
 
     puts: int = 0
     gets: int = 0
@@ -58,8 +58,8 @@ class StoreCounts:
 class MeteredStore:
     """`inner`, counted in `counts` and reported to `observer`.
 
-    `counts.errors` has StoreError other than ObjectMissing and ObjectExists. Repetitions that a library
-    makes by itself are not seen here.
+    `counts.errors` counts StoreError other than ObjectMissing and ObjectExists. Retries inside a library are not
+    visible here.
     """
 
     def __init__(self, inner: ObjectStore, clock: Clock, observer: StoreObserver | None = None) -> None:

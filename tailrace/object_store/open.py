@@ -60,18 +60,18 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
 
 
 def load_backend(url: str | None) -> None:
-    """Import what the store of this URL needs: before the event loop starts, as S3's libraries hold it for a second."""
+    """Import the libraries of this URL's store before the event loop starts: S3's would block it for a second."""
     if url is not None and url.startswith("s3:"):
         import_module("tailrace.object_store.s3_obstore")
 
 
 def shown(url: str) -> str:
-    """The URL for a message or a log: without a login, which has no place in it."""
+    """The URL for a message or a log, without its credentials."""
     return _LOGIN.sub("//", url)
 
 
 def s3_place(url: str, environ: Mapping[str, str] = os.environ) -> S3Place:
-    """The bucket, prefix and settings that an `s3://` URL names; for tools that bring their own client."""
+    """The bucket, prefix and settings of an `s3://` URL; for tools with a client of their own."""
     split = urlsplit(url)
     if split.scheme != "s3":
         raise BadStoreUrl(f"store {shown(url)!r}: not an s3:// URL")

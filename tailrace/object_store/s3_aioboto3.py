@@ -1,6 +1,6 @@
-"""S3 by aioboto3: a full second backend, and what lists and deletes for `s3_obstore.py`.
+"""S3 by aioboto3: a full second backend, which also lists and deletes for `s3_obstore.py`.
 
-A PUT costs three to five times obstore's and blocks the loop meanwhile (docs/decisions); its errors and its
+A PUT costs three to five times as much as obstore's and blocks the loop meanwhile (docs/decisions); its errors and its
 coverage of S3's API are better.
 """
 

@@ -1,6 +1,7 @@
-"""The calling side: many calls at once over one connection, each with a deadline; reconnects when lost.
+"""The calling side: many concurrent calls over one connection, each with a deadline. A lost connection is made again.
 
-A connection whose peer is silent for 2 s while calls wait is ended (tailrace.rpc.silence): they fail with LinkDown.
+A connection whose peer is silent for 2 s while calls wait is closed (tailrace.rpc.silence): the calls fail with
+LinkDown.
 """
 
 from __future__ import annotations
@@ -52,12 +53,11 @@ _HEADER_ROOM = 1024
 class RpcClient:
     """Calls to one peer.
 
-    The connection is made by the first call and again by the first one after it was lost. While attempts
-    fail, calls in between fail at once with LinkDown (so that their caller can go elsewhere), and the pause
-    grows to `max_backoff_s`, with jitter.
+    The first call makes the connection, as does the first call after it was lost. While attempts fail, other calls fail
+    at once with LinkDown, so that their callers can go elsewhere, and the pause grows to `max_backoff_s`, with jitter.
 
-    `known`: the cluster this process belongs to; shared by its clients, filled in by the first hello.
-    `security`: the secrets that it knows, and TLS; looked at for each connection.
+    `known`: the cluster that this process belongs to; its clients share it, and the first hello fills it in.
+    `security`: the secrets that it knows, and TLS; read anew for each connection.
     """
 
     def __init__(
@@ -110,11 +110,10 @@ class RpcClient:
         tail: Sequence[Buffer] = (),
         request_id: str = "",
     ) -> tuple[T, memoryview]:
-        """Ask once; the answer and its raw tail (a view of the frame it came in).
+        """Call once. Returns the answer and its raw tail (a view of the frame it came in).
 
-        Raises LinkDown (NotConnected: nothing was sent), CallTimedOut, CallFailed (the peer said no), FrameTooLarge. A
-        call that is not
-        answered may have been carried out all the same.
+        Raises LinkDown (NotConnected: nothing was sent), CallTimedOut, CallFailed (the peer refused), FrameTooLarge.
+        The peer may have carried out a call that got no answer.
         """
         deadline = self._clock.monotonic() + timeout_s
         body = encode_body(request)
@@ -139,7 +138,7 @@ class RpcClient:
         return connection.decode(frame, response_type), frame.tail
 
     async def close(self) -> None:
-        """End the connection; calls that wait fail with LinkDown."""
+        """Close the connection; waiting calls fail with LinkDown."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -290,7 +289,7 @@ class RpcClient:
 
 
 class _Connection:
-    """One connection: a Receiver that pairs answers with those who wait for them."""
+    """One connection: a Receiver that pairs answers with waiting calls."""
 
     def __init__(self, client: RpcClient) -> None:
         self.wire: Wire

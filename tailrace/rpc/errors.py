@@ -1,22 +1,22 @@
-"""What goes wrong between two processes, in the caller's terms."""
+"""Errors between two processes, in the caller's terms."""
 
 from __future__ import annotations
 
 
 class RpcError(Exception):
-    """A call has no answer; the subclass says why."""
+    """A call got no answer; the subclass says why."""
 
 
 class LinkDown(RpcError):
-    """The connection was lost or could not be made. The peer may or may not have done what was asked."""
+    """The connection was lost or could not be made. The peer may or may not have carried out the call."""
 
 
 class NotConnected(LinkDown):
-    """No connection could be made: the peer has seen nothing of the call."""
+    """No connection could be made: the peer saw nothing of the call."""
 
 
 class HelloRefused(NotConnected):
-    """The two sides do not belong together. `code`: 'version', 'cluster', 'incarnation' or 'secret'."""
+    """The two sides don't belong together. `code`: 'version', 'cluster', 'incarnation' or 'secret'."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class HelloRefused(NotConnected):
 
 
 class CallTimedOut(RpcError):
-    """No answer came in time. The peer may or may not have done what was asked."""
+    """No answer came in time. The peer may or may not have carried out the call."""
 
 
 class CallFailed(RpcError):
@@ -45,4 +45,4 @@ class FrameTooLarge(RpcError):
 
 
 class ProtocolViolation(RpcError):
-    """Bytes that no peer of ours sends: the connection is closed."""
+    """Bytes that none of our peers sends: the connection is closed."""

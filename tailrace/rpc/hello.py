@@ -43,14 +43,14 @@ _CHECK = "check that both processes have the same one (rpc_secret_file)"
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """Which database is behind a process. '' and 0: not known yet, agrees with any."""
+    """The database behind a process. '' and 0: not known yet, matches any."""
 
     cluster_id: str = ""
     incarnation: int = 0
 
 
 class KnownCluster:
-    """What a process knows of its cluster; shared by its links and servers. Once learnt, it never changes."""
+    """What a process knows of its cluster; its links and servers share it. Once learnt, it never changes."""
 
     def __init__(self, identity: ClusterIdentity | None = None) -> None:
         self.identity = identity or ClusterIdentity()
@@ -76,7 +76,7 @@ class KnownCluster:
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """`tags`: one for each secret that the client knows. `is_encrypted`: whether it sees TLS below."""
+    """`tags`: one for each secret that the client knows. `is_encrypted`: whether the client sees TLS below."""
 
     magic: str
     versions: list[int]
@@ -120,7 +120,7 @@ def answer_hello(
     *,
     is_encrypted: bool = False,
 ) -> tuple[Welcome, bytes]:
-    """The server's side: the answer, and the secret that it is about. Raises HelloRefused."""
+    """The server's answer, and the secret that it chose. Raises HelloRefused."""
     if hello.magic != _MAGIC or len(hello.nonce) != NONCE_BYTES:
         raise HelloRefused("version", "this is not Tailrace's RPC")
     shared = set(hello.versions) & set(versions)
@@ -140,7 +140,7 @@ def answer_hello(
 def check_welcome(
     hello: Hello, welcome: Welcome, secrets: Sequence[bytes], versions: Sequence[int] = VERSIONS
 ) -> tuple[Proof, bytes]:
-    """The client's side: is the server what it says? Our own proof, and the secret. Raises HelloRefused."""
+    """Check the server's answer on the client's side. Returns our own proof, and the secret. Raises HelloRefused."""
     if welcome.version not in versions or len(welcome.nonce) != NONCE_BYTES:
         raise HelloRefused(
             "version", f"the server chose version {welcome.version}, offered were {list(versions)}"
@@ -157,7 +157,7 @@ def check_welcome(
 
 
 def check_proof(hello: Hello, welcome: Welcome, proof: Proof, secret: bytes) -> None:
-    """The server's side again. Raises HelloRefused."""
+    """Check the client's proof on the server's side. Raises HelloRefused."""
     if not hmac.compare_digest(proof.proof, _proof("client", secret, hello, welcome)):
         raise HelloRefused("secret", f"the client does not know the shared secret: {_CHECK}")
 
@@ -186,7 +186,7 @@ def _proof(role: str, secret: bytes, hello: Hello, welcome: Welcome) -> bytes:
 
 
 def _transcript(role: str, hello: Hello, welcome: Welcome) -> bytes:
-    """What both have said, but for the proof; as far as the agreed version knew it."""
+    """What both sides sent, without the proof, as far as the agreed version knew it."""
     of_hello, of_welcome = _FIELDS[welcome.version]
     bare = msgspec.structs.replace(welcome, proof=b"")
     return encode_body(

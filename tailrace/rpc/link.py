@@ -1,7 +1,7 @@
-"""Links: what carries frames between two processes. Frames over TCP here; simulations bring their own.
+"""Links carry frames between two processes. Frames over TCP are here; simulations bring their own.
 
-A `Link` makes connections to one peer. A connection is a `Wire` to send by, and a `Receiver` that is told of
-every frame that arrives and, once, of the end.
+A `Link` makes connections to one peer. A connection is a `Wire` to send on, and a `Receiver` that is called for every
+frame that arrives and, once, at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Wire(Protocol):
 
     @property
     def heard(self) -> int:
-        """A number that grows whenever bytes arrive, also those of a frame that is not whole yet."""
+        """A number that grows whenever bytes arrive, including those of an incomplete frame."""
         ...
 
     def send(self, frame: Sequence[Buffer]) -> None:
@@ -50,7 +50,7 @@ class Wire(Protocol):
         ...
 
     def close(self) -> None:
-        """End the connection once what was queued has been sent; the receiver is told by `lost`."""
+        """Close the connection once everything queued has been sent; then the receiver's `lost` is called."""
         ...
 
     def abort(self) -> None:
@@ -70,7 +70,7 @@ class Receiver(Protocol):
         ...
 
     def lost(self, reason: str) -> None:
-        """The connection has ended; said once."""
+        """The connection has ended; called once."""
         ...
 
 
@@ -83,7 +83,7 @@ class Link(Protocol):
         ...
 
     async def connect(self, receiver: Receiver) -> Wire:
-        """A new connection. Raises NotConnected. Cancelled, it leaves nothing behind."""
+        """A new connection. Raises NotConnected. When cancelled, it leaves nothing behind."""
         ...
 
 

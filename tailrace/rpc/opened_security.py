@@ -1,4 +1,4 @@
-"""RPC's secrets and certificates out of files, which may be replaced while they are in use."""
+"""RPC's secrets and certificates from files that may be replaced while in use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OpenedSecurity:
         )
 
     def refresh(self) -> None:
-        """Take up files that have changed."""
+        """Load files that have changed."""
         if self.tls is not None:
             self.tls.refresh()
         if self._file is None:

@@ -1,12 +1,12 @@
 """What a process shows its peers and demands of them: shared secrets, certificates, a MAC on each frame.
 
-With secrets and without TLS, each frame after the hello ends in a MAC by keys that the hello agreed on:
+With secrets and without TLS, each frame after the hello ends in a MAC with keys that the hello agreed on:
 
     HMAC-SHA256(key of the direction, u64 number of the frame | the frame with its length), the first 16 bytes
 
-so that a frame that was changed, repeated, left out, or moved, within a connection or between two, ends the
-connection. Nothing is hidden: that is TLS's business. The keys are HKDF-SHA256's (RFC 5869) of the secret, with both
-nonces for salt and the whole hello in the label. Composed of the standard library's HMAC; pure.
+A frame that was changed, repeated, left out or moved, within a connection or between two, ends the connection. Frames
+are not encrypted: that needs TLS. HKDF-SHA256 (RFC 5869) derives the keys from the secret; both nonces are the salt,
+and the whole hello is in the label. Built on the standard library's HMAC; pure.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _NUMBER = struct.Struct(">Q")
 
 @dataclass(slots=True)
 class RpcSecurity:
-    """One for all RPC of a process. It may change while it is used: each new connection looks anew.
+    """One for all RPC of a process. It may change while in use: each new connection reads it anew.
 
-    `secrets`: a peer must know one of them; none: whoever connects is served. `tls`: None for none.
+    `secrets`: a peer must know one of them; without secrets any peer is served. `tls`: None for none.
     """
 
     secrets: tuple[bytes, ...] = ()
@@ -39,7 +39,7 @@ class RpcSecurity:
 
     @property
     def is_closed(self) -> bool:
-        """Whether strangers are refused."""
+        """Whether unknown peers are refused."""
         return bool(self.secrets) or self.tls is not None
 
 
@@ -52,7 +52,7 @@ class FrameKeys:
 
 
 def secret_tag(secret: bytes, nonce: bytes) -> bytes:
-    """What tells a peer which secret is meant, and nobody else anything that the proof doesn't."""
+    """Tells a peer which secret is meant. It reveals nothing beyond what the proof reveals."""
     return hmac.digest(secret, b"tailrace rpc tag" + nonce, "sha256")[:TAG_BYTES]
 
 
@@ -68,14 +68,14 @@ def derive_keys(secret: bytes, nonces: bytes, transcript: bytes) -> FrameKeys:
 
 
 class FrameSigner:
-    """Ends each frame in its MAC, in the order of sending."""
+    """Appends a MAC to each frame, in the order of sending."""
 
     def __init__(self, key: bytes) -> None:
         self._mac = hmac.new(key, digestmod="sha256")
         self._number = 0
 
     def sign(self, frame: Sequence[Buffer]) -> list[Buffer]:
-        """The frame and its MAC. Its declared length must count MAC_BYTES more already."""
+        """The frame and its MAC. The frame's declared length must include MAC_BYTES."""
         mac = self._mac.copy()
         mac.update(_NUMBER.pack(self._number))
         self._number += 1
@@ -85,7 +85,7 @@ class FrameSigner:
 
 
 class FrameVerifier:
-    """Takes the MAC off each frame, in the order of arrival."""
+    """Checks and removes the MAC of each frame, in the order of arrival."""
 
     def __init__(self, key: bytes) -> None:
         self._mac = hmac.new(key, digestmod="sha256")

@@ -1,4 +1,4 @@
-"""The answering side: accepts connections, greets them, and has a handler answer many requests at once."""
+"""The answering side: accepts connections, checks their hello, and passes many concurrent requests to a handler."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ MAX_HELD_BYTES = 512 << 20
 class RpcServer:
     """Serves one handler to any number of connections.
 
-    Bounds: `max_connections` (more are refused, and counted in `refused_connections`), of each `max_concurrent`
-    requests at once and of all together `max_held_bytes` of requests that run and answers that wait to be sent (what
-    is beyond is answered 'overloaded'), frames of `max_frame_bytes`. A peer that does not read its answers is not read
-    from either. A peer that has not finished its hello within `hello_timeout_s` is let go.
+    Bounds: `max_connections` (more are refused and counted in `refused_connections`); `max_concurrent` requests per
+    connection; `max_held_bytes` of running requests and unsent answers of all connections together (requests beyond it
+    are answered 'overloaded'); frames of `max_frame_bytes`. The server stops reading from a peer that does not read its
+    answers, and disconnects one that has not finished its hello within `hello_timeout_s`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RpcServer:
 
     @property
     def port(self) -> int:
-        """The port listened on (the one that was given by the system for port 0)."""
+        """The port that the server listens on; for port 0, the one that the system chose."""
         assert self._listener is not None, "listen first"
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
@@ -109,7 +109,7 @@ class RpcServer:
         )
 
     def accept(self, wire: Wire) -> Receiver:
-        """Take up a connection made by whatever link."""
+        """Serve a connection made by any link."""
         served = _Served(self, wire)
         if self._closing or len(self._connections) >= self._max_connections:
             served.is_over = True
@@ -125,7 +125,7 @@ class RpcServer:
         return served
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stop accepting, let what runs be answered for `grace_s`, then end the rest and the connections."""
+        """Stop accepting, give running requests `grace_s` to be answered, then close the connections."""
         self._closing = True
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -210,7 +210,7 @@ class RpcServer:
 
 
 class _Served:
-    """One connection: a Receiver that greets first and then passes requests on."""
+    """One connection: a Receiver that first answers the hello and then passes requests on."""
 
     def __init__(self, server: RpcServer, wire: Wire) -> None:
         self.wire = wire

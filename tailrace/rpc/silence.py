@@ -1,11 +1,11 @@
-"""When a peer that answers nothing is taken for dead.
+"""When a silent peer counts as dead.
 
-A process that is stopped, or whose machine is gone, does not end its connections: who waits for its answer would wait
-until the call's own time is over. So a caller that has heard nothing for a second while calls wait asks the peer's RPC
-itself (`ALIVE`, which no handler sees), and ends the connection when it hears nothing for another second. Any bytes
-count as a sign of life, an error as well as an answer.
+A process that is stopped, or whose machine is gone, does not close its connections: a caller would wait until its own
+deadline. So a caller that has received nothing for a second while calls wait sends a probe to the peer's RPC layer
+(`ALIVE`, which no handler sees), and closes the connection after another second without bytes. Any bytes count as a
+sign of life, an error as well as an answer.
 
-Pure: the connection says what it has heard, and how long it slept between two looks.
+Pure: the connection passes in what it has received, and how long it slept between two checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_SECONDS = 2 * LOOK_SECONDS
 
 
 class Silence:
-    """How long a connection has been silent, in looks. `heard` is any number that grows with what arrives."""
+    """How many checks a connection has been silent for. `heard` is any number that grows with what arrives."""
 
     def __init__(self, heard: int) -> None:
         self._heard = heard
@@ -30,9 +30,9 @@ class Silence:
     def look(self, heard: int, slept_seconds: float, is_sending: bool) -> Literal["wait", "ask", "dead"]:
         """What to do now. Called about every LOOK_SECONDS.
 
-        `is_sending`: what was sent before still waits to leave, so the peer may not have got the question yet.
-        `slept_seconds`: where it is far more than was asked for, this process was stopped itself, and what the peer
-        said meanwhile is not read yet.
+        `is_sending`: earlier bytes still wait to be sent, so the peer may not have received the probe yet.
+        `slept_seconds`: far more than requested means that this process was stopped itself, and that bytes of the peer
+        may wait to be read.
         """
         if heard != self._heard or is_sending:
             self._heard = heard
