@@ -60,13 +60,13 @@ def check_broker_configs(configs: Mapping[str, str]) -> None:
 @cache
 def broker_configs() -> Mapping[str, ConfigDefinition | KafkaConfig]:
     """All broker configs, by name."""
-    found: dict[str, ConfigDefinition | KafkaConfig] = dict(TOPIC_DEFAULTS)
+    configs: dict[str, ConfigDefinition | KafkaConfig] = dict(TOPIC_DEFAULTS)
     for table, is_fixed in ((_DYNAMIC, False), (_FIXED, True)):
         for line in table.strip().splitlines():
             name, kind, default = line.split(" ", 2)
             value = None if default == "-" else default.replace('""', "")
-            found[name] = KafkaConfig(name, ConfigType[kind.upper()], value, is_fixed)
-    return found
+            configs[name] = KafkaConfig(name, ConfigType[kind.upper()], value, is_fixed)
+    return configs
 
 
 _DYNAMIC = """

@@ -65,12 +65,12 @@ def check_private(path: Path) -> None:
         raise BadCredential(f"{str(path)!r} can't be read: {error.strerror}") from error
 
 
-def _check_mode(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_mode(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise BadCredential(f"{str(path)!r} is not a file")
-    allowed = 0o640 if found.st_uid == 0 else 0o600
-    if stat.S_IMODE(found.st_mode) & 0o077 & ~allowed:
+    allowed = 0o640 if status.st_uid == 0 else 0o600
+    if stat.S_IMODE(status.st_mode) & 0o077 & ~allowed:
         raise BadCredential(
-            f"{str(path)!r} can be read or written by others (mode {stat.S_IMODE(found.st_mode):04o}); "
+            f"{str(path)!r} can be read or written by others (mode {stat.S_IMODE(status.st_mode):04o}); "
             f"run `chmod 600 {path}`"
         )

@@ -122,9 +122,9 @@ def load_settings(
         settings = model(**values)
     except ValidationError as error:
         lines = unknown + [
-            _explain(one, given, environ, file)
-            for one in error.errors(include_url=False)
-            if not (unknown and one["type"] == _UNKNOWN)  # already told, with what was probably meant
+            _explain(detail, given, environ, file)
+            for detail in error.errors(include_url=False)
+            if not (unknown and detail["type"] == _UNKNOWN)  # already told, with what was probably meant
         ]
     if lines or settings is None:
         raise BadSettings("\n".join(dict.fromkeys(lines)))

@@ -196,10 +196,10 @@ def _element(der: memoryview) -> tuple[int, memoryview, memoryview]:
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _refuse_password() -> str:

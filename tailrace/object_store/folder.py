@@ -259,11 +259,11 @@ class FolderStore:
         above, _, beginning = prefix.rpartition("/")
         directory = f"{above}/" if above else ""
         names = _names_in_key_order(os.path.join(self._root, directory))
-        found = [name for name in names if name.endswith("/") and name.startswith(beginning)]
+        directories = [name for name in names if name.endswith("/") and name.startswith(beginning)]
         # A directory may be empty for a moment: before its first file is placed, after its last is gone.
         return [
             name[len(beginning) :]
-            for name in found
+            for name in directories
             if name != f"{UNFINISHED}/" and next(self._walk_directory(directory + name, "", ""), None)
         ]
 

@@ -73,7 +73,7 @@ class MemoryStore:
 
     def _find(self, key: str) -> tuple[bytes, int]:
         check_key(key)
-        found = self._objects.get(key)
-        if found is None:
+        stored = self._objects.get(key)
+        if stored is None:
             raise ObjectMissing(f"{key}: no such object")
-        return found
+        return stored

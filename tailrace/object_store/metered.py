@@ -93,7 +93,7 @@ class MeteredStore:
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """Reported when it ends, with the time that the store took and not the time that the reader took."""
         listing = self._inner.list(prefix, start_after=start_after)
-        found = 0
+        listed = 0
         seconds = 0.0
         error: str | None = None
         self.counts.lists += 1
@@ -106,15 +106,15 @@ class MeteredStore:
                     break
                 finally:
                     seconds += self._clock.monotonic() - began
-                found += 1
-                if found > LIST_PAGE and found % LIST_PAGE == 1:
+                listed += 1
+                if listed > LIST_PAGE and listed % LIST_PAGE == 1:
                     self.counts.lists += 1
                 yield info
         except StoreError as failure:
             error = self._count_error(failure)
             raise
         finally:
-            self._report("list", max(1, -(-found // LIST_PAGE)), 0, 0, seconds, error)
+            self._report("list", max(1, -(-listed // LIST_PAGE)), 0, 0, seconds, error)
 
     async def list_prefixes(self, prefix: str) -> Sequence[str]:
         self.counts.lists += 1

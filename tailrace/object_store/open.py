@@ -14,7 +14,7 @@ from tailrace.clock import Clock
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.memory import MemoryStore
-from tailrace.object_store.s3_place import S3Credentials, S3Place
+from tailrace.object_store.s3_location import S3Credentials, S3Location
 
 FOLDER_THREADS = 8
 
@@ -70,12 +70,12 @@ def shown(url: str) -> str:
     return _LOGIN.sub("//", url)
 
 
-def s3_place(url: str, environ: Mapping[str, str] = os.environ) -> S3Place:
+def s3_location(url: str, environ: Mapping[str, str] = os.environ) -> S3Location:
     """The bucket, prefix and settings of an `s3://` URL; for tools with a client of their own."""
     split = urlsplit(url)
     if split.scheme != "s3":
         raise BadStoreUrl(f"store {shown(url)!r}: not an s3:// URL")
-    return _place(url, split, _options(url, split), environ)
+    return _location(url, split, _options(url, split), environ)
 
 
 def _open_folder(path: str, clock: Clock) -> ObjectStore:
@@ -85,17 +85,17 @@ def _open_folder(path: str, clock: Clock) -> ObjectStore:
 
 def _open_s3(url: str, split: SplitResult, environ: Mapping[str, str]) -> ObjectStore:
     options = _options(url, split)
-    place = _place(url, split, options, environ)
+    location = _location(url, split, options, environ)
     backend = options.get("backend", "obstore")
     # Imported only here: together they cost a second that a broker on a folder need not pay.
     if backend == "obstore":
         from tailrace.object_store.s3_obstore import ObstoreStore
 
-        return ObstoreStore(place)
+        return ObstoreStore(location)
     if backend == "aioboto3":
         from tailrace.object_store.s3_aioboto3 import Aioboto3Store
 
-        return Aioboto3Store(place)
+        return Aioboto3Store(location)
     raise BadStoreUrl(f"store {shown(url)!r}: backend {backend!r}: allowed are {', '.join(_BACKENDS)}")
 
 
@@ -110,7 +110,9 @@ def _options(url: str, split: SplitResult) -> dict[str, str]:
     return options
 
 
-def _place(url: str, split: SplitResult, options: Mapping[str, str], environ: Mapping[str, str]) -> S3Place:
+def _location(
+    url: str, split: SplitResult, options: Mapping[str, str], environ: Mapping[str, str]
+) -> S3Location:
     if not split.netloc or "@" in split.netloc or ":" in split.netloc:
         raise BadStoreUrl(
             f"store {shown(url)!r}: s3:// is followed by a bucket's name; credentials come from AWS_* variables"
@@ -130,7 +132,7 @@ def _place(url: str, split: SplitResult, options: Mapping[str, str], environ: Ma
     if path_style is not None and path_style not in _BOOLEANS:
         raise BadStoreUrl(f"store {shown(url)!r}: path_style {path_style!r}: allowed are true and false")
     prefix = unquote(split.path).strip("/")
-    return S3Place(
+    return S3Location(
         bucket=split.netloc,
         prefix=f"{prefix}/" if prefix else "",
         endpoint=endpoint.rstrip("/") if endpoint else None,

@@ -32,7 +32,7 @@ from tailrace.object_store.api import (
     StoreUnavailable,
 )
 from tailrace.object_store.keys import check_key, check_prefix, check_range
-from tailrace.object_store.s3_place import S3Place
+from tailrace.object_store.s3_location import S3Location
 
 _DELETE_PAGE = 1000  # S3's limit for one DeleteObjects
 _FULL_CODES = {
@@ -57,8 +57,8 @@ _RETRIABLE_CODES = {
 class Aioboto3Store:
     """One bucket, or one prefix of it. Sockets are opened with the first call."""
 
-    def __init__(self, place: S3Place) -> None:
-        self._place = place
+    def __init__(self, location: S3Location) -> None:
+        self._location = location
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._session: Any = aioboto3.Session()
@@ -99,18 +99,18 @@ class Aioboto3Store:
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
-        more = {"StartAfter": self._place.prefix + start_after} if start_after else {}
+        more = {"StartAfter": self._location.prefix + start_after} if start_after else {}
         async for page in self._pages(prefix, more):
-            for found in page.get("Contents", ()):
-                key = found["Key"][len(self._place.prefix) :]
-                yield ObjectInfo(key, found["Size"], _milliseconds(found["LastModified"]))
+            for entry in page.get("Contents", ()):
+                key = entry["Key"][len(self._location.prefix) :]
+                yield ObjectInfo(key, entry["Size"], _milliseconds(entry["LastModified"]))
 
     async def list_prefixes(self, prefix: str) -> Sequence[str]:
         check_prefix(prefix)
-        skip = len(self._place.prefix) + len(prefix)
+        skip = len(self._location.prefix) + len(prefix)
         parts: list[str] = []
         async for page in self._pages(prefix, {"Delimiter": "/"}):
-            parts.extend(found["Prefix"][skip:] for found in page.get("CommonPrefixes", ()))
+            parts.extend(entry["Prefix"][skip:] for entry in page.get("CommonPrefixes", ()))
         return sorted(parts)
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -128,51 +128,51 @@ class Aioboto3Store:
     async def create_bucket(self) -> None:
         """Make the bucket; fine if it is ours already. For set-up and tests."""
         client = await self._client()
-        elsewhere = self._place.region != "us-east-1"
+        elsewhere = self._location.region != "us-east-1"
         where: dict[str, Any] = (
-            {"CreateBucketConfiguration": {"LocationConstraint": self._place.region}} if elsewhere else {}
+            {"CreateBucketConfiguration": {"LocationConstraint": self._location.region}} if elsewhere else {}
         )
         try:
-            await client.create_bucket(Bucket=self._place.bucket, **where)
+            await client.create_bucket(Bucket=self._location.bucket, **where)
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") != "BucketAlreadyOwnedByYou":
-                raise _as_store_error(error, self._place.bucket) from error
+                raise _as_store_error(error, self._location.bucket) from error
         except (BotoCoreError, OSError) as error:
-            raise _as_store_error(error, self._place.bucket) from error
+            raise _as_store_error(error, self._location.bucket) from error
 
     # -- below: details --------------------------------------------------------------------------------
 
     async def _client(self, *, retries: bool = True) -> Any:
         async with self._opening:
             if retries not in self._clients:
-                attempts = self._place.max_retries + 1 if retries else 1
+                attempts = self._location.max_retries + 1 if retries else 1
                 self._clients[retries] = await self._enter(attempts)
             return self._clients[retries]
 
     async def _enter(self, attempts: int) -> Any:
-        place = self._place
+        location = self._location
         config = Config(
-            connect_timeout=place.connect_seconds,
-            read_timeout=place.request_seconds,
-            max_pool_connections=place.connections,
+            connect_timeout=location.connect_seconds,
+            read_timeout=location.request_seconds,
+            max_pool_connections=location.connections,
             retries={"mode": "standard", "total_max_attempts": attempts},
             signature_version="s3v4",
-            s3={"addressing_style": "path" if place.is_path_style else "virtual"},
+            s3={"addressing_style": "path" if location.is_path_style else "virtual"},
         )
         keys: dict[str, Any] = {}
-        if place.credentials is not None:
+        if location.credentials is not None:
             keys = {
-                "aws_access_key_id": place.credentials.access_key_id,
-                "aws_secret_access_key": place.credentials.secret_access_key,
-                "aws_session_token": place.credentials.session_token,
+                "aws_access_key_id": location.credentials.access_key_id,
+                "aws_secret_access_key": location.credentials.secret_access_key,
+                "aws_session_token": location.credentials.session_token,
             }
         client = self._session.client(
-            "s3", endpoint_url=place.endpoint, region_name=place.region, config=config, **keys
+            "s3", endpoint_url=location.endpoint, region_name=location.region, config=config, **keys
         )
         return await self._stack.enter_async_context(client)
 
     def _at(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._place.bucket, "Key": self._place.prefix + key}
+        return {"Bucket": self._location.bucket, "Key": self._location.prefix + key}
 
     async def _get(self, key: str, **more: str) -> bytes:
         client = await self._client()
@@ -191,9 +191,9 @@ class Aioboto3Store:
     async def _pages(self, prefix: str, more: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
         client = await self._client()
         asked: dict[str, Any] = {
-            "Bucket": self._place.bucket,
-            "Prefix": self._place.prefix + prefix,
-            "MaxKeys": self._place.list_page,
+            "Bucket": self._location.bucket,
+            "Prefix": self._location.prefix + prefix,
+            "MaxKeys": self._location.list_page,
             **more,
         }
         while True:
@@ -208,11 +208,11 @@ class Aioboto3Store:
 
     async def _delete_page(self, keys: Sequence[str]) -> None:
         client = await self._client()
-        objects = [{"Key": self._place.prefix + key} for key in keys]
+        objects = [{"Key": self._location.prefix + key} for key in keys]
         what = f"{keys[0]} (of {len(keys)} to delete)"
         try:
             answer = await client.delete_objects(
-                Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True}
+                Bucket=self._location.bucket, Delete={"Objects": objects, "Quiet": True}
             )
         except (ClientError, BotoCoreError, OSError) as error:
             raise _as_store_error(error, what, is_listing=True) from error

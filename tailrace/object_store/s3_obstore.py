@@ -35,7 +35,7 @@ from tailrace.object_store.api import (
 )
 from tailrace.object_store.keys import check_key, check_range
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
-from tailrace.object_store.s3_place import S3Place
+from tailrace.object_store.s3_location import S3Location
 
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b", re.IGNORECASE)
 _ERRORS = (BaseError, OSError, ValueError)
@@ -44,11 +44,11 @@ _ERRORS = (BaseError, OSError, ValueError)
 class ObstoreStore:
     """One bucket, or one prefix of it."""
 
-    def __init__(self, place: S3Place) -> None:
-        self._place = place
-        self._retrying = _open(place, place.max_retries)
-        self._once = _open(place, 0)
-        self._rest = Aioboto3Store(place)
+    def __init__(self, location: S3Location) -> None:
+        self._location = location
+        self._retrying = _open(location, location.max_retries)
+        self._once = _open(location, 0)
+        self._rest = Aioboto3Store(location)
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         check_key(key)
@@ -90,10 +90,10 @@ class ObstoreStore:
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
         try:
-            found = await obstore.head_async(self._retrying, self._at(key))
+            metadata = await obstore.head_async(self._retrying, self._at(key))
         except _ERRORS as error:
             raise _as_store_error(error, key) from error
-        return ObjectInfo(key, found["size"], round(found["last_modified"].timestamp() * 1000))
+        return ObjectInfo(key, metadata["size"], round(metadata["last_modified"].timestamp() * 1000))
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         return self._rest.list(prefix, start_after=start_after)
@@ -113,36 +113,36 @@ class ObstoreStore:
         await self._rest.close()
 
     def _at(self, key: str) -> str:
-        return self._place.prefix + key
+        return self._location.prefix + key
 
 
-def _open(place: S3Place, max_retries: int) -> Any:
+def _open(location: S3Location, max_retries: int) -> Any:
     config: dict[str, Any] = {
-        "region": place.region,
-        "virtual_hosted_style_request": not place.is_path_style,
+        "region": location.region,
+        "virtual_hosted_style_request": not location.is_path_style,
         "unsigned_payload": True,  # SHA-256 over the body costs more than the upload
         "checksum_algorithm": "CRC64NVME",  # and this is what guards it
     }
-    if place.endpoint is not None:
+    if location.endpoint is not None:
         # AWS_ENDPOINT_URL_S3 in the environment would beat `endpoint` without a word; it doesn't beat this.
-        config["endpoint"] = config["aws_endpoint_url_s3"] = _with_bucket(place, place.endpoint)
-    if place.credentials is not None:
-        config["access_key_id"] = place.credentials.access_key_id
-        config["secret_access_key"] = place.credentials.secret_access_key
-        if place.credentials.session_token is not None:
-            config["session_token"] = place.credentials.session_token
+        config["endpoint"] = config["aws_endpoint_url_s3"] = _with_bucket(location, location.endpoint)
+    if location.credentials is not None:
+        config["access_key_id"] = location.credentials.access_key_id
+        config["secret_access_key"] = location.credentials.secret_access_key
+        if location.credentials.session_token is not None:
+            config["session_token"] = location.credentials.session_token
     return S3Store(
-        place.bucket,
+        location.bucket,
         config=config,
         client_options={
-            "allow_http": place.endpoint is not None and place.endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=place.connect_seconds),
-            "timeout": timedelta(seconds=place.request_seconds),
-            "pool_max_idle_per_host": str(place.connections),
+            "allow_http": location.endpoint is not None and location.endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=location.connect_seconds),
+            "timeout": timedelta(seconds=location.request_seconds),
+            "pool_max_idle_per_host": str(location.connections),
         },
         retry_config={
             "max_retries": max_retries,
-            "retry_timeout": timedelta(seconds=place.retry_seconds),
+            "retry_timeout": timedelta(seconds=location.retry_seconds),
             "backoff": {
                 "init_backoff": timedelta(milliseconds=50),
                 "max_backoff": timedelta(seconds=2),
@@ -152,17 +152,17 @@ def _open(place: S3Place, max_retries: int) -> Any:
     )
 
 
-def _with_bucket(place: S3Place, endpoint: str) -> str:
+def _with_bucket(location: S3Location, endpoint: str) -> str:
     """obstore wants the bucket in the endpoint's host name where it isn't to be in the path."""
-    if place.is_path_style:
+    if location.is_path_style:
         return endpoint
     scheme, _, host = endpoint.partition("://")
-    return f"{scheme}://{place.bucket}.{host}"
+    return f"{scheme}://{location.bucket}.{host}"
 
 
 def _status(error: Exception) -> int:
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else 0
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else 0
 
 
 def _is_past_the_end(error: Exception) -> bool:

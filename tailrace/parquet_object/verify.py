@@ -90,9 +90,9 @@ class _Rebuilt:
         while place >= self._first + len(self._records):
             self._first += len(self._records)
             self._number += 1
-            found = self._index.row_groups[self._number]
+            group = self._index.row_groups[self._number]
             self._records = row_group_records(
-                self._index, self._number, self._fetch(found.start, found.length)
+                self._index, self._number, self._fetch(group.start, group.length)
             )
         header = self._index.header
         return (

@@ -251,12 +251,12 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 )
                 return
             start = at + LENGTH.size
-            there = self._staged - start
-            if there < length:
+            staged = self._staged - start
+            if staged < length:
                 if LENGTH.size + length > STAGING_BYTES:
                     self._own = memoryview(bytearray(length))
-                    self._own[:there] = self._staging[start : self._staged]
-                    self._own_filled = there
+                    self._own[:staged] = self._staging[start : self._staged]
+                    self._own_filled = staged
                     self._staged = 0
                     return
                 break

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tailrace.object_store.s3_place import S3Credentials
+from tailrace.object_store.s3_location import S3Credentials
 from tests.faults.shifted_process import write_shift
 from tests.faults.store_proxy import StoreProxy, store_proxy
 from tests.support.cluster import RPC_SECRET, Cluster, Part

@@ -28,7 +28,7 @@ from urllib.parse import urlencode
 import asyncpg
 
 from tailrace.object_store.s3_aioboto3 import Aioboto3Store
-from tailrace.object_store.s3_place import S3Credentials, S3Place
+from tailrace.object_store.s3_location import S3Credentials, S3Location
 from tailrace_cli.demo.ports import free_port
 
 NO_MINIO = "MinIO is not at hand: `make minio` compiles it where there is Go"
@@ -77,8 +77,8 @@ class S3Server:
         asyncio.run(create())
         return bucket
 
-    def place(self, bucket: str, prefix: str = "") -> S3Place:
-        return S3Place(
+    def place(self, bucket: str, prefix: str = "") -> S3Location:
+        return S3Location(
             bucket=bucket,
             prefix=prefix,
             endpoint=self.endpoint,

@@ -335,7 +335,7 @@ def test_a_peer_that_falls_silent_is_left_within_two_and_a_half_seconds() -> Non
             assert peer.call.done()
             with pytest.raises(LinkDown, match="the peer is silent"):
                 await peer.call
-            assert not peer.client.is_connected
+            assert peer.client._connection is None
 
     asyncio.run(run())
 

@@ -13,7 +13,7 @@ from tailrace.clock import SystemClock
 from tailrace.object_store.api import ObjectStore, StoreRefused, StoreUnavailable
 from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.memory import MemoryStore
-from tailrace.object_store.open import BadStoreUrl, open_store, s3_place
+from tailrace.object_store.open import BadStoreUrl, open_store, s3_location
 from tests.support.servers import S3Server
 
 CLOCK = SystemClock()
@@ -84,20 +84,20 @@ def test_a_login_in_a_url_is_refused_and_not_shown(url: str) -> None:
 
 def test_the_url_wins_over_the_environment() -> None:
     environ = {"AWS_ENDPOINT_URL_S3": "http://elsewhere", "AWS_REGION": "eu-west-1"}
-    given = s3_place("s3://b/p/q?endpoint=http://here:9000/&region=eu-north-1", environ)
+    given = s3_location("s3://b/p/q?endpoint=http://here:9000/&region=eu-north-1", environ)
     assert (given.bucket, given.prefix, given.endpoint, given.region) == (
         "b",
         "p/q/",
         "http://here:9000",
         "eu-north-1",
     )
-    fallen_back = s3_place("s3://b", environ)
+    fallen_back = s3_location("s3://b", environ)
     assert (fallen_back.prefix, fallen_back.endpoint, fallen_back.region) == (
         "",
         "http://elsewhere",
         "eu-west-1",
     )
-    assert s3_place("s3://b", {}).endpoint is None
+    assert s3_location("s3://b", {}).endpoint is None
 
 
 @BACKENDS

@@ -15,7 +15,7 @@ class S3Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class S3Place:
+class S3Location:
     """A bucket, a prefix in it, and the patience to have with it.
 
     Attributes:
