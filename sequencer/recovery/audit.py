@@ -295,7 +295,7 @@ class _Audit:
                     Finding(
                         "missing_bytes",
                         partition_name(self._state, run.topic_id, run.partition),
-                        f"offsets {run.base_offset} to {run.end_offset - 1} stand in {run.key}, which is missing",
+                        f"offsets {run.base_offset} to {run.end_offset - 1} are in {run.key}, which is missing",
                     )
                     for run in runs
                 }
@@ -478,7 +478,7 @@ def _check_mixed(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[list
         return inside, []
     wrong: list[str] = []
     if footer.object_id != row.object_id:
-        wrong.append(f"it says that it is object {footer.object_id}; its row is {row.object_id}'s")
+        wrong.append(f"its footer names object {footer.object_id}; its row names {row.object_id}")
     if footer.data_length != row.index_start:
         wrong.append(f"its footer begins at {footer.data_length}; its row says {row.index_start}")
     described = {(run.topic_id, run.partition): run for run in footer.runs}
@@ -528,5 +528,5 @@ def _check_parquet(row: ObjectRow, runs: Sequence[Run], data: bytes) -> tuple[li
         if listed.get((run.topic_id, run.partition, run.base_offset)) != run.end_offset
     ]
     if index.header.object_id != row.object_id:
-        wrong.append(f"it says that it is object {index.header.object_id}; its row is {row.object_id}'s")
+        wrong.append(f"its header names object {index.header.object_id}; its row names {row.object_id}")
     return [], wrong

@@ -64,7 +64,7 @@ async def find_cluster(store: ObjectStore, cluster_id: str | None) -> str:
     if len(clusters) != 1:
         raise RecoveryRefused(
             f"the bucket has checkpoints of {len(clusters)} clusters{': ' if clusters else ''}{', '.join(clusters)};"
-            + (" say which by --cluster" if clusters else " there is nothing to recover from")
+            + (" name one with --cluster" if clusters else " there is nothing to recover from")
         )
     return clusters[0]
 

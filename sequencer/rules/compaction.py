@@ -282,7 +282,7 @@ async def _runs_to_replace(draft: Draft, store: RowStore, replacement: Replaceme
     kept = [(run.base_offset, run.object_id) for run in runs if run.end_offset > row.log_start_offset]
     below = [(run.base_offset, run.object_id) for run in runs if run.end_offset <= row.log_start_offset]
     if kept != left or not set(below) <= set(replacement.replaced):
-        raise SwapRefused(f"{subject}: runs {kept[:3]}... stand where {left[:3]}... were read; plan again")
+        raise SwapRefused(f"{subject}: found runs {kept[:3]}..., expected {left[:3]}...; plan again")
     if runs[-1].end_offset != replacement.end_offset:
         raise SwapRefused(f"{subject}: the runs end at {runs[-1].end_offset}, not {replacement.end_offset}")
     return runs

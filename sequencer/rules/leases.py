@@ -291,7 +291,7 @@ def locate_group(
     if owner is not None:
         if has_stopped(AgentRef(owner.broker_id, owner.epoch)):
             raise SequencerUnavailable(
-                f"agent {owner.broker_id}, which coordinates group {request.group_id!r}, is silent; ask again"
+                f"agent {owner.broker_id}, which coordinates group {request.group_id!r}, is silent; retry"
             )
         return _owner_of(owner)
     candidates = [
@@ -302,7 +302,7 @@ def locate_group(
         return _owner_of(candidates[0])
     living = [row for row in state.all(AgentRow) if placeable_agent(state, row.broker_id) is not None]
     if not living:
-        raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; ask again")
+        raise SequencerUnavailable(f"no live agent can coordinate group {request.group_id!r}; retry")
     return _owner_of(min(living, key=lambda row: row.broker_id))
 
 

@@ -181,7 +181,7 @@ def add_to_transaction(draft: Draft, request: AddToTransaction, settings: Sequen
         return Empty()
     for count, (topic_id, partition) in enumerate(request.partitions):
         if draft.live_partition(topic_id, partition) is None:
-            raise UnknownPartition(f"there is no partition {topic_id}-{partition}")
+            raise UnknownPartition(f"partition {topic_id}-{partition} does not exist")
         if count % LOOKUPS_AS_A_STEP == 0:
             yield LOOKUPS_AS_A_STEP // 10
     groups = [] if request.group_id is None else [request.group_id]

@@ -41,7 +41,7 @@ _AWAY = {
     sqlite3.SQLITE_IOERR: "reading or writing failed",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened",
     sqlite3.SQLITE_READONLY: "it is read-only",
-    sqlite3.SQLITE_NOMEM: "there is no memory",
+    sqlite3.SQLITE_NOMEM: "out of memory",
 }
 
 _UNFIT = (OverflowError, ValueError, msgspec.MsgspecError)

@@ -147,7 +147,7 @@ class SqlRowStore:
     async def identity(self) -> Identity:
         rows = await self._database.fetch(statements.IDENTITY)
         if not rows:
-            raise SequencerUnavailable("the database says of no cluster: it was emptied since it was opened")
+            raise SequencerUnavailable("the database has no cluster row: it was emptied since it was opened")
         cluster_id, incarnation, schema_version = rows[0]
         return Identity(cluster_id, incarnation, schema_version)
 
