@@ -1,4 +1,4 @@
-"""`make faults`: real processes under load, one fault after the other; what clients saw is checked each time.
+"""`make faults`: injects one fault after the other into real processes under load, and checks what the clients saw.
 
 Prints a line as each scenario ends, then a table and JSON. Exit status: 0 when the checker found nothing and every gap
 is within its target; 1 when the checker found something, or a cluster did not serve again; 2 when only gaps were too
@@ -35,7 +35,7 @@ FLOW_SECONDS = 60.0
 
 @dataclass
 class Result:
-    """What a scenario showed. Gaps are the longest times without an acknowledgement, in seconds."""
+    """A scenario's results. Gaps are the longest times without an acknowledgement, in seconds."""
 
     scenario: str
     about: str
@@ -46,7 +46,7 @@ class Result:
     gap: float = 0.0
     """Between acknowledgements of any producer."""
     partition_gap: float = 0.0
-    """Of the partition that fared worst."""
+    """Of the worst partition."""
     transaction_gap: float = 0.0
     """Between ends of transactions."""
     recovery: float = 0.0
@@ -79,7 +79,7 @@ class Result:
 
 
 def try_scenario(stand: Stand, scenario: Scenario, histories: Path, *, transactions: bool = True) -> Result:
-    """Load the stand, do what the scenario says, wait until all is served again, read everything, check."""
+    """Load the stand, run the scenario, wait until everything is served again, read everything, check."""
     began = time.monotonic()
     result = Result(scenario.name, scenario.about, target=scenario.target_seconds)
     topic = f"{scenario.name}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def exit_status(results: Sequence[Result]) -> int:
-    """What was found outweighs gaps that were too long."""
+    """The exit status: faults outweigh gaps that were too long."""
     statuses = {result.exit_status for result in results}
     return 1 if 1 in statuses or not results else max(statuses)
 
@@ -208,7 +208,8 @@ def exit_status(results: Sequence[Result]) -> int:
 
 
 def _wait_until_all_flows(run: Run, since: float, when: str) -> None:
-    """Until every partition has taken a record sent after `since`, and a transaction that began then has ended."""
+    """Wait until every partition has accepted a record sent after `since`, and a transaction that began then has
+    ended."""
     deadline = time.monotonic() + FLOW_SECONDS
     workload, seen = run.workload, 0
     wanted = {(workload.inputs, partition) for partition in range(workload.partitions)}

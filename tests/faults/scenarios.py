@@ -1,4 +1,4 @@
-"""The faults: what is done to the stand under load, and how long nobody may be answered because of it."""
+"""The faults: what each scenario does to the stand under load, and the longest gap that it may cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT_SESSIONS = {"TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000"}
 
 @dataclass
 class Trial:
-    """One run of a scenario: the stand, the load, and what the scenario has to say."""
+    """One run of a scenario: the stand, the load, and the scenario's remarks."""
 
     stand: Stand
     run: Run
@@ -32,7 +32,7 @@ class Trial:
     """When the database or the store was back for good, on the history's clock."""
 
     def observe(self, seconds: float) -> None:
-        """Let the load go on."""
+        """Let the load continue."""
         time.sleep(seconds)
 
     def is_back(self, away_seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""A Tailrace process whose wall clock is wrong by as much as a file says, at any moment.
+"""A Tailrace process with a wrong wall clock: a file contains the shift, at any moment.
 
 `python -m tests.faults.shifted_process FILE COMMAND...` runs `tailrace COMMAND...`; FILE holds the shift in
 milliseconds as eight bytes, and may be written to while the process runs: then its clock jumps. The monotonic clock
-is true, as a machine's is.
+stays correct, as on a real machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_shift(file: Path, milliseconds: int) -> None:
 
 
 def shift_clock(file: Path) -> None:
-    """From now on, this process's wall clock is shifted by what the file says."""
+    """Shift this process's wall clock by the file's value from now on."""
     with open(file, "rb") as opened:
         shared = mmap.mmap(opened.fileno(), _SHIFT.size, access=mmap.ACCESS_READ)
     true_wall_ms = SystemClock.wall_ms

@@ -1,4 +1,4 @@
-"""A cluster whose every part can be made to fail, and be mended: processes, database, store, disk, clocks."""
+"""A cluster in which each part can be made to fail, and be repaired: processes, database, store, disk, clocks."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _NO_S3 = S3Server("", S3Credentials("unused", "unused"), 0)
 
 
 class StandFailed(Exception):
-    """A fault could not be made, or its mending did not help."""
+    """A fault could not be injected, or its repair did not help."""
 
 
 @dataclass
 class Stand(Cluster):
-    """A cluster with handles for misfortune."""
+    """A cluster with a handle for each fault."""
 
     kind: StoreKind = "s3"
     proxy: StoreProxy | None = None
@@ -57,7 +57,7 @@ class Stand(Cluster):
     # -- processes
 
     def restart(self, part: Part) -> None:
-        """Start what was killed again, at its address, without waiting."""
+        """Start a killed process again, at its address, without waiting."""
         if part.is_running:
             raise StandFailed(f"{part.name} runs")
         with open(part.log, "ab") as output:
@@ -74,7 +74,7 @@ class Stand(Cluster):
         part.process.send_signal(signal.SIGSTOP)
 
     def be_watchdog(self, part: Part) -> None:
-        """As systemd with WatchdogSec=3 in the unit: kill the process when it has said nothing for so long."""
+        """Like systemd with WatchdogSec=3 in the unit: kill the process when it has been silent for this long."""
         channel, silent_since = self.notified[part.name], time.monotonic()
         channel.settimeout(0.05)
         while time.monotonic() < silent_since + WATCHDOG_SECONDS:
@@ -94,7 +94,7 @@ class Stand(Cluster):
     # -- the database
 
     def kill_database(self) -> None:
-        """SIGKILL to the postmaster and all its children, as the machine's end would."""
+        """Send SIGKILL to the postmaster and all its children, as the loss of the machine would."""
         pids = [self.postgres_pid, *_children(self.postgres_pid)]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -182,7 +182,7 @@ class Stand(Cluster):
 def running_stand(
     kind: StoreKind = "s3", *, zones: Sequence[str] = ZONES, environ: Mapping[str, str] | None = None
 ) -> Iterator[Stand]:
-    """A ready cluster: two agents, two sequencers, PostgreSQL that keeps what it confirmed, a store.
+    """A ready cluster: two agents, two sequencers, PostgreSQL with durable commits, a store.
 
     Args:
         kind: where objects are: in a folder, in moto behind the proxy, or on a disk of 64 MiB (wants root).
@@ -202,7 +202,7 @@ def running_stand(
             folder = stack.enter_context(small_disk(home / "disk"))
         else:
             folder = home / "objects"
-        # What a killed process wrote survives it without fsync; what it kept in its buffers would not.
+        # Written data survives a killed process without fsync; data in its own buffers does not.
         postgres = stack.enter_context(postgres_server(fsync=True, settings={"fsync": "off"}))
         stand = Stand(
             s3,
@@ -228,7 +228,7 @@ def running_stand(
 
 
 def can_mount() -> bool:
-    """Whether a small disk can be had here."""
+    """Whether a small disk can be mounted here."""
     with tempfile.TemporaryDirectory(prefix="tailrace-mount-") as folder:
         try:
             with small_disk(Path(folder) / "disk"):
@@ -264,7 +264,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Not gone, and not a zombie that its parent has yet to bury."""
+    """The process exists, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,11 +1,11 @@
-"""An HTTP proxy before an object store that fails as it is told: a process of its own, told by HTTP.
+"""An HTTP proxy for an object store that injects failures: a process of its own, controlled by HTTP.
 
 `python -m tests.faults.store_proxy LISTEN_PORT UPSTREAM_PORT`; `GET /__mode__/NAME/SHARE` sets what happens to that
-share of the requests that come from then on:
+share of the following requests:
 
 - `pass`: nothing;
 - `503`: the store says that it is overloaded;
-- `hang`: no answer; half of these requests take effect all the same;
+- `hang`: no answer; half of these requests take effect anyway;
 - `cut`: the connection ends before the request, after it took effect, or in the middle of the answer;
 - `slow`: two seconds late.
 
@@ -101,7 +101,7 @@ class _Proxy:
     async def _forward(
         self, head: bytes, body: bytes, answer: asyncio.StreamWriter | None, most: int | None = None
     ) -> None:
-        """Pass a request on; its answer goes to `answer` (of it `most` bytes), or nowhere."""
+        """Forward a request; the first `most` bytes of its answer go to `answer`, if given."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream, limit=_HEAD_BYTES)
         try:
             lines = [
@@ -147,7 +147,7 @@ class StoreProxy:
 
 @contextmanager
 def store_proxy(upstream: int, log: Path) -> Iterator[StoreProxy]:
-    """A proxy before the port `upstream` of loopback; ended on the way out."""
+    """A proxy for the port `upstream` of loopback; it ends with the block."""
     import os
     import subprocess
     import time

@@ -1,4 +1,4 @@
-"""One short scenario of `make faults`, so that its machinery is kept whole; the others take minutes."""
+"""One short scenario of `make faults`, to test the runner itself; the others take minutes."""
 
 from __future__ import annotations
 

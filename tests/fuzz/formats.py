@@ -39,7 +39,7 @@ _LENGTH = Struct(">i")
 
 @cache
 def batches() -> list[bytes]:
-    """Sound batches of every codec and kind."""
+    """Valid batches of every codec and kind."""
     rng = random.Random(5)
     found: list[bytes] = []
     for codec in Compression:
@@ -73,7 +73,7 @@ def batches() -> list[bytes]:
 
 
 def check_produced(data: bytes) -> bool:
-    """What a Produce request does, then what a reader does with what was taken."""
+    """Validate as a Produce request does, then read the accepted batches as a reader does."""
     try:
         taken = validate_produced(
             memoryview(data), max_message_bytes=MAX_MESSAGE_BYTES, max_batches=2, newest_timestamp=NOW + 10**9
@@ -91,12 +91,12 @@ def check_produced(data: bytes) -> bool:
 
 
 def check_sealed_batch(data: bytes) -> bool:
-    """The same with length and CRC put right, so that what stands behind them is reached."""
+    """The same with a corrected length and CRC, to reach the code behind these checks."""
     return check_produced(sealed(data))
 
 
 def sealed(data: bytes) -> bytes:
-    """The bytes as one batch whose length, magic and CRC are right."""
+    """The bytes as one batch with the right length, magic and CRC."""
     out = bytearray(data.ljust(HEADER_BYTES, b"\x00"))
     _LENGTH.pack_into(out, 8, len(out) - 12)
     out[16] = 2
@@ -114,7 +114,7 @@ def _read(batch: bytes) -> bool:
 
 
 def check_codec(data: bytes) -> bool:
-    """The first byte says which codec; the rest is what it has to unpack."""
+    """The first byte names the codec; the rest is its input."""
     if not data:
         return False
     codec = Compression(data[0] % 5)
@@ -170,7 +170,7 @@ def mixed_seeds() -> list[bytes]:
 
 
 def check_mixed(data: bytes) -> bool:
-    """A whole object as a reader and as `tailrace audit` take it."""
+    """Read a whole object as a reader does, and as `tailrace audit` does."""
     sound = _footer_is_read(data)
     problems = mixed_object.audit(data)
     assert sound or problems
@@ -191,7 +191,7 @@ def _footer_is_read(data: bytes) -> bool:
 
 
 def check_mixed_footer(data: bytes) -> bool:
-    """MessagePack of a footer, packed and summed as a writer would: the CRC is right, what it says need not be."""
+    """A footer's MessagePack, packed and summed as a writer would: the CRC is right, the contents need not be."""
     packed = bytes(cramjam.zstd.compress(data, level=1))
     head = Struct(">IIHH").pack(len(packed), len(data), mixed_object.VERSION, 0)
     trailer = head + _CRC.pack(crc32c(head, crc32c(packed))) + mixed_object.MAGIC
@@ -221,7 +221,7 @@ def check_parquet_header(data: bytes) -> bool:
 
 
 def check_parquet_metadata(data: bytes) -> bool:
-    """The metadata's value itself, sums and all."""
+    """The whole value of the metadata, including its CRC."""
     return _header_is_read(data)
 
 

@@ -1,4 +1,4 @@
-"""A target guided by coverage: `python -m tests.fuzz.guided TARGET [libFuzzer's options]`, where atheris is installed.
+"""A coverage-guided target: `python -m tests.fuzz.guided TARGET [libFuzzer's options]`, where atheris is installed.
 
 atheris is no dependency of the project (it is large, and not for every Python): `pip install atheris` beside it.
 """
@@ -23,7 +23,7 @@ MODULES = (
     "tailrace.kafka.headers",
     "tailrace.kafka.varints",
 )
-"""What is instrumented: where formats are looked into. (All of the project takes minutes to instrument.)"""
+"""The instrumented modules: those that decode formats. (Instrumenting the whole project takes minutes.)"""
 
 
 def main(arguments: list[str]) -> int:

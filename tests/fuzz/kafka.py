@@ -33,7 +33,7 @@ def requests() -> list[bytes]:
 
 @cache
 def responses() -> list[bytes]:
-    """Frames of responses behind two bytes: key and version."""
+    """Response frames after two bytes: key and version."""
     rng = random.Random(2)
     return [
         bytes((key, version))
@@ -51,7 +51,7 @@ def recorded_requests() -> list[bytes]:
 
 
 def check_request(data: bytes) -> bool:
-    """Decode as dispatch does; what was understood is written again and says the same."""
+    """Decode as dispatch does; an accepted message must be the same after encoding it again."""
     frame = memoryview(data)
     try:
         header = parse_request_header(frame)
@@ -66,7 +66,7 @@ def check_request(data: bytes) -> bool:
 
 
 def check_response(data: bytes) -> bool:
-    """Two bytes say which API and version; clients of ours (the command line, tests) read the rest."""
+    """Two bytes name API and version; Tailrace's own clients (the command line, tests) read the rest."""
     if len(data) < 2:
         return False
     try:
@@ -77,7 +77,7 @@ def check_response(data: bytes) -> bool:
 
 
 def check_subscription(data: bytes) -> bool:
-    """What a consumer says of itself in JoinGroup, which the coordinator looks into."""
+    """A consumer's metadata in JoinGroup, which the coordinator decodes."""
     try:
         _subscription(data)
     except MalformedRequest:

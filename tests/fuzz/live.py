@@ -37,13 +37,13 @@ from tests.tailrace.kafka.message_samples import declared, sample
 TOPIC = UUID(int=0x70B1C)
 """In seeds: the id of topic `t`, whatever it is."""
 RENEW_AFTER = 2000
-"""Inputs after which an agent or a sequencer is made anew, so that what hostile inputs left behind stays bounded."""
+"""Inputs after which an agent or a sequencer is replaced, so that the state from hostile inputs stays bounded."""
 MAX_FRAME_BYTES = 1 << 20
 MAX_WAIT_SECONDS = 120.0
 
 
 class _Telling(Dispatcher):
-    """A dispatcher that remembers what no handler foresaw."""
+    """A dispatcher that remembers unexpected exceptions."""
 
     failure: Exception | None = None
 
@@ -52,7 +52,7 @@ class _Telling(Dispatcher):
 
 
 class LiveAgent:
-    """An agent that is fed through connections of its own, one an input."""
+    """An agent that gets each input through a connection of its own."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -62,7 +62,7 @@ class LiveAgent:
         self.topic_id = b""
 
     def check(self, data: bytes) -> bool:
-        """Feed the bytes as one connection; True when something was answered."""
+        """Feed the bytes to one connection; True if the agent answered anything."""
         if self.loop is None:
             self.loop = asyncio.new_event_loop()
             self.loop.set_exception_handler(lambda _, context: self.escaped.append(context))
@@ -139,7 +139,7 @@ def _needs_answer(data: bytes) -> bool:
 
 
 def aimed(message: Any, version: int, rng: random.Random) -> Any:
-    """The message, said about what is there: topic `t`, its id, its partitions, a group."""
+    """The message with names of existing items: topic `t`, its id, its partitions, a group."""
     kind: MessageType = type(message)
     for field in fields_of(kind):
         if version not in field.versions:
@@ -197,7 +197,7 @@ def agent_seeds() -> list[bytes]:
 
 
 class LiveSequencer:
-    """A sequencer that is asked through its service. The first byte of an input says which method."""
+    """A sequencer behind its RPC handler. The first byte of an input names the method."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -207,7 +207,7 @@ class LiveSequencer:
         self.asked = 0
 
     def check(self, data: bytes) -> bool:
-        """Ask; True when it was answered, False when it was refused by a code."""
+        """Call; True if it was answered, False if it was refused with a code."""
         if self.loop is None:
             self.loop = asyncio.new_event_loop()
         return self.loop.run_until_complete(self._ask(data))

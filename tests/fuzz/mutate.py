@@ -1,4 +1,4 @@
-"""Mutations of sound inputs: what a rotten disk, a broken client or a hostile one makes of bytes. Seeded."""
+"""Seeded mutations of valid inputs: what a corrupt disk, a broken client or a hostile one does to bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NESTS = (b"\x91", b"\x81\xa0", b"\xdc\x00\x01", b"\x92\xc0")
 
 
 def mutated(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
-    """One to six mutations of `data`; `others` are what pieces are taken from. At most MAX_INPUT_BYTES."""
+    """One to six mutations of `data`, some with pieces of `others`. At most MAX_INPUT_BYTES."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 6))):
         _MUTATIONS[rng.randrange(len(_MUTATIONS))](out, others, rng)

@@ -70,7 +70,7 @@ def header_seeds() -> list[bytes]:
 
 
 def check_twins(data: bytes) -> bool:
-    """The compactor's compiled decoder takes what the plain one takes, and nothing else."""
+    """The compactor's compiled decoder accepts what the plain one accepts, and nothing else."""
     from tailrace.parquet_object.decode import decode_batches, unpack
 
     batch = sealed(data)
@@ -105,7 +105,7 @@ def check_twins(data: bytes) -> bool:
 
 
 def read_whole(data: bytes) -> bool:
-    """All that a reader does with an object. To be run in a process of its own.
+    """Everything that a reader does with an object. Run it in a process of its own.
 
     The first byte says whose row names it: that of `objects()[n]`, with the CRC of its index; from 128 on, one of
     old, which has none.

@@ -80,7 +80,7 @@ def structs() -> list[type[Any]]:
 
 @cache
 def value_seeds() -> list[bytes]:
-    """A byte that says which struct, and the MessagePack of one."""
+    """A byte that names the struct, and the MessagePack of one."""
     rng = random.Random(3)
     return [
         bytes((number,)) + encode_body(value_of(kind, rng))
@@ -90,7 +90,7 @@ def value_seeds() -> list[bytes]:
 
 
 def check_value(data: bytes) -> bool:
-    """Decode as the struct that the first byte says; what is understood is written again and says the same."""
+    """Decode as the struct that the first byte names; an accepted value must be the same after encoding it again."""
     kinds = structs()
     if not data or data[0] >= len(kinds):
         return False
@@ -127,7 +127,7 @@ def check_frame(data: bytes) -> bool:
 
 
 class _Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Records the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def _hello_frame(hello: Hello) -> bytes:
 
 
 class Served:
-    """An RpcServer fed with what peers may send.
+    """An RpcServer that gets what peers may send.
 
     The first byte of an input: 0, before the hello; 2, after one that agreed on MACs; else after one that didn't.
     """

@@ -1,4 +1,5 @@
-"""`make fuzz N=1000000`: mutated inputs over all targets; prints what was taken, refused, found. Exit 1 on a finding.
+"""`make fuzz N=1000000`: mutated inputs over all targets; prints accepted, refused and found inputs. Exit status 1 on a
+finding.
 
 The same seed and number give the same inputs. An input is a finding when its target raises anything undeclared, when
 resident memory grows by more than the target allows, or when it takes too much processor time.
@@ -27,7 +28,7 @@ from tests.fuzz.target import Target
 REGRESSIONS = Path(__file__).parent / "regressions"
 FOUND = Path("fuzz-findings")
 ADDRESS_SPACE_MIB = 8 << 10
-"""What a whole run may map: an allocation of a declared size beyond it fails, and is a finding."""
+"""The address space of a whole run: an allocation of a larger declared size fails, and is a finding."""
 _AT_MOST = 20
 
 
@@ -41,7 +42,7 @@ class Finding:
 
     @property
     def summary(self) -> str:
-        """The first error's line: what was raised, not what was made of it."""
+        """The line of the first error, not of one that wraps it."""
         lines = self.what.strip().splitlines()
         return next((line for line in lines if line[:1].isalpha() and line[:9] != "Traceback"), lines[-1])
 
@@ -74,7 +75,7 @@ def run_target(target: Target, inputs: int, seed: int) -> Tally:
     began = time.process_time()
     pool = list(target.seeds)
     for seed_input in pool[:3]:
-        target.check(seed_input)  # what is imported and compiled on first use is not the input's cost
+        target.check(seed_input)  # imports and compilation on first use are not the input's cost
     for number in range(inputs):
         data = pool[number] if number < len(pool) else mutated(rng.choice(pool), pool, rng)
         one(target, data, tally)
@@ -116,7 +117,7 @@ def shares(targets: Sequence[Target], inputs: int) -> list[int]:
 
 
 def quiet() -> None:
-    """Refusals are logged by the dozen thousand: keep errors only."""
+    """Log errors only: there are tens of thousands of refusals."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 

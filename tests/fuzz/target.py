@@ -1,4 +1,4 @@
-"""A fuzz target: sound inputs to begin with, and a function that may only accept or refuse what is made of them."""
+"""A fuzz target: valid inputs, and a function that may only accept or refuse their mutations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class Target:
-    """`check(data)`: True where the bytes were taken, False where they were refused as declared; whatever else it
-    raises is a finding. `weight`: its share of a whole run. `close` gives back what the first input opened."""
+    """`check(data)`: True if it accepted the bytes, False if it refused them as declared; any other exception
+    is a finding. `weight`: its share of a whole run. `close` gives back what the first input opened."""
 
     name: str
     weight: int

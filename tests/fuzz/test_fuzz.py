@@ -1,4 +1,4 @@
-"""The bounded form of `make fuzz`: the same targets, a few thousand inputs of one seed; and what was once found."""
+"""The bounded form of `make fuzz`: the same targets with a few thousand inputs of one seed, and earlier findings."""
 
 from __future__ import annotations
 
