@@ -26,18 +26,18 @@ class KeptAnswers:
         self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
         self._making: SingleFlight[Hashable, bytes] = SingleFlight()
 
-    async def get(self, asked: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def get(self, request: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
         """The answer that is kept, or what `make` gives; those who ask meanwhile wait for the same."""
-        kept = self._kept.get(asked)
+        kept = self._kept.get(request)
         if kept is None:
-            return await self._making.do(asked, lambda: self._make(asked, make))
-        self._kept.move_to_end(asked)
+            return await self._making.do(request, lambda: self._make(request, make))
+        self._kept.move_to_end(request)
         return kept
 
-    async def _make(self, asked: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def _make(self, request: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
         made = await make()
         if len(made) <= self._max_bytes:
-            self._kept[asked] = made
+            self._kept[request] = made
             self._bytes += len(made)
         while self._bytes > self._max_bytes:
             _, gone = self._kept.popitem(last=False)

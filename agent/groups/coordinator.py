@@ -451,7 +451,7 @@ class GroupCoordinator:
             with outlived(log, "groups' deadlines could not be looked at"):
                 if self._identity().lease_epoch != epoch:
                     epoch = self._identity().lease_epoch
-                    for held in [each for each in self._held.values() if each.lease_epoch != epoch]:
+                    for held in [group for group in self._held.values() if group.lease_epoch != epoch]:
                         self._forget(held)
                 self._expire_due()
 

@@ -165,9 +165,10 @@ class Group:
         is over: those two only move a member's deadline on.
         """
         if self._nothing_before is None or self._nothing_before <= now:
-            deadlines = [each.session_deadline for each in self.members.values() if not each.is_waiting]
+            deadlines = [member.session_deadline for member in self.members.values() if not member.is_waiting]
             deadlines.extend(self.pending.values())
-            deadlines.extend(each for each in (self._join_deadline, self._sync_deadline) if each is not None)
+            phase_deadlines = (self._join_deadline, self._sync_deadline)
+            deadlines.extend(deadline for deadline in phase_deadlines if deadline is not None)
             self._nothing_before = min(deadlines, default=inf)
         return None if self._nothing_before == inf else self._nothing_before
 
@@ -351,12 +352,12 @@ class Group:
     def _is_too_large(self, request: JoinRequest) -> bool:
         """Whether the group would be larger than it may, with this in place of what the same member said before."""
         others = [
-            each
-            for each in self.members.values()
-            if each.member_id != request.member_id
-            and (each.instance_id is None or each.instance_id != request.instance_id)
+            other
+            for other in self.members.values()
+            if other.member_id != request.member_id
+            and (other.instance_id is None or other.instance_id != request.instance_id)
         ]
-        return _bytes_of(request.protocols) + sum(each.kept_bytes for each in others) > self.max_bytes
+        return _bytes_of(request.protocols) + sum(other.kept_bytes for other in others) > self.max_bytes
 
     def _refuse_join(self, ticket: int, member_id: str, code: ErrorCode) -> None:
         self._answers.append((ticket, JoinAnswer(code, member_id)))

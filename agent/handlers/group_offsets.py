@@ -119,9 +119,9 @@ async def offset_fetch(
             OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in topics
         ]
     group = OffsetFetchRequestGroup(request.group_id, topics=None if topics is None else named)
-    found = await _fetch(services, context, group, request.require_stable)
-    response = OffsetFetchResponse(error_code=found.error_code)
-    if found.error_code and context.api_version < 2 and topics is not None:
+    fetched = await _fetch(services, context, group, request.require_stable)
+    response = OffsetFetchResponse(error_code=fetched.error_code)
+    if fetched.error_code and context.api_version < 2 and topics is not None:
         # Version 1 has no place for the group's error but each partition's.
         response.topics = [
             OffsetFetchResponseTopic(
@@ -132,7 +132,7 @@ async def offset_fetch(
                         committed_offset=-1,
                         committed_leader_epoch=-1,
                         metadata="",
-                        error_code=found.error_code,
+                        error_code=fetched.error_code,
                     )
                     for index in each.partition_indexes
                 ],
@@ -154,7 +154,7 @@ async def offset_fetch(
                 for row in topic.partitions
             ],
         )
-        for topic in found.topics
+        for topic in fetched.topics
     ]
     return response
 
@@ -264,7 +264,7 @@ async def offset_delete(
         if is_used and subscribed is None:
             # Members that are not consumers: nobody can tell what they read.
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
-        asked: list[tuple[UUID, int]] = []
+        partitions: list[tuple[UUID, int]] = []
         rows: list[OffsetDeleteResponsePartition] = []
         for topic in request.topics:
             known = await services.catalog.topic_by_name(topic.name)
@@ -279,8 +279,8 @@ async def offset_delete(
                     row.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 else:
                     rows.append(row)
-                    asked.append((known.topic.topic_id, partition.partition_index))
-        done = await services.sequencer.delete_offsets(DeleteOffsets(request.group_id, asked))
+                    partitions.append((known.topic.topic_id, partition.partition_index))
+        done = await services.sequencer.delete_offsets(DeleteOffsets(request.group_id, partitions))
     except UnknownGroup:
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
     except REFUSALS as error:

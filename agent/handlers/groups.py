@@ -88,12 +88,14 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         # Any agent serves any transactional id; one of the client's zone costs it no traffic between zones. Of these
         # only this one is known to live: another may have died and be in the ring until its lease ends.
-        near = [each for each in ring.members if each.info.zone == zone and not each.draining] or ring.members
+        near = [
+            agent for agent in ring.members if agent.info.zone == zone and not agent.draining
+        ] or ring.members
         mine = services.identity.broker_id
         chosen = next(iter(group_candidates(Ring(ring.generation, near), key)), None)
-        if any(each.broker_id == mine for each in near):
+        if any(agent.broker_id == mine for agent in near):
             chosen = mine
-        member = next((each for each in ring.members if each.broker_id == chosen), None)
+        member = next((agent for agent in ring.members if agent.broker_id == chosen), None)
         if member is None:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")
         return Coordinator(key, member.broker_id, member.info.host, member.info.port, error_message=None)

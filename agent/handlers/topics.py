@@ -83,7 +83,7 @@ async def create_topics(
         # Side by side: those that are created while metadata is exported share the next export.
         results += await asyncio.gather(
             *(
-                _create_or_say_why(services, topic, request, counts[topic.name])
+                _try_create(services, topic, request, counts[topic.name])
                 for topic in request.topics[first : first + CREATED_AT_ONCE]
             )
         )
@@ -91,12 +91,12 @@ async def create_topics(
     return CreateTopicsResponse(topics=results)
 
 
-async def _create_or_say_why(
-    services: Services, topic: CreatableTopic, request: CreateTopicsRequest, asked: int
+async def _try_create(
+    services: Services, topic: CreatableTopic, request: CreateTopicsRequest, mentions: int
 ) -> CreatableTopicResult:
     result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
     try:
-        if asked > 1:
+        if mentions > 1:
             raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
         await _create(services, topic, request, result)
     except _Refused as error:
@@ -130,7 +130,7 @@ async def _create(
         check_topic_configs(configs)
     except InvalidConfigValue as error:
         raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-    asked = CreateTopic(
+    creation = CreateTopic(
         name=topic.name,
         partitions=partitions,
         configs=configs,
@@ -138,7 +138,7 @@ async def _create(
         replication_factor=replication_factor,
         request_id=services.entropy.uuid(),
     )
-    created = await _create_in_time(services, asked, request.timeout_ms)
+    created = await _create_in_time(services, creation, request.timeout_ms)
     if not request.validate_only:
         result.topic_id = created.topic_id
     result.num_partitions = partitions

@@ -49,8 +49,8 @@ async def describe_transactions(
         transactional_id for transactional_id in dict.fromkeys(request.transactional_ids) if transactional_id
     ]
     try:
-        found = await all_transactions(services.sequencer, wanted)
-        snapshot = await _with_topics_of(services, found)
+        transactions = await all_transactions(services.sequencer, wanted)
+        snapshot = await _with_topics_of(services, transactions)
     except EXPECTED as error:
         code = transaction_code(error, knows_fenced=True)
         rows = [
@@ -58,7 +58,7 @@ async def describe_transactions(
             for transactional_id in request.transactional_ids
         ]
         return DescribeTransactionsResponse(transaction_states=rows)
-    by_id = {transaction.transactional_id: transaction for transaction in found}
+    by_id = {transaction.transactional_id: transaction for transaction in transactions}
     return DescribeTransactionsResponse(
         transaction_states=[
             _description(snapshot, transactional_id, by_id.get(transactional_id))
@@ -105,24 +105,28 @@ async def list_transactions(
 ) -> ListTransactionsResponse:
     """The transactional ids that the ring places on this agent: tools ask every agent and join the answers."""
     response = ListTransactionsResponse(
-        unknown_state_filters=[each for each in request.state_filters if each not in STATES]
+        unknown_state_filters=[state for state in request.state_filters if state not in STATES]
     )
     try:
         snapshot = await services.catalog.refresh()
-        found = await all_transactions(services.sequencer, None)
+        transactions = await all_transactions(services.sequencer, None)
     except EXPECTED:
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the one that tools ask again after
         return response
     me, now = services.identity.broker_id, services.clock.wall_ms()
     chosen = [
-        each
-        for each in found
-        if _passes(request, each, now) and group_candidates(snapshot.ring, each.transactional_id)[:1] == [me]
+        transaction
+        for transaction in transactions
+        if _passes(request, transaction, now)
+        and group_candidates(snapshot.ring, transaction.transactional_id)[:1] == [me]
     ]
     if request.transactional_id_pattern and chosen:
         try:
             names = await asyncio.get_running_loop().run_in_executor(
-                None, _matching, request.transactional_id_pattern, [each.transactional_id for each in chosen]
+                None,
+                _matching,
+                request.transactional_id_pattern,
+                [transaction.transactional_id for transaction in chosen],
             )
         except ImportError:
             response.error_code = ErrorCode.UNSUPPORTED_VERSION
@@ -130,9 +134,10 @@ async def list_transactions(
         except ValueError:
             response.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
             return response
-        chosen = [each for each in chosen if each.transactional_id in names]
+        chosen = [transaction for transaction in chosen if transaction.transactional_id in names]
     response.transaction_states = [
-        listed.TransactionState(each.transactional_id, each.producer_id, each.state) for each in chosen
+        listed.TransactionState(transaction.transactional_id, transaction.producer_id, transaction.state)
+        for transaction in chosen
     ]
     return response
 

@@ -79,11 +79,11 @@ async def add_partitions(
 
 
 async def _added(
-    services: Services, version: int, asked: AddPartitionsToTxnTransaction
+    services: Services, version: int, requested: AddPartitionsToTxnTransaction
 ) -> list[AddPartitionsToTxnTopicResult]:
-    results, known = await _named(services, asked.topics)
+    results, known = await _named(services, requested.topics)
     rows = [row for result in results for row in result.results_by_partition]
-    if not is_name(asked.transactional_id):
+    if not is_name(requested.transactional_id):
         _all(rows, ErrorCode.INVALID_REQUEST)
         return results
     if len(known) < len(rows):
@@ -91,8 +91,8 @@ async def _added(
         for _, row in known:
             row.partition_error_code = ErrorCode.OPERATION_NOT_ATTEMPTED
         return results
-    transaction = TransactionRef(asked.transactional_id, asked.producer_id, asked.producer_epoch)
-    if asked.verify_only:
+    transaction = TransactionRef(requested.transactional_id, requested.producer_id, requested.producer_epoch)
+    if requested.verify_only:
         for partition, row in known:
             code = await _add(services, version, AddToTransaction(transaction, [partition], verify_only=True))
             if code is ErrorCode.INVALID_TXN_STATE and version >= FIRST_VERIFIED_ABORTABLE_VERSION:
@@ -116,17 +116,17 @@ async def _named(
         result = AddPartitionsToTxnTopicResult(topic.name)
         results.append(result)
         try:
-            found = await services.catalog.topic_by_name(topic.name)
+            topic_of_name = await services.catalog.topic_by_name(topic.name)
             missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except SequencerError as error:
-            found, missing = None, transaction_code(error, knows_fenced=True)
+            topic_of_name, missing = None, transaction_code(error, knows_fenced=True)
         for index in topic.partitions:
             row = AddPartitionsToTxnPartitionResult(index)
             result.results_by_partition.append(row)
-            if found is None or not 0 <= index < found.topic.partitions:
+            if topic_of_name is None or not 0 <= index < topic_of_name.topic.partitions:
                 row.partition_error_code = missing
             else:
-                known.append(((found.topic.topic_id, index), row))
+                known.append(((topic_of_name.topic.topic_id, index), row))
     return results, known
 
 
@@ -155,8 +155,8 @@ async def add_offsets(
     if not is_name(request.group_id):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     transaction = TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch)
-    asked = AddToTransaction(transaction, [], request.group_id)
-    return AddOffsetsToTxnResponse(error_code=await _add(services, context.api_version, asked))
+    addition = AddToTransaction(transaction, [], request.group_id)
+    return AddOffsetsToTxnResponse(error_code=await _add(services, context.api_version, addition))
 
 
 async def txn_offset_commit(

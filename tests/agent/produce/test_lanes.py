@@ -361,6 +361,21 @@ def test_past_the_bound_of_unanswered_commits_nothing_is_sealed_and_producers_ar
     run(scenario, flush_bytes=64 * 1024, max_unanswered_commits=4, **LINGERING)
 
 
+def test_a_full_buffer_is_sealed_the_moment_that_there_is_a_number_for_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        for _ in range(3):  # each is one buffer
+            submit(bench, topic, batch(b"x" * 70_000))
+        await settle()
+        assert flushes(bench) == {"size": 2.0} and bench.lane.buffered_bytes > 0
+        bench.sequencer.may_commit.set()
+        await settle()  # no time passes
+        assert flushes(bench) == {"size": 3.0} and not bench.lane.buffered_bytes
+
+    run(scenario, flush_bytes=64 * 1024, max_unanswered_commits=2, **LINGERING)
+
+
 def test_past_half_of_the_bound_buffers_linger() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
