@@ -16,7 +16,9 @@ from tests.support.servers import PostgresServer, S3Server, end_with_parent, own
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cluster.md").read_text()
-SECONDS = 600
+SECONDS = 600.0
+"""For one command, from its beginning to the next one's: a machine may be busy."""
+BEGINS = "--- command "
 THE_MACHINE = '"event": "the event loop was held"'
 """A warning that says how busy the machine is on which tests run."""
 pytestmark = pytest.mark.xdist_group("cluster page")
@@ -25,6 +27,30 @@ pytestmark = pytest.mark.xdist_group("cluster page")
 def commands(section: str) -> list[str]:
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return re.findall(r"^\$ (.+)$", text, flags=re.M)
+
+
+def wait_command_by_command(shell: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the shell has ended. Raises TimeoutError when a command takes longer than SECONDS."""
+    begun = -1
+    while shell.poll() is None:
+        before, begun = begun, log.read_text(errors="replace").count(BEGINS)
+        if begun == before:
+            said = log.read_text(errors="replace")[-5_000:]
+            raise TimeoutError(f"command {begun} takes longer than {SECONDS} s:\n{said}")
+        with suppress(subprocess.TimeoutExpired):
+            shell.wait(SECONDS)
+
+
+def test_a_command_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SECONDS", 0.2)
+    (tmp_path / "log").write_text(f"{BEGINS}1\n{BEGINS}2\n")
+    shell = subprocess.Popen(["sleep", "600"], preexec_fn=end_with_parent(signal.SIGTERM, os.getpid()))
+    try:
+        with pytest.raises(TimeoutError, match="command 2 takes longer"):
+            wait_command_by_command(shell, tmp_path / "log")
+    finally:
+        shell.kill()
+        shell.wait()
 
 
 def test_there_are_ten_commands() -> None:
@@ -41,7 +67,9 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
         (bin_folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (bin_folder / name).chmod(0o755)
     end_all = "trap 'kill -KILL 0' TERM"  # the shell's own group, when these tests are killed
-    script = "\n".join([end_all, "set -e", *commands("Ten commands"), *commands("Looking and stopping")])
+    asked = [*commands("Ten commands"), *commands("Looking and stopping")]
+    numbered = [f"echo '{BEGINS}{number}'\n{command}" for number, command in enumerate(asked, 1)]
+    script = "\n".join([end_all, "set -e", *numbered])
     database = postgres.create_database()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")} | {
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
@@ -60,7 +88,7 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
             start_new_session=True, preexec_fn=end_with_parent(signal.SIGTERM, os.getpid()),
         )  # fmt: skip
         try:
-            shell.wait(SECONDS)
+            wait_command_by_command(shell, tmp_path / "log")
         finally:
             with suppress(ProcessLookupError):  # what a command that failed left running
                 os.killpg(shell.pid, signal.SIGKILL)

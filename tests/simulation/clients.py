@@ -23,6 +23,11 @@ from tailrace.kafka.messages.delete_records import (
 )
 from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -61,6 +66,8 @@ REFUSED = (
 """Answers to a batch that end its producer."""
 GONE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 MAX_MISSES = 20
+_TOPIC_RESOURCE = 2
+"""Kafka's ConfigResource.Type."""
 ABORT_MARKER = b"\x00\x00\x00\x00"
 
 
@@ -678,6 +685,17 @@ class Admin(Client):
         )
         self.stage.record(TopicDropped(at=self.stage.now(), topic=log.name, is_done=True))
         self.stage.note(f"{log.name} is deleted")
+
+    async def set_config(self, log: Log, name: str, value: str) -> None:
+        """Set one config of a topic."""
+        topic = AlterConfigsResource(_TOPIC_RESOURCE, log.topic, [AlterableConfig(name, value=value)])
+        await self.until_answered(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            IncrementalAlterConfigsRequest([topic]),
+            lambda response: response.responses[0].error_code == ErrorCode.NONE,
+        )
+        self.stage.note(f"{log.name}: {name} is {value}")
 
     async def delete_records(self, log: Log, partition: int, before: int) -> None:
         """Move a log's start up."""

@@ -169,9 +169,9 @@ class SimulatedRows:
         asked = getattr(self.inner, name)
         return asked if not self.answers_s else partial(self._ask_slowly, asked)
 
-    async def _ask_slowly(self, asked: Callable[..., Awaitable[T]], *query: Any) -> T:
+    async def _ask_slowly(self, asked: Callable[..., Awaitable[T]], *query: Any, **named: Any) -> T:
         await self._be_slow()
-        answer = await asked(*query)
+        answer = await asked(*query, **named)
         await self._be_slow()
         return answer
 

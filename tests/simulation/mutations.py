@@ -81,13 +81,14 @@ from sequencer.store.rows import (
     SessionRow,
 )
 from sequencer.store.state import Draft, HotState, replace_row
+from sequencer.store.sums import Moves
 from sequencer.term import Term
 from sequencer.topic_changes import TopicChanges
 from sequencer.view import View
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once
-from tests.simulation.scenario import ONLY_POISON, SLOW_DATABASE, TROUBLED, Scenario, draw
+from tests.simulation.scenario import ONLY_POISON, RETENTION_OFF, SLOW_DATABASE, TROUBLED, Scenario, draw
 from tests.simulation.world import entropy_of, simulate
 
 MAX_SEEDS = 100
@@ -216,6 +217,15 @@ def _deletes_uncounted(original: Any) -> Any:
         self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
 
     return delete_run
+
+
+def _counts_retired_objects_as_live(original: Any) -> Any:
+    def move(self: Any, before: Any, after: Any) -> None:
+        if after is not None and after.retired_ms is not None:
+            after = replace_row(after, retired_ms=None)
+        original(self, before, after)
+
+    return move
 
 
 def _stores_instead(*errors: BatchError) -> Callable[[Any], Any]:
@@ -603,6 +613,21 @@ def _loads_without_renewing(original: Any) -> Any:
     return load
 
 
+def _moves_log_starts_as_planned(original: Any) -> Any:
+    """Whatever limits hold by now."""
+
+    def move(draft: Any, planned: Any, settings: Any) -> int:
+        moved = 0
+        for due in planned:
+            row = draft.live_partition(due.topic_id, due.partition)
+            if row is not None and due.offset > row.log_start_offset:
+                topics.move_log_start(draft, row, due.offset)
+                moved += 1
+        return moved
+
+    return move
+
+
 def _keys_by_place(original: Any) -> Any:
     """By offset, whichever topic's."""
     return lambda run: ("", run.partition, run.base_offset)
@@ -765,6 +790,15 @@ SLOW_ANSWERS = {
     "stutter": 0.0,
     "misfortunes": at(SLOW_DATABASE),
 }
+KEEPS = {
+    **SLOW_ANSWERS,
+    "slow_answers_s": 1.2,
+    "slow_for_s": 20.0,
+    "trouble_s": 22.0,
+    "expires": True,
+    "misfortunes": ((0.4, SLOW_DATABASE), (8.0, RETENTION_OFF)),
+}
+"""Before a slow database it takes a while from the plan of retention to its step."""
 REMAKES = {
     "makes_again": True,
     "plain_producers": 0,
@@ -851,6 +885,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     # --- what is counted, and what is told of topics
     Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],
              COMPACTS),
+    Mutation(
+        "a retired object is still counted as live", [(Moves, "object", _counts_retired_objects_as_live)], COMPACTS
+    ),
     Mutation(
         "an agent is not told of the topics that changed", [(TopicChanges, "_changed_since", always([]))],
         {"makes_again": True, "misfortunes": at("a topic is made again")},
@@ -975,6 +1012,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "retention forgets whose bytes it counts",
         [(retention, "expired_end", lambda original: lambda runs, *rest: runs[-1].end_offset if runs else None)],
+    ),
+    Mutation(
+        "a log start that was planned is moved though the limit is another",
+        [(retention, "move_log_starts", _moves_log_starts_as_planned)],
+        KEEPS,
     ),
     # --- reading
     Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),

@@ -96,6 +96,9 @@ MISFORTUNES = (
 SLOW_DATABASE = "the database is slow"
 """A misfortune of its own kind of seeds: see `slowing_its_database`."""
 SLOW_SEEDS = 0.05
+RETENTION_OFF = "a topic keeps everything for a while"
+"""Another, where a topic with retention by bytes is written to."""
+RETENTION_OFF_SEEDS = 0.3
 OF_SEQUENCERS = ("committer", "follower", "the database fails")
 """What strikes those who hold the lease."""
 
@@ -293,3 +296,9 @@ def slowing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:
         trouble_s=began + slow_for_s + 1.0,
         misfortunes=tuple(sorted([*kept, (began, SLOW_DATABASE)])),
     )
+
+
+def turning_retention_off(scenario: Scenario, luck: Entropy) -> Scenario:
+    """The same, and once the limit of the topic that expires is lifted, and put back."""
+    at = 0.3 + 0.6 * scenario.trouble_s * luck.fraction()
+    return replace(scenario, misfortunes=tuple(sorted([*scenario.misfortunes, (at, RETENTION_OFF)])))

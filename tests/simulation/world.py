@@ -43,6 +43,7 @@ from tests.simulation.scenario import (
     CALM,
     LITTLE_MEMORY,
     NODE_SETTINGS,
+    RETENTION_OFF_SEEDS,
     SEQUENCER_SETTINGS,
     SLOW_NODE_SETTINGS,
     SLOW_SEEDS,
@@ -50,6 +51,7 @@ from tests.simulation.scenario import (
     Scenario,
     draw,
     slowing_its_database,
+    turning_retention_off,
 )
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.support.clocks import SeededEntropy
@@ -76,6 +78,7 @@ LAST_READER = "last reader"
 MOVED = (Kind.LOST, Kind.OFFSET_MOVED, Kind.DUPLICATED, Kind.HOLE)
 """After a recovery, what was committed since the last checkpoint stands at other offsets, above a hole. What is
 there at the end is judged instead."""
+RETENTION_BYTES = "900"
 EVENTS, EXPIRING, REMADE, OUTPUT = "events", "expiring", "remade", "output"
 
 
@@ -109,7 +112,12 @@ def scenario_of(seed: int) -> Scenario:
     """What the seed draws."""
     drawn, luck = draw(entropy_of(seed, "scenario")), entropy_of(seed, "slow database")
     may_be_slow = not drawn.loses_database and not drawn.is_only_poisoned
-    return slowing_its_database(drawn, luck) if luck.fraction() < SLOW_SEEDS and may_be_slow else drawn
+    if luck.fraction() < SLOW_SEEDS and may_be_slow:
+        drawn = slowing_its_database(drawn, luck)
+    luck = entropy_of(seed, "retention")
+    if drawn.expires and may_be_slow and luck.fraction() < RETENTION_OFF_SEEDS:
+        drawn = turning_retention_off(drawn, luck)
+    return drawn
 
 
 def simulate(seed: int, scenario: Scenario | None = None) -> Result:
@@ -282,7 +290,7 @@ class World:
             await self._start_agent(f"agent-{number + 1}")
         await self._make_topic(EVENTS, self._scenario.partitions)
         if self._scenario.expires:
-            await self._make_topic(EXPIRING, 1, retention_bytes="900")
+            await self._make_topic(EXPIRING, 1, retention_bytes=RETENTION_BYTES)
         if self._scenario.makes_again:
             await self._make_topic(REMADE, 1)
         if self._scenario.processors or self._scenario.group_processors:
@@ -561,6 +569,8 @@ class World:
                 await self._run_as(self._admin, self._admin.drop_topic(self._logs[REMADE]))
                 await self.clock.sleep(0.5 * luck.fraction())
                 await self._make_topic(REMADE, 1)
+            case "a topic keeps everything for a while":
+                await self._turn_retention_off(1.0 + 3.0 * luck.fraction())
             case _:
                 raise AssertionError(kind)
         self.note(f"over: {kind} after {loop.time():.3f}")
@@ -570,6 +580,20 @@ class World:
         end = await reader.offset_of(log, partition, -1)
         if end > 1:
             await self._admin.delete_records(log, partition, 1 + self.luck.below(end))
+
+    async def _turn_retention_off(self, seconds: float) -> None:
+        """Once the limit is lifted, no record goes, whatever was planned before."""
+        log, name = self._logs[EXPIRING], "retention.bytes"
+        await self._run_as(self._admin, self._admin.set_config(log, name, "-1"))
+        start = await self._run_as(self._admin, self._first_offset(log))
+        await self.clock.sleep(seconds)
+        later = await self._run_as(self._admin, self._first_offset(log))
+        if later > start:
+            self.violated(f"{log.name}: records from {start} to {later} expired without a limit")
+        await self._run_as(self._admin, self._admin.set_config(log, name, RETENTION_BYTES))
+
+    async def _first_offset(self, log: Log) -> int:
+        return await Reader(self, "keeper", "uncommitted").offset_of(log, 0, -2)
 
     async def _slow_database_down(self) -> None:
         """Before a slow database the cluster serves slowly, under leases that grow."""
