@@ -16,8 +16,8 @@ from tests.support.history.workload import Run
 SEQUENCER_SECONDS = 30.0
 PAUSE_SECONDS = 13.0
 """Past an agent's lease (10 s) and, with the scenario's settings, its upload session's."""
-IMPATIENT_CLIENTS = {"socket.timeout.ms": 3_000}
-"""A request that was sent to a silent agent is given up after 3 s, not after 60."""
+IMPATIENT_CLIENTS = {"socket.timeout.ms": 3_000, "api.version.request.timeout.ms": 3_000}
+"""A request to a silent agent is given up after 3 s, not after 60; the first one of a connection not after 10."""
 SHORT_SESSIONS = {"TAILRACE_SEQUENCER__SESSION_LEASE_MS": "8000"}
 
 
@@ -202,7 +202,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "agent-pause-short-timeout",
-        f"the same for clients with socket.timeout.ms={IMPATIENT_CLIENTS['socket.timeout.ms']}",
+        "the same for clients whose requests time out after 3 s",
         pause_an_agent,
         clients=IMPATIENT_CLIENTS,
     ),
