@@ -9,7 +9,7 @@
 All integers are big-endian. An object can be read and audited with nothing but itself: the footer says where
 each partition's run stands and what is in each batch, and carries the CRC-32C of all bytes before it.
 
-Pure. Everything read back is bounded before it is allocated, so rotten or hostile bytes cost an error and
+Pure. Everything read back is bounded before it is allocated, so corrupt or hostile bytes cost an error and
 nothing else.
 """
 

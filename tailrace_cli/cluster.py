@@ -1,4 +1,4 @@
-"""`tailrace cluster`: its id, its brokers, and how much there is."""
+"""`tailrace cluster`: its id, its brokers and its size."""
 
 from __future__ import annotations
 

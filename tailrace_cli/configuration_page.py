@@ -1,4 +1,4 @@
-"""docs/configuration.md, out of the settings themselves: `python -m tailrace_cli.configuration_page > docs/...`."""
+"""docs/configuration.md, generated from the settings: `python -m tailrace_cli.configuration_page > docs/...`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The folder in which `tailrace serve` keeps everything: what is in it, who uses it, and that only its owner reads it.
+"""The data folder of `tailrace serve`: its contents, the process that uses it, and its file modes.
 
-A lock that ends with its process says who uses the folder, so what a killed one left behind holds up nobody.
-`serve.json` says where a running `serve` is reached.
+A lock that ends with its process protects the folder, so a killed process blocks nobody. `serve.json` says where a
+running `serve` listens.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FolderInUse(CommandFailed):
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What `serve.json` says: the process, its ports, where its sequencer is (HOST:PORT), its store (a URL)."""
+    """The contents of `serve.json`: the process, its ports, its sequencer (HOST:PORT), its store (a URL)."""
 
     pid: int
     kafka_port: int
@@ -45,7 +45,7 @@ class Serving(msgspec.Struct, frozen=True):
 
 @contextmanager
 def held_folder(path: Path) -> Iterator[None]:
-    """Keep the folder for this process alone. Raises FolderInUse, at once; CommandFailed."""
+    """Lock the folder for this process. Raises FolderInUse at once if another one has it; CommandFailed."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -72,7 +72,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 @contextmanager
 def shown_as_serving(path: Path, serving: Serving) -> Iterator[None]:
-    """Have `serve.json` in the folder meanwhile."""
+    """Keep `serve.json` in the folder inside the block."""
     unfinished = path / f".{SERVING}"
     unfinished.write_bytes(msgspec.json.encode(serving) + b"\n")
     unfinished.replace(path / SERVING)
@@ -83,7 +83,7 @@ def shown_as_serving(path: Path, serving: Serving) -> Iterator[None]:
 
 
 def find_serving(path: Path) -> Serving:
-    """What the `serve` that uses the folder says of itself. Raises CommandFailed."""
+    """The `serve.json` of the process that uses the folder. Raises CommandFailed."""
     try:
         return msgspec.json.decode((path / SERVING).read_bytes(), type=Serving)
     except (OSError, msgspec.DecodeError) as error:
@@ -93,10 +93,10 @@ def find_serving(path: Path) -> Serving:
 
 
 def open_data_folder(path: Path, entropy: Entropy) -> None:
-    """Make the folder and its RPC secret where they are missing. Raises CommandFailed.
+    """Create the folder and its RPC secret if they are missing. Raises CommandFailed.
 
-    The folder is its owner's alone (0700), and so is every file that this process makes from now on (0600). A folder
-    that others may enter is closed to them, unless it holds something else than ours: then a warning says so.
+    The folder is for its owner alone (0700), and so is every file that this process creates from now on (0600). A
+    folder that others may enter is closed to them, unless it holds other files than ours: then a warning says so.
     """
     os.umask(0o077)
     try:

@@ -1,4 +1,4 @@
-"""A small client of Kafka's protocol, for the commands: one request at a time, versions as the broker has them."""
+"""A small Kafka client for the commands: one request at a time, in versions that the broker serves."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class KafkaClient:
         return await self._exchange(api, version, request)
 
     async def brokers(self) -> AsyncIterator[KafkaClient]:
-        """A client of each broker in turn, closed before the next; each lists only what is its own."""
+        """A client of each broker in turn, closed before the next one: a broker lists only its own groups."""
         for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
             async with KafkaClient(join_address(broker.host, broker.port)) as client:
                 yield client
 
     async def topics(self, names: Sequence[str] | None) -> list[Any]:
-        """These topics as the broker describes them, or all; none is made by asking. Raises KafkaRefused."""
+        """The metadata of these topics, or of all. Does not create topics. Raises KafkaRefused."""
         asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         answer = await self.ask(
             ApiKey.METADATA, MetadataRequest(topics=asked, allow_auto_topic_creation=False)
@@ -94,7 +94,7 @@ class KafkaClient:
         return list(answer.topics)
 
     async def coordinator_of(self, key: str, key_type: int = GROUP) -> KafkaClient:
-        """A client of the coordinator of a group or transactional id, to be used by `async with`.
+        """A client of the coordinator of a group or transactional id, for `async with`.
 
         Raises CommandFailed.
         """
@@ -133,7 +133,7 @@ class KafkaClient:
 
 
 def check(error_code: int, message: str | None, what: str) -> None:
-    """Raises KafkaRefused unless the code is NONE: `what` was asked, then Kafka's name, then the broker's message."""
+    """Raise KafkaRefused unless the code is NONE: `what` failed, Kafka's name of the error, the broker's message."""
     if error_code == 0:
         return
     try:

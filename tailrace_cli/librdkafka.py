@@ -1,4 +1,4 @@
-"""librdkafka for the commands that move records: its settings, and its errors in one line."""
+"""librdkafka for the commands that produce and consume: its settings, and its errors in one line."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> di
 
 
 def refused(what: str, error: Any) -> CommandFailed:
-    """What was tried, then librdkafka's name of the error and its words."""
+    """The error for a failed step: what was tried, librdkafka's name of the error, and its message."""
     return CommandFailed(f"{what}: {error.name().lstrip('_')}: {error.str()}")

@@ -20,15 +20,15 @@ _MIB = 1 << 20
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end on uvloop."""
+    """Run the coroutine to its end on uvloop."""
     answer: T = uvloop.run(coroutine)
     return answer
 
 
 def collect_rarely() -> None:
-    """Call once all is set up: what there is by now is never looked at again, and what comes is looked at less often.
+    """Call once set-up is done: existing objects are never collected, and new ones less often.
 
-    An agent's garbage goes by reference counts; the collector's default of every 700 objects only costs it time.
+    An agent's garbage is freed by reference counts; the collector's default of every 700 objects only costs time.
     """
     gc.collect()
     gc.freeze()
@@ -38,9 +38,9 @@ def collect_rarely() -> None:
 def keep_freed_memory() -> None:
     """Have glibc reuse large buffers.
 
-    By default it maps every buffer above 128 KiB afresh and gives it back when freed: each frame and each object
-    would then be page-faulted in again, a sizeable part of a broker's CPU. All threads share one heap: with a heap
-    each, what a store's threads allocated and the loop freed was used again by none but them, and memory grew for as
+    By default it maps every buffer above 128 KiB anew and unmaps it when freed: each frame and each object would then
+    be page-faulted in again, a sizeable part of a broker's CPU. All threads share one heap: with a heap per thread,
+    memory that a store's thread allocated and the loop freed was reused only by that thread, and memory grew for as
     long as the bench ran. Call it before there are threads.
     """
     if platform.libc_ver()[0] != "glibc":

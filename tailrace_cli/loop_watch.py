@@ -1,9 +1,9 @@
-"""Who holds the event loop, and for how long: a metric, and a line in the log.
+"""What blocks the event loop, and for how long: a metric and a line in the log.
 
-A heartbeat on the loop measures how late it comes: by as much every lease, time-out and answer of this process is late.
-What held the loop is over when the heartbeat comes, so a thread looks at the loop's stack meanwhile. It is the one
-thread of ours that is no executor's: it must run when the loop does not. It reads a number forty times a second, and
-never touches what the loop owns.
+A heartbeat on the loop measures its own delay: every lease, time-out and answer of this process is as late. By the time
+the heartbeat runs, the cause is over, so a thread samples the loop's stack meanwhile. It is the only thread of ours
+outside an executor: it must run while the loop does not. It reads a number forty times a second, and never touches what
+the loop owns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class LoopWatch:
-    """Watches the loop it is started on, from `start` to `stop`."""
+    """Watches the loop that starts it, from `start` to `stop`."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
         self._clock = clock
@@ -56,7 +56,7 @@ class LoopWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the heartbeat and the thread."""
+        """Stop the heartbeat and the thread."""
         if self._timer is not None:
             self._timer.cancel()
         self._stopping.set()
@@ -82,7 +82,7 @@ class LoopWatch:
 
 
 def where_is(frame: FrameType | None) -> str:
-    """A stack in one line, innermost first."""
+    """A stack in one line, innermost frame first."""
     places: list[str] = []
     while frame is not None and len(places) < _FRAMES:
         path = PurePath(frame.f_code.co_filename)

@@ -1,4 +1,4 @@
-"""Offsets for the commands: of a log's ends, of a moment, and of what a user says."""
+"""Offsets for the commands: the ends of a log, the offset of a time, and the positions that users name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLIEST, LATEST = -2, -1
 
 
 async def list_offsets(client: KafkaClient, places: Sequence[Place], timestamp: int) -> dict[Place, int]:
-    """Each partition's first offset at or after a timestamp in ms (-1: there is none), or at one of its ends.
+    """Each partition's first offset at or after a timestamp in ms (-1 for none), or one of its ends.
 
     Raises CommandFailed.
     """
@@ -62,9 +62,9 @@ async def partitions_of(client: KafkaClient, topic: str) -> list[Place]:
 async def offsets_at(
     client: KafkaClient, places: Sequence[Place], where: str, committed: Mapping[Place, int]
 ) -> dict[Place, int]:
-    """The offset that `where` means in each partition, between the ends of its log.
+    """The offset that `where` names in each partition, within its log.
 
-    `where` is start, end, an offset, +N or -N from the committed offset, or a time (see `parse_time_ms`) that isn't a
+    `where` is start, end, an offset, +N or -N from the committed offset, or a time (see `parse_time_ms`) other than a
     bare number. Raises CommandFailed.
     """
     firsts = await list_offsets(client, places, EARLIEST)

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""Output of the commands: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_json(value: Any) -> None:
-    """One document on stdout."""
+    """Print one document to stdout."""
     print(json.dumps(value, indent=2, default=str))
 
 
@@ -23,9 +23,9 @@ def print_table(
     title: str | None = None,
     if_none: str | None = None,
 ) -> None:
-    """A table as wide as the terminal; numbers stand to the right. In a pipe, nothing is cut off.
+    """Print a table as wide as the terminal, with numbers on the right. In a pipe, nothing is cut off.
 
-    `if_none` is said instead of a table without rows.
+    `if_none` is printed instead of a table without rows.
     """
     if not rows and if_none is not None:
         print(if_none)

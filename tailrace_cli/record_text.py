@@ -1,4 +1,4 @@
-"""How the commands write and read records: bytes as text, moments, and a line's template."""
+"""How the commands write and read records: bytes as text, times, and templates of lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ESCAPE = re.compile(r"\\[tnr0\\]")
 
 
 class Encoding(StrEnum):
-    """How keys and values, which are bytes, are shown as text and read from it."""
+    """How keys and values, which are bytes, are written as text."""
 
     TEXT = "text"
     HEX = "hex"
@@ -42,7 +42,7 @@ class Record:
 
 
 def to_text(data: bytes | None, encoding: Encoding) -> str | None:
-    """The bytes as text; what isn't UTF-8 is shown with replacement characters."""
+    """The bytes as text; invalid UTF-8 is shown with replacement characters."""
     if data is None:
         return None
     if encoding is Encoding.HEX:
@@ -53,7 +53,7 @@ def to_text(data: bytes | None, encoding: Encoding) -> str | None:
 
 
 def to_bytes(text: str | None, encoding: Encoding) -> bytes | None:
-    """The bytes that a text means. Raises CommandFailed."""
+    """The bytes that a text stands for. Raises CommandFailed."""
     if text is None:
         return None
     try:
@@ -83,9 +83,9 @@ def to_json(record: Record, encoding: Encoding) -> str:
 
 
 def from_json(line: str, encoding: Encoding) -> Record:
-    """The record of a line of JSON: value, key, headers (a list of pairs or an object), partition, timestamp.
+    """The record in a line of JSON: value, key, headers (a list of pairs or an object), partition, timestamp.
 
-    A key or value that is not a string is written as JSON. Topic and offset are left aside: the broker gives them.
+    A key or value that is not a string is stored as JSON. Topic and offset are ignored: the broker assigns them.
     Raises CommandFailed.
     """
     try:
@@ -113,7 +113,7 @@ def from_json(line: str, encoding: Encoding) -> Record:
 
 
 def compile_template(template: str, encoding: Encoding) -> Callable[[Record], str]:
-    """What writes a record by a template such as `{key}\\t{value}`. Raises CommandFailed for an unknown field."""
+    """Formats records by a template such as `{key}\\t{value}`. Raises CommandFailed for an unknown field."""
     fields: dict[str, Callable[[Record], object]] = {
         "topic": lambda record: record.topic,
         "partition": lambda record: record.partition,
@@ -142,7 +142,7 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[Record], st
 
 
 def unescape(text: str) -> str:
-    """The text with \\t, \\n, \\r, \\0 and \\\\ as the characters that they mean."""
+    """The text with \\t, \\n, \\r, \\0 and \\\\ replaced by their characters."""
     return _ESCAPE.sub(lambda found: _ESCAPES[found[0]], text)
 
 
@@ -165,7 +165,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """ms since 1970 as ISO 8601 in UTC; the number where the calendar does not reach."""
+    """ms since 1970 as ISO 8601 in UTC; the plain number if it is beyond the calendar."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""What a process may open to others: RPC off this machine only with a secret, no password in a command line."""
+"""What a process may expose: RPC beyond this machine only with a secret, and no password in a command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tailrace_cli.settings import Settings
 log = structlog.get_logger("tailrace.security")
 
 REFRESH_SECONDS = 10.0
-"""How often files are looked at."""
+"""How often files are checked for changes."""
 
 _ADVICE = (
     "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
@@ -34,7 +34,7 @@ _ADVICE = (
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can be behind HOST:PORT. Names are not looked up; of them, `localhost` alone is."""
+    """Whether HOST:PORT is on this machine. Names are not looked up; only `localhost` counts."""
     host, _ = split_address(address)
     try:
         ip = ipaddress.ip_address(host)
@@ -45,7 +45,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
-    """Refuse RPC that other machines can reach, or that goes to them, without a secret. Raises CommandFailed."""
+    """Refuse RPC to or from other machines without a secret. Raises CommandFailed."""
     if is_closed:
         return
     if listen is not None and not is_loopback(listen):
@@ -61,10 +61,10 @@ def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_clo
 
 
 def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:
-    """The secrets and certificates that this process shows to the others of its cluster.
+    """The secrets and certificates that this process shows to the other processes of its cluster.
 
     Args:
-        data: the folder of `tailrace serve`, whose secret is used where the settings give none.
+        data: the folder of `tailrace serve`, whose secret is used if the settings have none.
 
     Raises CommandFailed.
     """
@@ -79,7 +79,7 @@ def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecu
 
 
 def open_http_tls(settings: Settings) -> Tls | None:
-    """What `http` shows to its clients; None for plain HTTP. Raises CommandFailed."""
+    """The TLS identity of `http`; None for plain HTTP. Raises CommandFailed."""
     tls = settings.tls
     certificate, key, authorities = tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file
     if certificate is None and key is None and authorities is None:
@@ -104,7 +104,7 @@ def open_http_tls(settings: Settings) -> Tls | None:
 async def kept_current(
     clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None
 ) -> AsyncIterator[None]:
-    """While this is open, replaced files are taken up, and metrics say when certificates end."""
+    """Inside the block, replaced files are reloaded, and metrics say when certificates expire."""
     _export(registry, rpc, http)
 
     async def keep() -> None:
@@ -143,7 +143,7 @@ def _export(registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None) 
 
 
 def refuse_password_in_command(flag: str, url: str | None) -> None:
-    """Refuse a database's URL with a password that came by a flag. Raises CommandFailed, without the URL."""
+    """Refuse a database URL with a password in a flag. Raises CommandFailed, without the URL."""
     if not url:
         return
     import sqlalchemy as sa
@@ -151,7 +151,7 @@ def refuse_password_in_command(flag: str, url: str | None) -> None:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        return  # no URL at all: whoever opens it says so
+        return  # not a URL: opening it reports that
     if parsed.password or "password" in parsed.query:
         raise CommandFailed(
             f"{flag}: every user of this machine can read a password in a command; leave it out there and give it by "
@@ -160,9 +160,9 @@ def refuse_password_in_command(flag: str, url: str | None) -> None:
 
 
 class DatabasePassword:
-    """The password in a file, read again for each connection, so that it may be changed without a restart.
+    """The password in a file, read for each connection, so that it can change without a restart.
 
-    Raises CommandFailed when made. Later, where the file can't be read, the last password stays.
+    The constructor raises CommandFailed. Later, if the file can't be read, the last password stays in use.
     """
 
     def __init__(self, file: Path) -> None:
@@ -181,7 +181,7 @@ class DatabasePassword:
 
 
 def database_password(settings: Settings) -> DatabasePassword | None:
-    """What gives the database's password where it has a file of its own. Raises CommandFailed."""
+    """A reader of the database's password, if it has a file of its own. Raises CommandFailed."""
     file = settings.database_password_file
     return None if file is None else DatabasePassword(file)
 

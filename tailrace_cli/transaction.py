@@ -129,7 +129,7 @@ def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) ->
                 ApiKey.DESCRIBE_TRANSACTIONS,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
             )
-            # Beginning anew would make an id that nobody uses: a misspelt one is refused instead.
+            # InitProducerId would create an unknown id: a misspelt one is refused instead.
             check(known.transaction_states[0].error_code, None, f"transactional id {transactional_id!r}")
             answer = await coordinator.ask(
                 ApiKey.INIT_PRODUCER_ID,

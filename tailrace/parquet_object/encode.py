@@ -1,7 +1,7 @@
 """Arrow columns to record batches again, with the boundaries, headers and offsets that they had.
 
 A batch whose records were uncompressed and canonical comes back byte for byte: its old CRC must fit the new
-bytes, or the rows have rotted. Any other comes back record for record: its records are encoded canonically,
+bytes, or the rows are corrupt. Any other comes back record for record: its records are encoded canonically,
 compressed by the same codec (recompression never gives the same bytes), and CRC and length are computed anew.
 Offsets, last offset delta, timestamps, producer, sequence and delete horizon are the header's own throughout.
 """

@@ -31,7 +31,7 @@ _SUMS = Struct(">II")
 
 
 class InvalidParquetObject(Exception):
-    """The bytes are not a Parquet object of ours, or rotted; the message says what was seen."""
+    """The bytes are not a Parquet object of ours, or corrupt; the message says what was seen."""
 
 
 class ParquetRun(msgspec.Struct, frozen=True, array_like=True, gc=False):

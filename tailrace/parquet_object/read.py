@@ -172,7 +172,7 @@ def read_index(tail: Buffer, size: int, *, crc: int = 0) -> ParquetIndex:
 
     Args:
         crc: CRC-32C of `tail`; 0: not known. Parquet's footer has no checksum, and Arrow may end the process
-            over one that rotted: what the caller knows is compared before Arrow sees a byte.
+            over a corrupt one: what the caller knows is compared before Arrow sees a byte.
 
     Raises InvalidParquetObject.
     """
