@@ -113,7 +113,8 @@ def _object(number: int, prefix: str, kind: ObjectKind = ObjectKind.MIXED) -> Ob
 
 
 async def script(sequencer: Sequencer) -> list[Any]:
-    """Every method at least once; refusals too. The answers in order (an error's code and message for a refusal)."""
+    """Call every method at least once, including refusals. Returns the answers in order (for a refusal, its code and
+    message)."""
     answers: list[Any] = []
 
     async def ask(method: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
@@ -253,7 +254,7 @@ async def script(sequencer: Sequencer) -> list[Any]:
 
 
 async def reads(sequencer: Sequencer) -> list[Any]:
-    """All that the script left behind, read."""
+    """Read everything that the script left behind."""
     known = await sequencer.metadata(MetadataRequest())
     topics = sorted(known.topics or [], key=lambda topic: topic.name)
     found: list[Any] = [topics, known.ring]
@@ -385,7 +386,7 @@ def frames_of(data: bytes) -> Frames:
 
 
 def plain(value: Any) -> Any:
-    """A value as nested lists, maps and numbers: what stands in its MessagePack."""
+    """A value as nested lists, maps and numbers: the content of its MessagePack."""
     return msgspec.msgpack.decode(msgspec.msgpack.Encoder(uuid_format="bytes").encode(value))
 
 

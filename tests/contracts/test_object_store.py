@@ -1,4 +1,4 @@
-"""What every object store does, whatever it is made of."""
+"""The contract of every object store."""
 
 from __future__ import annotations
 

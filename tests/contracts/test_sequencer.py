@@ -1,4 +1,4 @@
-"""What every sequencer does, whatever its rows are kept in and whatever way it is reached."""
+"""The contract of every sequencer, over every row store and over RPC."""
 
 from __future__ import annotations
 

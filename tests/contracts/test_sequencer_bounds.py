@@ -1,4 +1,4 @@
-"""The largest values that may be asked are kept by every store; beyond them the one who asked is refused, alone."""
+"""Every store keeps the largest allowed values; a request with a larger one is refused, and only that request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.sequencer_bench import Bench, batch, info, run
 from tests.support.sequencers import FACTORIES, POSTGRES_FACTORIES, Factory
 
 WIDEST = "\\" * MAX_NAME_BYTES
-"""A name that takes the most bytes where it is kept: each of its characters is escaped."""
+"""The name that takes the most bytes in a store: each of its characters is escaped."""
 LONG = 2**63 - 1
 
 

@@ -1,4 +1,4 @@
-"""What every sequencer does with transactions, whatever its rows are kept in and whatever way it is reached."""
+"""The contract of every sequencer about transactions, over every row store and over RPC."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def factory(request: pytest.FixtureRequest) -> Factory:
 
 @dataclass
 class Producer:
-    """A transactional producer as its client and an agent would have it."""
+    """A transactional producer as its client and an agent see it."""
 
     bench: Bench
     name: str
@@ -119,7 +119,7 @@ class Producer:
         return made
 
     async def write(self, count: int = 1, partition: int = 0, at: int = T0) -> int:
-        """Store a batch of the transaction that its epoch says (version 2); its base offset."""
+        """Store a batch in the transaction that its epoch names (version 2); returns its base offset."""
         (outcome,) = await self.bench.commit(self.batch(count, at), partition=partition)
         assert outcome[0] is STORED
         return outcome[1]
@@ -138,7 +138,7 @@ class Producer:
         return stamp.error, stamp.number
 
     async def end(self, *, commit: bool, bump: bool = True, number: int = -1) -> ProducerGrant:
-        """End the transaction, and go on with what is answered."""
+        """End the transaction, and continue with the answer's producer id and epoch."""
         answer = await self.bench.sequencer.end_transaction(EndTransaction(self.ref, commit, bump, number))
         if answer != self.now:
             self.sequence = 0

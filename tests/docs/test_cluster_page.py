@@ -1,4 +1,4 @@
-"""docs/cluster.md starts a cluster by ten commands: they are run, as they stand there."""
+"""docs/cluster.md starts a cluster with ten commands: they run as they are written there."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
     for name, command in (("tailrace", f"{sys.executable} -m tailrace_cli.app"), ("python", sys.executable)):
         (bin_folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         (bin_folder / name).chmod(0o755)
-    end_all = "trap 'kill -KILL 0' TERM"  # the shell's own group, when these tests are killed
+    end_all = "trap 'kill -KILL 0' TERM"  # ends the shell's process group if these tests are killed
     asked = [*commands("Ten commands"), *commands("Looking and stopping")]
     numbered = [f"echo '{BEGINS}{number}'\n{command}" for number, command in enumerate(asked, 1)]
     script = "\n".join([end_all, "set -e", *numbered])
@@ -79,7 +79,7 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
         "PGPASSWORD": "not asked for here",
         **moto.environ,
     }
-    # The page's ports are fixed, and may be another's at 127.0.0.1.
+    # The page's ports are fixed, and may be in use at 127.0.0.1.
     script = script.replace("127.0.0.1", f"{own_network()}.1")
     with (tmp_path / "log").open("wb") as log:
         shell = subprocess.Popen(
@@ -90,7 +90,7 @@ def test_the_commands_start_a_cluster_that_takes_gives_and_compacts_a_record(
         try:
             wait_command_by_command(shell, tmp_path / "log")
         finally:
-            with suppress(ProcessLookupError):  # what a command that failed left running
+            with suppress(ProcessLookupError):  # processes that a failed command left running
                 os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
     said = (tmp_path / "log").read_text()

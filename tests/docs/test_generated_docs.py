@@ -1,4 +1,4 @@
-"""Pages that are written from the code are current, and links between pages lead somewhere."""
+"""Generated pages are current, and links between pages lead to files."""
 
 from __future__ import annotations
 
