@@ -99,7 +99,7 @@ _NEXT_PHASES = {
     LanePhase.NEW: (LanePhase.OPEN, LanePhase.CLOSING),
     LanePhase.OPEN: (LanePhase.SESSION_LOST, LanePhase.CLOSING),
     LanePhase.SESSION_LOST: (LanePhase.OPEN, LanePhase.CLOSING),
-    LanePhase.CLOSING: (LanePhase.CLOSED,),
+    LanePhase.CLOSING: (LanePhase.CLOSING, LanePhase.CLOSED),
     LanePhase.CLOSED: (),
 }
 

@@ -614,6 +614,22 @@ def test_closing_ends_in_time_whatever_the_sequencer_does() -> None:
     run(scenario)
 
 
+def test_a_close_that_was_given_up_can_be_done_again() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        submission = submit(bench, topic, batch(b"1"))
+        given_up = asyncio.ensure_future(bench.lane.close(2))
+        await settle()
+        given_up.cancel()
+        await settle()
+        bench.sequencer.may_commit.set()
+        await bench.lane.close(2)
+        assert submission.done.done() and bench.lane.unanswered_commits == 0
+
+    run(scenario)
+
+
 def test_closing_flushes_and_refuses_what_comes_after() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
