@@ -32,7 +32,7 @@ from bench.kafka_socket import (
     produce_request,
 )
 from bench.process_figures import peak_rss_mib, rss_mib
-from compactor.cycle import CompactionSettings, InProcess, OutputLocation, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, Outcomes, OutputLocation, run_cycle
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 from sequencer.api import CompactionRequest, LeaseLost, SequencerUnavailable, SessionClosed
@@ -244,15 +244,18 @@ class RunAside:
 
     data: Path
 
-    async def run(
-        self, items: Sequence[WorkItem], output: OutputLocation
-    ) -> list[RewriteResult | RewriteFailure]:
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         """Each item's outcome, in order."""
+        for item in items:
+            for outcome in await asyncio.to_thread(asyncio.run, self._run(item, output)):
+                yield outcome
+
+    async def _run(self, item: WorkItem, output: OutputLocation) -> list[RewriteResult | RewriteFailure]:
         clock = SystemClock()
         store = open_store(str(self.data / "objects"), clock=clock)
         runner = InProcess(store, clock, SystemEntropy())
         try:
-            return await asyncio.to_thread(asyncio.run, runner.run(items, output))
+            return [outcome async for outcome in runner.run([item], output)]
         finally:
             await store.close()
 

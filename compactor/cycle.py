@@ -1,4 +1,7 @@
-"""The driver's side of compaction: lease, session, plan, tasks, swaps, again until nothing is left.
+"""One round of compaction, on the driver: lease, session, plan, tasks, swaps, again until nothing is left.
+
+A round is not all or nothing: each item is swapped as soon as its outcome and those before it in its partition are
+there. What fails or is refused costs its own item, and is left for the next round.
 
 Who runs the tasks is a `TaskRunner`: Spark (compactor.job), or this process (`InProcess`), for tests, simulation
 and stores too small for a cluster.
@@ -7,34 +10,33 @@ and stores too small for a cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from compactor.plan import PlanSettings, WorkItem, parts, plan
+from compactor.lease import LEASE_MS, HeldLease, held_lease
+from compactor.order import SwapOrder
+from compactor.plan import PlanSettings, WorkItem, parts, plan, waves
 from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
 from sequencer.api import (
+    CompactionCandidate,
+    CompactionCandidates,
     CompactionRequest,
+    LeaseLost,
     MetadataRequest,
-    OpenSession,
     Sequencer,
-    SequencerError,
     SequencerOverloaded,
     SequencerUnavailable,
-    SessionGrant,
-    SessionRef,
     SwapRefused,
     SwapRequest,
-    TakeLease,
 )
-from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
 
 MAX_UNREADABLE = 10_000
-"""Single runs that are passed by; beyond, a partition with one more is left alone until the next job."""
+"""Single runs that are passed by; beyond, a partition with one more is left alone until the next round."""
 SWAP_PATIENCE_S, SWAP_PAUSE_S = 60.0, 0.2
 """How long a swap is retried while no sequencer answers, and the pause between two tries."""
 
@@ -43,25 +45,31 @@ SWAP_PATIENCE_S, SWAP_PAUSE_S = 60.0, 0.2
 class CompactionSettings:
     """What is compacted: partitions with `min_bytes` of mixed runs, or any older than `min_age_ms`.
 
-    `max_runs`: of one round, over all partitions. A larger backlog shrinks round by round."""
+    `topics`: only these, by name; all where it is empty. `max_runs`: of one page of candidates, over all partitions.
+    `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off.
+    """
 
     min_bytes: int = 64 << 20
     min_age_ms: int = 3_600_000
+    topics: frozenset[str] = frozenset()
     max_runs: int = 20_000
-    lease_ms: int = 60_000
+    wave_bytes: int = 16 << 30
+    lease_ms: int = LEASE_MS
     max_rounds: int = 1_000
     plan: PlanSettings = field(default_factory=PlanSettings)
 
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What a job did. `refused`: objects left as orphans; `failures`: items whose store was bad, and single runs
-    whose bytes are: they stay as they are, and what follows them is compacted nevertheless.
+    """What a round did so far. `refused`: objects left as orphans; `failures`: items whose task or store failed, and
+    single runs whose bytes are bad: they stay as they are, and what follows them is compacted nevertheless.
 
-    `aborted_records` and `markers` were dropped: their offsets stay empty.
+    `aborted_records` and `markers` were dropped: their offsets stay empty. `oldest_ms`: when the oldest run that
+    qualified was committed, 0 if none did.
     """
 
     rounds: int = 0
+    oldest_ms: int = 0
     objects: int = 0
     runs_replaced: int = 0
     partitions: int = 0
@@ -83,12 +91,15 @@ class OutputLocation:
     cluster_id: str
 
 
-class TaskRunner(Protocol):
-    """Rewrites items, in any order and place. An item may be tried more than once; one outcome each is given."""
+Outcomes = AsyncGenerator[RewriteResult | RewriteFailure, None]
 
-    async def run(
-        self, items: Sequence[WorkItem], output: OutputLocation
-    ) -> list[RewriteResult | RewriteFailure]: ...
+
+class TaskRunner(Protocol):
+    """Rewrites items, in any order and place. A task that dies is an outcome, too."""
+
+    def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        """Each item's outcome, once, as soon as it is there. Closing the generator gives up the rest."""
+        ...
 
 
 class InProcess:
@@ -99,12 +110,10 @@ class InProcess:
         self._clock = clock
         self._entropy = entropy
 
-    async def run(
-        self, items: Sequence[WorkItem], output: OutputLocation
-    ) -> list[RewriteResult | RewriteFailure]:
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         """Each item's outcome, in order."""
-        return [
-            await try_rewrite(
+        for item in items:
+            yield await try_rewrite(
                 item,
                 self._store,
                 prefix=output.prefix,
@@ -112,8 +121,6 @@ class InProcess:
                 clock=self._clock,
                 entropy=self._entropy,
             )
-            for item in items
-        ]
 
 
 async def run_cycle(
@@ -124,130 +131,185 @@ async def run_cycle(
     entropy: Entropy,
     settings: CompactionSettings | None = None,
     holder: str | None = None,
+    summary: CompactionSummary | None = None,
 ) -> CompactionSummary:
-    """Compact until nothing qualifies any more.
+    """Compact until nothing qualifies any more, or another compactor has taken the lease.
 
-    Raises LeaseLost when another compactor is at work, SequencerError when the sequencer stays away. Whatever
-    was swapped before that stays swapped.
+    Args:
+        summary: filled while the round runs, so that a caller sees how far it came.
+
+    Raises LeaseLost when another compactor is at work from the start, SequencerError when the sequencer stays away.
+    Whatever was swapped before that stays swapped. Cancelled, it finishes the swap in hand.
     """
     settings = settings or CompactionSettings()
-    summary = CompactionSummary()
+    summary = CompactionSummary() if summary is None else summary
     cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
-    async with _leased(sequencer, clock, settings, holder or str(entropy.uuid())) as (epoch, session):
-        output = OutputLocation(session.prefix, cluster_id)
-        touched: set[tuple[UUID, int]] = set()
-        left_out: set[tuple[str, int]] = set()
-        unreadable: list[tuple[UUID, int, int]] = []
+    name = holder or str(entropy.uuid())
+    async with held_lease(sequencer, clock, holder=name, lease_ms=settings.lease_ms) as lease:
+        work = _Round(
+            sequencer, runner, lease, OutputLocation(lease.session.prefix, cluster_id), clock, summary
+        )
         after: tuple[UUID, int] | None = None
-        has_changed = False
-        while summary.rounds < settings.max_rounds:
-            answer = await sequencer.compaction_candidates(
+        while summary.rounds < settings.max_rounds and not work.has_lost_lease:
+            page = await sequencer.compaction_candidates(
                 CompactionRequest(
                     min_bytes=settings.min_bytes,
                     min_age_ms=settings.min_age_ms,
                     max_runs=settings.max_runs,
-                    skip=list(unreadable),
+                    skip=list(work.unreadable),
                     after=after,
                 )
             )
-            items = plan(
-                (
-                    candidate
-                    for candidate in answer.candidates
-                    if (candidate.topic.name, candidate.partition) not in left_out
-                ),
-                settings.plan,
-            )
-            summary.rounds += bool(items)
-            for result in in_offset_order(await _rewritten(items, runner, output)):
-                if isinstance(result, RewriteFailure):
-                    summary.failures.append(result)
-                    if result.is_of_input and len(unreadable) < MAX_UNREADABLE:
-                        unreadable += result.places
-                        has_changed = True
-                    else:
-                        left_out.update((result.topic_name, partition) for partition in result.partitions)
-                    continue
-                refusal = await swap_in(
-                    sequencer, result, session_id=session.session_id, lease_epoch=epoch, clock=clock
-                )
-                if refusal is not None:
-                    summary.refused.append(refusal)
-                    continue
-                has_changed = True
-                touched.update((run.topic_id, run.partition) for run in result.runs)
-                _count(summary, result)
-            after = answer.next
+            await work.compact_page(page, settings)
+            after = page.next
             if after is None:  # all partitions were looked at: once more, as long as that helps
-                if not has_changed:
+                if not work.has_changed:
                     break
-                has_changed = False
-        summary.partitions = len(touched)
+                work.has_changed = False
     return summary
 
 
-async def _rewritten(
-    items: Sequence[WorkItem], runner: TaskRunner, output: OutputLocation
-) -> list[RewriteResult | RewriteFailure]:
-    """Each item's outcome. One with bad input is cut until the bad run stands alone: it holds nothing else up."""
-    outcomes: list[RewriteResult | RewriteFailure] = []
-    waiting = list(items)
-    while waiting:
-        asked = {item.places[0]: item for item in waiting}
-        waiting = []
-        for outcome in await runner.run(list(asked.values()), output):
-            is_bad = isinstance(outcome, RewriteFailure) and outcome.is_of_input
-            smaller = (
-                parts(asked[outcome.places[0]]) if isinstance(outcome, RewriteFailure) and is_bad else []
-            )
-            if smaller:
-                waiting += smaller
-            else:
-                outcomes.append(outcome)
-    return outcomes
+class _Round:
+    """What a round knows while it runs: what it changed, and what it leaves for the next round."""
 
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        runner: TaskRunner,
+        lease: HeldLease,
+        output: OutputLocation,
+        clock: Clock,
+        summary: CompactionSummary,
+    ) -> None:
+        self._sequencer = sequencer
+        self._runner = runner
+        self._lease = lease
+        self._output = output
+        self._clock = clock
+        self._summary = summary
+        self._left_out: set[tuple[UUID, int]] = set()
+        self._compacted: set[tuple[UUID, int]] = set()
+        self.unreadable: list[tuple[UUID, int, int]] = []
+        self.has_changed = False
+        self.has_lost_lease = False
 
-def in_offset_order(
-    outcomes: Sequence[RewriteResult | RewriteFailure],
-) -> list[RewriteResult | RewriteFailure]:
-    """Failures first, then results so that those of one partition come with rising offsets.
+    async def compact_page(self, page: CompactionCandidates, settings: CompactionSettings) -> None:
+        """Plan a page of candidates and work it off, wave by wave."""
+        candidates = list(self._chosen(page.candidates, settings))
+        oldest = min((candidate.runs[0].created_ms for candidate in candidates), default=0)
+        self._summary.oldest_ms = min(filter(None, (self._summary.oldest_ms, oldest)), default=0)
+        items = plan(candidates, settings.plan)
+        self._summary.rounds += bool(items)
+        for wave in waves(items, settings.wave_bytes):
+            if not self.has_lost_lease:
+                await self._compact_wave(wave)
 
-    A transaction may lie in several items of its partition: its records must be gone before its marker goes,
-    and the sequencer refuses a swap that comes too early. A partition that comes in several items is alone in
-    each (see `plan`), so an item's first run says enough.
-    """
-    failures = [outcome for outcome in outcomes if isinstance(outcome, RewriteFailure)]
-    results = [outcome for outcome in outcomes if isinstance(outcome, RewriteResult)]
-    return [*failures, *sorted(results, key=lambda result: result.runs[0].base_offset)]
+    def _chosen(
+        self, candidates: Iterable[CompactionCandidate], settings: CompactionSettings
+    ) -> Iterator[CompactionCandidate]:
+        for candidate in candidates:
+            is_chosen = not settings.topics or candidate.topic.name in settings.topics
+            if is_chosen and (candidate.topic.topic_id, candidate.partition) not in self._left_out:
+                yield candidate
+
+    async def _compact_wave(self, wave: Sequence[WorkItem]) -> None:
+        """Rewrite and swap. An item with bad input is cut until the bad run is alone: it holds nothing else up."""
+        order = SwapOrder(wave)
+        waiting = list(wave)
+        while waiting:
+            running = {item.places[0]: item for item in waiting}
+            waiting = []
+            async with aclosing(self._runner.run(list(running.values()), self._output)) as outcomes:
+                async for outcome in outcomes:
+                    item = running.pop(outcome.places[0])
+                    smaller = parts(item) if _has_bad_input(outcome) else []
+                    if smaller:
+                        order.split(smaller)
+                        waiting += smaller
+                        continue
+                    if isinstance(outcome, RewriteFailure):
+                        self._note_failure(outcome)
+                    for result in order.add(outcome):
+                        await self._swap(result)
+                    if self.has_lost_lease:
+                        return
+            assert not running, f"{len(running)} items without an outcome"
+        assert order.is_complete, "every item has an outcome, so every result was swapped"
+
+    def _note_failure(self, failure: RewriteFailure) -> None:
+        self._summary.failures.append(failure)
+        if failure.is_of_input and len(self.unreadable) < MAX_UNREADABLE:
+            self.unreadable += failure.places
+            self.has_changed = True
+        else:
+            self._leave_out(failure)
+
+    def _leave_out(self, outcome: RewriteFailure | RewriteResult) -> None:
+        self._left_out.update((topic_id, partition) for topic_id, partition, _ in outcome.places)
+
+    async def _swap(self, result: RewriteResult) -> None:
+        # In a task of its own: a round that is cancelled finishes the swap in hand.
+        swap = asyncio.ensure_future(swap_in(self._sequencer, result, self._lease, clock=self._clock))
+        try:
+            refusal = await asyncio.shield(swap)
+        except asyncio.CancelledError:
+            if await swap is None:
+                _count(self._summary, result)
+            raise
+        except LeaseLost as error:
+            self._summary.refused.append(str(error))
+            self.has_lost_lease = True
+            return
+        if refusal is not None:
+            self._summary.refused.append(refusal)
+            self._leave_out(result)
+            return
+        self.has_changed = True
+        self._compacted.update((run.topic_id, run.partition) for run in result.runs)
+        self._summary.partitions = len(self._compacted)
+        _count(self._summary, result)
 
 
 async def swap_in(
-    sequencer: Sequencer, result: RewriteResult, *, session_id: UUID, lease_epoch: int, clock: Clock
+    sequencer: Sequencer, result: RewriteResult, lease: HeldLease, *, clock: Clock
 ) -> str | None:
     """Put a rewritten object in the place of its runs, exactly once; None when readers see it, else why it was refused.
 
     The object's id is the swap's id: retried after a lost answer, it gets the first answer. A refused
-    object stays where it is, under a session that ends with the job, and is swept as an orphan.
-    Raises SequencerUnavailable when nobody answered for SWAP_PATIENCE_S, SessionClosed.
+    object stays where it is, under a session that ends with the round, and is swept as an orphan.
+
+    A lease may run out while the sequencer is away, so a refused swap is retried once, under a renewed lease.
+
+    Raises LeaseLost when another compactor has the lease, SequencerUnavailable when nobody answered for
+    SWAP_PATIENCE_S, SessionClosed.
     """
     request = SwapRequest(
         swap_id=result.object.object_id,
-        lease_epoch=lease_epoch,
-        session_id=session_id,
+        lease_epoch=lease.epoch,
+        session_id=lease.session.session_id,
         object=result.object,
         runs=result.runs,
     )
     give_up_at = clock.monotonic() + SWAP_PATIENCE_S
+    has_renewed = False
     while True:
         try:
-            await sequencer.swap(request)
-            return None
-        except SwapRefused as error:
-            return str(error)
+            try:
+                await sequencer.swap(request)
+                return None
+            except SwapRefused as error:
+                if has_renewed:
+                    return str(error)
+                await lease.renew()
+                has_renewed = True
         except (SequencerUnavailable, SequencerOverloaded):
             if clock.monotonic() >= give_up_at:
                 raise
             await clock.sleep(SWAP_PAUSE_S)
+
+
+def _has_bad_input(outcome: RewriteResult | RewriteFailure) -> bool:
+    return isinstance(outcome, RewriteFailure) and outcome.is_of_input
 
 
 def _count(summary: CompactionSummary, result: RewriteResult) -> None:
@@ -259,35 +321,3 @@ def _count(summary: CompactionSummary, result: RewriteResult) -> None:
     summary.source_bytes += result.source_bytes
     summary.written_bytes += result.object.size
     summary.keys.append(result.object.key)
-
-
-@asynccontextmanager
-async def _leased(
-    sequencer: Sequencer, clock: Clock, settings: CompactionSettings, holder: str
-) -> AsyncIterator[tuple[int, SessionGrant]]:
-    """Hold the compactor's lease and an upload session, both renewed; end both at the end."""
-    lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, 0, settings.lease_ms))
-    session = await sequencer.open_session(OpenSession(COMPACTOR_BROKER_ID, lease.epoch))
-
-    async def keep() -> None:
-        pause_s = min(settings.lease_ms, session.lease_ms) / 3000
-        while True:
-            await clock.sleep(pause_s)
-            # Unavailable for now is tried again; anything else ends the job, whose swaps would be refused.
-            # Each by itself: a lease that is not renewed in time must not cost the session, too.
-            with suppress(SequencerUnavailable, SequencerOverloaded):
-                await sequencer.renew_session(SessionRef(session.session_id))
-            with suppress(SequencerUnavailable, SequencerOverloaded):
-                await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, lease.epoch, settings.lease_ms))
-
-    keeping = asyncio.create_task(keep())
-    try:
-        yield lease.epoch, session
-    finally:
-        keeping.cancel()
-        with suppress(asyncio.CancelledError, SequencerError):
-            await keeping
-        await sequencer.close_session(SessionRef(session.session_id))
-        # A lease of one ms is as good as given back: the next job need not wait.
-        with suppress(SequencerError):
-            await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, lease.epoch, 1))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
-from compactor.cycle import CompactionSettings, CompactionSummary, OutputLocation, run_cycle
+from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, OutputLocation, run_cycle
 from compactor.java import find_java
 from compactor.plan import WorkItem
-from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
+from compactor.rewrite import RewriteFailure, RewriteResult, failure_of, try_rewrite
 from sequencer.api import Sequencer
 from sequencer.client import SequencerClient
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -30,6 +32,12 @@ from tailrace.rpc import RpcSecurity
 
 SLICES_PER_CORE = 3
 """Items are packed by bytes into this many tasks a core: a task of its own costs an item 25 ms."""
+MAX_SLICE_BYTES = 256 << 20
+"""Input of one task; one item may pass it by its own size. Results are swapped when their task has ended."""
+MAX_JOBS_AT_ONCE = 256
+"""Tasks that Spark has to run at once, each with a thread that waits for it."""
+
+_PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -46,6 +54,10 @@ _SETTINGS = {
 _CLUSTER_SETTINGS = ("spark.driver.host", "spark.driver.bindAddress")
 
 
+Task = Callable[[Sequence[bytes], str, str, str], list[bytes]]
+"""Encoded items, the store's URL, the prefix to write under, the cluster's id; encoded outcomes."""
+
+
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What a task sends back for one item: one of the two."""
 
@@ -53,6 +65,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     failure: RewriteFailure | None
 
 
+log = structlog.get_logger("tailrace.compactor")
 _items = msgspec.msgpack.Decoder(WorkItem)
 _outcomes = msgspec.msgpack.Decoder(TaskOutcome)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -89,39 +102,99 @@ def pack(items: Sequence[WorkItem], slices: int) -> list[list[WorkItem]]:
 
 
 class SparkRunner:
-    """Runs items as Spark tasks. `executor`: one thread, which waits for Spark."""
+    """Runs items as Spark tasks, each task as a Spark job of its own: a task that dies ends no other.
 
-    def __init__(self, spark: Any, store_url: str, executor: ThreadPoolExecutor) -> None:
+    `executor`: its threads wait for Spark; as many jobs are under way at once. `task`: what a task does.
+    """
+
+    def __init__(
+        self, spark: Any, store_url: str, executor: ThreadPoolExecutor, *, task: Task | None = None
+    ) -> None:
         self._spark = spark
         self._store_url = absolute_url(store_url)
         self._executor = executor
+        self._task = task or run_task
 
-    async def run(
-        self, items: Sequence[WorkItem], output: OutputLocation
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        """Each item's outcome, when its task has ended."""
+        loop = asyncio.get_running_loop()
+        context = self._spark.sparkContext
+        group = f"tailrace {output.prefix}"
+        slices = max(
+            SLICES_PER_CORE * context.defaultParallelism,
+            sum(item.stored_bytes for item in items) // MAX_SLICE_BYTES,
+        )
+        waiting = [
+            loop.run_in_executor(self._executor, self._run_slice, packed, output, group)
+            for packed in pack(items, slices)
+        ]
+        try:
+            for ended in asyncio.as_completed(waiting):
+                for outcome in await ended:
+                    yield outcome
+        finally:
+            if not all(future.done() for future in waiting):
+                for future in waiting:
+                    future.cancel()
+                await loop.run_in_executor(None, context.cancelJobGroup, group)
+
+    def _run_slice(
+        self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
-        """Each item's outcome."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, self._run, list(items), output
+        """The outcomes of one task's items. Where the task died, each item is tried once more, in a task of its own."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._run_job(items, output, group)
+        except (Py4JError, PySparkException) as error:
+            if len(items) == 1:
+                return [failure_of(items[0], error, f"the task died: {cause_of(str(error))}")]
+            log.warning("a task died; its items are tried one by one", cause=cause_of(str(error)))
+        return [outcome for item in items for outcome in self._run_slice([item], output, group)]
+
+    def _run_job(
+        self, items: Sequence[WorkItem], output: OutputLocation, group: str
+    ) -> list[RewriteResult | RewriteFailure]:
+        context = self._spark.sparkContext
+        context.setJobGroup(group, f"compact {items[0].topic_name}", interruptOnCancel=False)
+        payload = [_encoder.encode(item) for item in items]
+        run, store_url, prefix, cluster_id = (
+            self._task,
+            self._store_url,
+            output.prefix,
+            output.cluster_id,
         )
 
-    def _run(self, items: list[WorkItem], output: OutputLocation) -> list[RewriteResult | RewriteFailure]:
-        context = self._spark.sparkContext
-        groups = pack(items, SLICES_PER_CORE * context.defaultParallelism)
-        payloads = [[_encoder.encode(item) for item in group] for group in groups]
-        store_url, prefix, cluster_id = self._store_url, output.prefix, output.cluster_id
+        def task(payloads: Iterable[list[bytes]]) -> Iterator[bytes]:
+            for each in payloads:
+                yield from run(each, store_url, prefix, cluster_id)
 
-        def task(groups_of_slice: Iterable[list[bytes]]) -> Iterator[bytes]:
-            for group in groups_of_slice:
-                yield from run_task(group, store_url, prefix, cluster_id)
+        encoded = context.parallelize([payload], 1).mapPartitions(task).collect()
+        return [_outcome_in(_outcomes.decode(data)) for data in encoded]
 
-        encoded = context.parallelize(payloads, len(payloads)).mapPartitions(task).collect()
-        outcomes = [_outcomes.decode(each) for each in encoded]
-        found: list[RewriteResult | RewriteFailure] = []
-        for outcome in outcomes:
-            one = outcome.result or outcome.failure
-            assert one is not None, "a task's outcome is a result or a failure"
-            found.append(one)
-        return found
+
+def cause_of(trace: str) -> str:
+    """The one line of Spark's report of a dead task that says why it died.
+
+    That is the last line of the Python trace in it, else what follows the name of the most recent failure.
+    """
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        raised = [line for line in lines if _PYTHON_ERROR.match(line)]
+        if raised:
+            return raised[-1]
+    for line in lines:
+        _, found, cause = line.partition("most recent failure: ")
+        if found:
+            return cause
+    return lines[0] if lines else "no reason was given"
+
+
+def _outcome_in(outcome: TaskOutcome) -> RewriteResult | RewriteFailure:
+    found = outcome.result or outcome.failure
+    assert found is not None, "a task's outcome is a result or a failure"
+    return found
 
 
 def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
@@ -133,7 +206,7 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
         try:
             outcomes: list[bytes] = []
             for payload in payloads:
-                outcome = await try_rewrite(
+                found = await try_rewrite(
                     _items.decode(payload),
                     store,
                     prefix=prefix,
@@ -141,7 +214,7 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
                     clock=clock,
                     entropy=entropy,
                 )
-                outcomes.append(_encoder.encode(_outcome_of(outcome)))
+                outcomes.append(_encoder.encode(_outcome_of(found)))
             return outcomes
         finally:
             await store.close()
@@ -171,7 +244,7 @@ async def compact(
     holder: str | None = None,
 ) -> CompactionSummary:
     """Compact what qualifies, with the tasks on `spark`. Raises as `run_cycle`."""
-    with ThreadPoolExecutor(1, thread_name_prefix="spark-driver") as executor:
+    with ThreadPoolExecutor(MAX_JOBS_AT_ONCE, thread_name_prefix="spark-driver") as executor:
         return await run_cycle(
             sequencer,
             SparkRunner(spark, store_url, executor),

@@ -123,6 +123,31 @@ def _plan_topic(candidates: Sequence[CompactionCandidate], settings: PlanSetting
     return items
 
 
+def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
+    """The items in groups of at most `max_bytes` of input each; one item may pass it by its own size.
+
+    The first items of all partitions come first, then the second ones: a result need not wait for a later wave to be
+    swapped. Otherwise the largest come first.
+    """
+    numbered: list[tuple[int, WorkItem]] = []
+    counts: dict[tuple[UUID, int], int] = {}
+    for item in sorted(items, key=lambda item: item.pieces[0].base_offset):
+        topic_id, partition, _ = item.places[0]
+        number = counts.get((topic_id, partition), 0)
+        counts[topic_id, partition] = number + 1
+        numbered.append((number, item))
+    numbered.sort(key=lambda pair: (pair[0], -pair[1].stored_bytes))
+    groups: list[list[WorkItem]] = []
+    group_bytes = 0
+    for _, item in numbered:
+        if not groups or group_bytes + item.stored_bytes > max_bytes:
+            groups.append([])
+            group_bytes = 0
+        groups[-1].append(item)
+        group_bytes += item.stored_bytes
+    return groups
+
+
 def parts(item: WorkItem) -> list[WorkItem]:
     """The item as smaller ones: a piece each, or the halves of its only piece; nothing for a single run."""
     if len(item.pieces) > 1:

@@ -55,9 +55,14 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
     aborted_count: int = 0
     marker_count: int = 0
 
+    @property
+    def places(self) -> list[tuple[UUID, int, int]]:
+        """(topic id, partition, base offset) of each piece."""
+        return [(run.topic_id, run.partition, run.base_offset) for run in self.runs]
+
 
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
-    """An item that could not be rewritten, as reported to the driver.
+    """An item that could not be rewritten, and why, in one line.
 
     `places`: (topic id, partition, base offset) of each piece. `is_of_input`: what was read is not sound; it will not
     be better the next time.
@@ -178,16 +183,20 @@ async def try_rewrite(
     """`rewrite`, with what is wrong with this item as a value: one corrupt input must not end the job."""
     try:
         return await rewrite(item, store, prefix=prefix, cluster_id=cluster_id, clock=clock, entropy=entropy)
-    except (RewriteFailed, StoreError, InvalidParquetObject) as error:
-        partitions = [piece.partition for piece in item.pieces]
-        reason = f"{type(error).__name__}: {error}"
-        return RewriteFailure(
-            topic_name=item.topic_name,
-            partitions=partitions,
-            reason=reason,
-            places=item.places,
-            is_of_input=isinstance(error, RewriteFailed),
-        )
+    except (RewriteFailed, StoreError, InvalidParquetObject, MemoryError) as error:
+        return failure_of(item, error)
+
+
+def failure_of(item: WorkItem, error: BaseException, reason: str = "") -> RewriteFailure:
+    """The item's failure by `error`, in one line. `reason`: in place of the error's own text."""
+    line = " ".join((reason or f"{type(error).__name__}: {error}").split()).rstrip(":")
+    return RewriteFailure(
+        topic_name=item.topic_name,
+        partitions=[piece.partition for piece in item.pieces],
+        reason=line,
+        places=item.places,
+        is_of_input=isinstance(error, RewriteFailed),
+    )
 
 
 class _Held(NamedTuple):

@@ -13,12 +13,13 @@ from compactor.cycle import (
     CompactionSettings,
     CompactionSummary,
     InProcess,
+    Outcomes,
     OutputLocation,
     TaskRunner,
     run_cycle,
 )
 from compactor.plan import PlanSettings, WorkItem
-from compactor.rewrite import RewriteFailure, RewriteResult
+from compactor.rewrite import RewriteFailure, RewriteResult, failure_of
 from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
@@ -33,6 +34,9 @@ from sequencer.api import (
     SequencerUnavailable,
     SessionGrant,
     SessionRef,
+    SwapAnswer,
+    SwapRefused,
+    SwapRequest,
     TakeLease,
 )
 from sequencer.committer import Committer
@@ -186,16 +190,15 @@ class Meddling:
         self._times = times
         self._then = then
 
-    async def run(
-        self, items: Sequence[WorkItem], output: OutputLocation
-    ) -> list[RewriteResult | RewriteFailure]:
-        results: list[RewriteResult | RewriteFailure] = []
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        outcomes: list[RewriteResult | RewriteFailure] = []
         for _ in range(self._times):
-            results = await self._here.run(items, output)
+            outcomes = [outcome async for outcome in self._here.run(items, output)]
         if self._then is not None:
             await self._then()
             self._then = None
-        return results
+        for outcome in outcomes:
+            yield outcome
 
 
 async def orphans(log: Log, store: MemoryStore) -> list[str]:
@@ -316,13 +319,11 @@ class Backwards:
     def __init__(self, here: TaskRunner) -> None:
         self._here = here
 
-    async def run(
-        self, items: Sequence[WorkItem], output: OutputLocation
-    ) -> list[RewriteResult | RewriteFailure]:
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         assert len(items) > 2
-        return (await self._here.run(sorted(items, key=lambda item: item.pieces[0].base_offset), output))[
-            ::-1
-        ]
+        by_offset = sorted(items, key=lambda item: item.pieces[0].base_offset)
+        for outcome in [outcome async for outcome in self._here.run(by_offset, output)][::-1]:
+            yield outcome
 
 
 def test_parts_of_a_partition_with_a_transaction_over_all_are_swapped_in_order() -> None:
@@ -431,16 +432,16 @@ def test_the_session_is_renewed_while_the_lease_can_not_be() -> None:
             log.sequencer.renew_session = counted  # type: ignore[method-assign]
 
             class Slow(InProcess):
-                async def run(
-                    self, items: Sequence[WorkItem], output: OutputLocation
-                ) -> list[RewriteResult | RewriteFailure]:
+                async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
                     for _ in range(4):
                         clock.advance(10)
                         for _ in range(20):
                             await asyncio.sleep(0)
-                    return await super().run(items, output)
+                    async for outcome in super().run(items, output):
+                        yield outcome
 
-            summary = await compacted(log, Slow(store, clock, log.entropy))
+            long = replace(ALL, lease_ms=60_000)
+            summary = await compacted(log, Slow(store, clock, log.entropy), long)
             assert renewed >= 3 and summary.refused == []
 
     asyncio.run(scenario())
@@ -452,5 +453,161 @@ def test_two_compactors_at_once_are_one_too_many() -> None:
             await log.sequencer.take_lease(TakeLease("compactor", "other", 0, 60_000))
             with pytest.raises(LeaseLost):
                 await compacted(log)
+
+    asyncio.run(scenario())
+
+
+class OneDies:
+    """A runner whose task for one topic dies, as on Spark; the others' outcomes come."""
+
+    def __init__(self, here: TaskRunner, topic: str) -> None:
+        self._here = here
+        self._topic = topic
+
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        for item in items:
+            if item.topic_name == self._topic:
+                yield failure_of(item, MemoryError())
+        async for outcome in self._here.run(
+            [item for item in items if item.topic_name != self._topic], output
+        ):
+            yield outcome
+
+
+def test_of_twenty_tasks_one_dies_nineteen_are_swapped_and_the_twentieth_in_the_next_round() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, clock):
+            topics = [f"t{number:02}" for number in range(20)]
+            for name in topics:
+                await log.topic(name)
+                await log.produce((name, 0, batch_of([b"x", name.encode()])))
+            here = InProcess(store, clock, log.entropy)
+            summary = await compacted(log, OneDies(here, "t07"))
+            assert (summary.objects, summary.partitions, summary.refused) == (19, 19, [])
+            assert [(each.topic_name, each.reason) for each in summary.failures] == [("t07", "MemoryError")]
+            assert [run.kind for run in await log.runs("t07")] == [ObjectKind.MIXED]
+            again = await compacted(log, here)
+            assert (again.objects, again.failures) == (1, [])
+            assert [run.kind for run in await log.runs("t07")] == [ObjectKind.PARQUET]
+
+    asyncio.run(scenario())
+
+
+class Watching:
+    """Notes what was swapped when an item's rewriting begins."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._here = InProcess(log.store, log.clock, SeededEntropy(9))
+        self.runs_at_start: list[int] = []
+
+    async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
+        for item in items:
+            uncompacted = (await self._log.sequencer.statistics(Empty())).runs
+            self.runs_at_start.append(uncompacted)
+            async for outcome in self._here.run([item], output):
+                yield outcome
+
+
+def test_an_item_is_swapped_before_the_next_is_rewritten() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            for name in ("a", "b", "c"):
+                await log.topic(name)
+            for _ in range(2):
+                await log.produce(*((name, 0, batch_of([b"x"])) for name in ("a", "b", "c")))
+            runner = Watching(log)
+            await compacted(log, runner)
+            assert runner.runs_at_start == [6, 5, 4]  # two runs of each topic become one
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_swap_leaves_only_its_own_partition_for_the_next_round() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            for name in ("a", "b", "c"):
+                await log.topic(name)
+                await log.produce((name, 0, batch_of([b"x"])))
+            swap = log.sequencer.swap
+            refused = (await log.sequencer.metadata(MetadataRequest())).topics[1].topic_id
+
+            async def refusing(request: SwapRequest) -> SwapAnswer:
+                if request.runs[0].topic_id == refused:
+                    raise SwapRefused("other runs stand there")
+                return await swap(request)
+
+            log.sequencer.swap = refusing  # type: ignore[method-assign]
+            summary = await compacted(log)
+            assert (summary.objects, summary.refused) == (2, ["other runs stand there"])
+            log.sequencer.swap = swap  # type: ignore[method-assign]
+            assert (await compacted(log)).objects == 1
+
+    asyncio.run(scenario())
+
+
+def test_only_the_chosen_topics_are_compacted() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, _):
+            for name in ("a", "b"):
+                await log.topic(name)
+                await log.produce((name, 0, batch_of([b"x"])))
+            summary = await compacted(log, settings=replace(ALL, topics=frozenset({"b"})))
+            assert (summary.objects, "/b/" in summary.keys[0]) == (1, True)
+            assert [run.kind for run in await log.runs("a")] == [ObjectKind.MIXED]
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_that_ran_out_while_the_sequencer_was_away_costs_no_swap() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x"])))
+
+            async def away() -> None:
+                clock.advance(2 * ALL.lease_ms / 1000)
+
+            summary = await compacted(log, Meddling(log, then=away))
+            assert (summary.objects, summary.refused) == (1, [])
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_round_finishes_the_swap_in_hand_and_gives_the_lease_back() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, clock):
+            await log.topic("a")
+            await log.topic("b")
+            await log.produce(("a", 0, batch_of([b"x"])), ("b", 0, batch_of([b"x"])))
+            swap, begun, may_end = log.sequencer.swap, asyncio.Event(), asyncio.Event()
+
+            async def slow(request: SwapRequest) -> SwapAnswer:
+                begun.set()
+                await may_end.wait()
+                return await swap(request)
+
+            log.sequencer.swap = slow  # type: ignore[method-assign]
+            summary = CompactionSummary()
+            work = asyncio.create_task(
+                run_cycle(
+                    log.sequencer,
+                    InProcess(store, clock, log.entropy),
+                    clock=clock,
+                    entropy=log.entropy,
+                    settings=ALL,
+                    summary=summary,
+                )
+            )
+            await begun.wait()
+            work.cancel()
+            await asyncio.sleep(0)
+            may_end.set()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            assert (summary.objects, summary.runs_replaced) == (1, 1)
+            clock.advance(0.002)
+            log.sequencer.swap = swap  # type: ignore[method-assign]
+            assert (await compacted(log)).objects == 1
 
     asyncio.run(scenario())

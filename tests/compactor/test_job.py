@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
 
-from compactor.cycle import CompactionSettings
-from compactor.job import compact, spark_session
+from compactor.cycle import CompactionSettings, run_cycle
+from compactor.job import SparkRunner, compact, run_task, spark_session
 from compactor.plan import PlanSettings
 from sequencer.api import (
     CreatePartitions,
@@ -25,6 +28,7 @@ from sequencer.api import (
     MetadataRequest,
 )
 from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
@@ -182,3 +186,45 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
     on_the_log(make_again)
     with pytest.raises(StreamingQueryException, match="lost, as the topic or the partition was deleted"):
         streamed()
+
+
+def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: Any, tmp_path: Path) -> None:
+    """Twenty items, on Spark's workers: one worker is killed as for its memory, another raises MemoryError."""
+
+    async def scenario() -> None:
+        clock, entropy = SystemClock(), SystemEntropy()
+        committer = Committer(MemoryRowStore(clock), clock, entropy)
+        await committer.start()
+        sequencer = committer.sequencer
+        store = open_store(str(tmp_path / "objects"), clock=clock)
+
+        def task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
+            for payload in payloads:
+                if b"killed" in payload:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if b"greedy" in payload:
+                    raise MemoryError("no room for it")
+            return run_task(payloads, store_url, prefix, cluster_id)
+
+        with ThreadPoolExecutor(4) as executor:
+            try:
+                log = Log(sequencer, store, clock)
+                for name in ["killed", "greedy", *(f"t{number}" for number in range(18))]:
+                    await log.topic(name)
+                    await log.produce((name, 0, batch_of([b"{}"])))
+                url = str(tmp_path / "objects")
+                deadly = SparkRunner(spark, url, executor, task=task)
+                summary = await run_cycle(sequencer, deadly, clock=clock, entropy=entropy, settings=ALL)
+                assert (summary.objects, summary.refused) == (18, [])
+                reasons = {failure.topic_name: failure.reason for failure in summary.failures}
+                assert reasons["greedy"] == "the task died: MemoryError: no room for it"
+                assert "Python worker exited unexpectedly" in reasons["killed"]
+                assert len(reasons) == 2 and not any("\n" in reason for reason in reasons.values())
+                runner = SparkRunner(spark, url, executor)
+                again = await run_cycle(sequencer, runner, clock=clock, entropy=entropy, settings=ALL)
+                assert (again.objects, again.failures) == (2, [])
+            finally:
+                await committer.close()
+                await store.close()
+
+    asyncio.run(scenario())

@@ -20,7 +20,8 @@ from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
-from compactor.cycle import CompactionSettings, InProcess, in_offset_order, run_cycle
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.order import SwapOrder
 from compactor.plan import Piece, PlanSettings, WorkItem, plan
 from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
 from compactor.spark_source.log_reader import DatabaseIndex, LogReader, OffsetRange
@@ -224,12 +225,15 @@ class Log:
         """One round of the compactor's, whose tasks end in any order."""
         items = plan([self.candidate(max_runs)], PlanSettings(min(target_bytes, 500), target_bytes))
         random.Random(seed).shuffle(items)
-        outcomes: list[RewriteResult | RewriteFailure] = [await self.rewritten(item) for item in items]
+        order = SwapOrder(items)
         results: list[RewriteResult] = []
-        for outcome in in_offset_order(outcomes):
+        for item in items:
+            outcome = await self.rewritten(item)
             assert isinstance(outcome, RewriteResult), outcome
-            self.swap(outcome)
-            results.append(outcome)
+            for result in order.add(outcome):
+                self.swap(result)
+                results.append(result)
+        assert order.is_complete
         return results
 
     async def rewritten(self, item: WorkItem) -> RewriteResult | RewriteFailure:

@@ -1,0 +1,90 @@
+"""The compactor's lease and its upload session, renewed while a round runs.
+
+Invariants:
+- one compactor at a time: the sequencer applies a swap only under the live lease's epoch, and each holder after
+  another has a higher epoch;
+- a holder that died is followed as soon as its lease runs out: `LEASE_MS` after its last renewal;
+- a holder whose renewal is late keeps the lease unless another compactor has taken it meanwhile.
+
+The dead holder's session ends by itself, after the sequencer's `session_lease_ms`. It does not keep the next holder
+waiting: that one opens its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from sequencer.api import (
+    OpenSession,
+    Sequencer,
+    SequencerError,
+    SequencerOverloaded,
+    SequencerUnavailable,
+    SessionGrant,
+    SessionRef,
+    TakeLease,
+)
+from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
+from tailrace.clock import Clock
+
+LEASE_MS = 4_000
+"""With a second until another compactor asks again, a lease is handed on within five after a crash."""
+RENEWALS_A_LEASE = 4
+
+
+class HeldLease:
+    """The lease under one epoch, and the session that was opened under it."""
+
+    def __init__(
+        self, sequencer: Sequencer, holder: str, epoch: int, lease_ms: int, session: SessionGrant
+    ) -> None:
+        self._sequencer = sequencer
+        self._holder = holder
+        self._lease_ms = lease_ms
+        self.epoch = epoch
+        self.session = session
+
+    async def renew(self) -> None:
+        """Extend the lease, also one that ran out and that nobody took. Raises LeaseLost where another has it."""
+        await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, self._lease_ms))
+
+    async def keep(self, clock: Clock) -> None:
+        """Renew lease and session until another compactor has the lease: this one's swaps are refused from then on."""
+        pause_s = min(self._lease_ms / RENEWALS_A_LEASE, self.session.lease_ms / 3) / 1000
+        unavailable = (SequencerUnavailable, SequencerOverloaded)
+        while True:
+            await clock.sleep(pause_s)
+            # Each by itself: a lease that is not renewed in time must not cost the session, too.
+            with suppress(*unavailable):
+                await self._sequencer.renew_session(SessionRef(self.session.session_id))
+            with suppress(*unavailable):
+                await self.renew()
+
+    async def give_back(self) -> None:
+        """End the session and the lease. A lease of one ms is as good as none: the next holder need not wait."""
+        await self._sequencer.close_session(SessionRef(self.session.session_id))
+        with suppress(SequencerError):
+            await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, 1))
+
+
+@asynccontextmanager
+async def held_lease(
+    sequencer: Sequencer, clock: Clock, *, holder: str, lease_ms: int = LEASE_MS
+) -> AsyncIterator[HeldLease]:
+    """Hold the lease and a session of its own, both renewed; end both at the end.
+
+    Raises LeaseLost while another compactor has it.
+    """
+    lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, 0, lease_ms))
+    session = await sequencer.open_session(OpenSession(COMPACTOR_BROKER_ID, lease.epoch))
+    held = HeldLease(sequencer, holder, lease.epoch, lease_ms, session)
+    keeping = asyncio.create_task(held.keep(clock))
+    try:
+        yield held
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError, SequencerError):
+            await keeping
+        await held.give_back()
