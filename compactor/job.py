@@ -142,7 +142,7 @@ class SparkRunner:
         self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
         """The outcomes of one task's items. Where the task died, each item is tried once more, in a task of its own."""
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
         try:

@@ -15,19 +15,49 @@ TOPIC = UUID(int=5)
 
 def item_at(partition: int, base_offset: int, size: int = 10) -> WorkItem:
     run = Run(
-        TOPIC, partition, base_offset, base_offset + 1, UUID(int=1), ObjectKind.MIXED, "k", size, 0, 0, size, 0, 0, 1,
-        0, [],
-    )  # fmt: skip
+        topic_id=TOPIC,
+        partition=partition,
+        base_offset=base_offset,
+        end_offset=base_offset + 1,
+        object_id=UUID(int=1),
+        kind=ObjectKind.MIXED,
+        key="k",
+        object_size=size,
+        index_start=0,
+        start=0,
+        length=size,
+        max_timestamp=0,
+        running_max_timestamp=0,
+        commit_number=1,
+        created_ms=0,
+        batches=[],
+    )
     return WorkItem("t", [Piece(partition, [run], [])])
 
 
 def result_of(item: WorkItem) -> RewriteResult:
-    described = ObjectDescription(UUID(int=9), ObjectKind.PARQUET, "k", 1, 0, 0, 0)
+    described = ObjectDescription(
+        object_id=UUID(int=9),
+        kind=ObjectKind.PARQUET,
+        key="k",
+        size=1,
+        crc=0,
+        index_start=0,
+        created_ms=0,
+    )
     runs = [
-        ReplacementRun(topic_id, partition, base, base + 1, 0, 1, [])
-        for topic_id, partition, base in item.places
+        ReplacementRun(
+            topic_id=topic_id,
+            partition=partition,
+            base_offset=base_offset,
+            end_offset=base_offset + 1,
+            max_timestamp=0,
+            length=1,
+            replaced=[],
+        )
+        for topic_id, partition, base_offset in item.places
     ]
-    return RewriteResult(described, runs, 1, 1, 1)
+    return RewriteResult(object=described, runs=runs, row_count=1, batch_count=1, source_bytes=1)
 
 
 def bases(results: list[RewriteResult]) -> list[tuple[int, int]]:
