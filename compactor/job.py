@@ -180,7 +180,7 @@ def cause_of(trace: str) -> str:
     That is the last line of the Python trace in it, else what follows the name of the most recent failure.
     """
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+    if "Traceback (most recent call last)" in trace:
         raised = [line for line in lines if _PYTHON_ERROR.match(line)]
         if raised:
             return raised[-1]

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
 from compactor.cycle import CompactionSettings, run_cycle
-from compactor.job import SparkRunner, compact, run_task, spark_session
+from compactor.job import SparkRunner, cause_of, compact, run_task, spark_session
 from compactor.plan import PlanSettings
 from sequencer.api import (
     CreatePartitions,
@@ -186,6 +186,29 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
     on_the_log(make_again)
     with pytest.raises(StreamingQueryException, match="lost, as the topic or the partition was deleted"):
         streamed()
+
+
+@pytest.mark.parametrize(
+    ("trace", "cause"),
+    [
+        (
+            "Job aborted due to stage failure: Task 0 in stage 6.0 failed 1 times, most recent failure: Lost task 0.0"
+            " (TID 6): org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            '  File "worker.py", line 1, in main\n    raise MemoryError("no room")\nMemoryError: no room\n\n'
+            "\tat org.apache.spark.api.python.PythonRunner.read(PythonRunner.scala:1)\nDriver stacktrace:\n",
+            "MemoryError: no room",
+        ),
+        (
+            "An error occurred.\n: org.apache.spark.SparkException: Job aborted: most recent failure: Lost task 0.0"
+            " (executor 1): ExecutorLostFailure (killed)\nDriver stacktrace:\n\tat org.apache",
+            "Lost task 0.0 (executor 1): ExecutorLostFailure (killed)",
+        ),
+        ("SparkContext was shut down", "SparkContext was shut down"),
+        ("", "no reason was given"),
+    ],
+)
+def test_the_cause_of_a_dead_task_is_one_line_of_sparks_report(trace: str, cause: str) -> None:
+    assert cause_of(trace) == cause
 
 
 def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: Any, tmp_path: Path) -> None:
