@@ -611,3 +611,18 @@ def test_a_cancelled_round_finishes_the_swap_in_hand_and_gives_the_lease_back() 
             assert (await compacted(log)).objects == 1
 
     asyncio.run(scenario())
+
+
+def test_a_lease_is_handed_on_within_five_seconds_after_its_holder_was_killed() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            await log.topic("a")
+            await log.produce(("a", 0, batch_of([b"x"])))
+            # A holder that renewed for the last time just now, and is gone.
+            await log.sequencer.take_lease(TakeLease("compactor", "killed", 0, ALL.lease_ms))
+            with pytest.raises(LeaseLost):
+                await compacted(log)
+            clock.advance(4.999)
+            assert (await compacted(log)).objects == 1
+
+    asyncio.run(scenario())
