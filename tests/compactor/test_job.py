@@ -237,14 +237,18 @@ def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: 
                     await log.produce((name, 0, batch_of([b"{}"])))
                 url = str(tmp_path / "objects")
                 deadly = SparkRunner(spark, url, executor, task=task)
-                summary = await run_cycle(sequencer, deadly, clock=clock, entropy=entropy, settings=ALL)
+                summary = await run_cycle(
+                    sequencer, deadly, clock=clock, entropy=entropy, settings=ALL, holder="this one"
+                )
                 assert (summary.objects, summary.refused) == (18, [])
                 reasons = {failure.topic_name: failure.reason for failure in summary.failures}
                 assert reasons["greedy"] == "the task died: MemoryError: no room for it"
                 assert "Python worker exited unexpectedly" in reasons["killed"]
                 assert len(reasons) == 2 and not any("\n" in reason for reason in reasons.values())
                 runner = SparkRunner(spark, url, executor)
-                again = await run_cycle(sequencer, runner, clock=clock, entropy=entropy, settings=ALL)
+                again = await run_cycle(
+                    sequencer, runner, clock=clock, entropy=entropy, settings=ALL, holder="this one"
+                )
                 assert (again.objects, again.failures) == (2, [])
             finally:
                 await committer.close()
