@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from tailrace_cli.broker import DEFAULT_BOOTSTRAP
 from tailrace_cli.data_folder import DATABASE, OBJECTS
 from tailrace_cli.errors import CommandFailed
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from tailrace_cli.settings import Settings
 
 T = TypeVar("T")
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-CLIENT_ID = "tailrace-cli"
-PATIENCE_SECONDS = 30.0
 
 BootstrapFlag = Annotated[
     str | None,
@@ -33,14 +30,6 @@ PartitionsFlag = Annotated[
 ExecuteFlag = Annotated[
     bool, typer.Option("--execute", help="Do it. Without this flag, only show what would be done.")
 ]
-
-
-def no_broker(bootstrap: str, seen: object) -> CommandFailed:
-    """The error for a broker that doesn't answer. `seen` is the cause."""
-    return CommandFailed(
-        f"no broker answers at {bootstrap} ({seen}); start one with `tailrace serve`, "
-        "or name one with --bootstrap HOST:PORT"
-    )
 
 
 def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitable[T]]) -> T:

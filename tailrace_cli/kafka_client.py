@@ -13,7 +13,7 @@ from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tailrace.rpc.link import join_address, split_address
-from tailrace_cli.connecting import CLIENT_ID, PATIENCE_SECONDS, no_broker
+from tailrace_cli.broker import CLIENT_ID, PATIENCE_SECONDS, no_broker
 from tailrace_cli.errors import CommandFailed
 
 MAX_RESPONSE_BYTES = 256 << 20

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace_cli.connecting import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker, parse_pairs
+from tailrace_cli.broker import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker
+from tailrace_cli.connecting import parse_pairs
 from tailrace_cli.errors import CommandFailed
 
 ClientFlag = Annotated[

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.clock import SystemClock
-from tailrace_cli.connecting import PATIENCE_SECONDS, BootstrapFlag, parse_pairs
+from tailrace_cli.broker import PATIENCE_SECONDS
+from tailrace_cli.connecting import BootstrapFlag, parse_pairs
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.output import JsonFlag
