@@ -8,7 +8,7 @@ import random
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import force_setattr
+from msgspec.structs import replace
 
 from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher
@@ -139,18 +139,24 @@ def _needs_answer(data: bytes) -> bool:
 
 
 def aimed(message: Any, version: int, rng: random.Random) -> Any:
-    """The message with names of existing items: topic `t`, its id, its partitions, a group."""
+    """A copy of the message with names of existing items: topic `t`, its id, its partitions, a group.
+
+    A copy, since parts that are frozen may be the defaults that all messages of their type share.
+    """
     kind: MessageType = type(message)
+    changes: dict[str, Any] = {}
     for field in fields_of(kind):
         if version not in field.versions:
             continue
         value = getattr(message, field.name)
         if not isinstance(field.kind, Wire):
-            for part in value if isinstance(value, list) else [value] if value is not None else []:
-                aimed(part, version, rng)
+            if isinstance(value, list):
+                changes[field.name] = [aimed(part, version, rng) for part in value]
+            elif value is not None:
+                changes[field.name] = aimed(value, version, rng)
         elif rng.random() < 0.9:
-            force_setattr(message, field.name, _aimed_value(field.name, value, rng))
-    return message
+            changes[field.name] = _aimed_value(field.name, value, rng)
+    return replace(message, **changes)
 
 
 def _aimed_value(name: str, value: Any, rng: random.Random) -> Any:

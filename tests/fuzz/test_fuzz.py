@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tailrace.kafka.messages.fetch import FetchRequest
+from tests.fuzz.live import aimed
 from tests.fuzz.run import REGRESSIONS, Tally, all_targets, one, quiet, run_target, shares
 from tests.fuzz.target import Target
 
@@ -57,3 +60,10 @@ def test_what_was_once_found_is_no_finding_now(path: Path) -> None:
     one(targets()[name], path.read_bytes(), tally)
 
     assert [finding.what for finding in tally.findings] == []
+
+
+def test_aiming_a_request_leaves_the_defaults_that_all_requests_share() -> None:
+    before = FetchRequest().replica_state
+    for seed in range(50):
+        aimed(FetchRequest(), 18, random.Random(seed))
+    assert (before.replica_id, before.replica_epoch) == (-1, -1)
