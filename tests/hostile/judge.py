@@ -42,8 +42,8 @@ class Slice:
 
 
 def p99_ratio(quiet: Sequence[Slice], hostile: Sequence[Slice]) -> float:
-    """The median of the hostile slices' p99 over that of the quiet ones."""
-    return statistics.median(each.p99_s for each in hostile) / statistics.median(each.p99_s for each in quiet)
+    """The best hostile slice's p99 over that of the best quiet one."""
+    return min(each.p99_s for each in hostile) / min(each.p99_s for each in quiet)
 
 
 def was_busy(hostile: Sequence[Slice]) -> bool:

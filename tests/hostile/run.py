@@ -20,7 +20,7 @@ import subprocess
 import sys
 import urllib.request
 from asyncio import FIRST_COMPLETED
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,8 +60,10 @@ class Verdict:
     last_sent: list[str] = field(default_factory=list)
     running: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {QUIET: [], HOSTILE: []})
     """Of each slice, for how long the broker ran, and waited to run."""
+    quiet: list[Slice] = field(default_factory=list)
+    hostile: list[Slice] = field(default_factory=list)
     p99_ratio: float = math.inf
-    """Of the bystanders' p99 beside hostile clients, over the quiet one."""
+    """Of the bystanders' p99 beside hostile clients, over the quiet one; in this try and those before it."""
     was_busy: bool = False
     """The machine had so much else to do that a bad ratio proves nothing."""
 
@@ -69,6 +71,13 @@ class Verdict:
     def is_fit(self) -> bool:
         """Whether nobody had to wait for the hostile ones."""
         return self.p99_ratio < MAX_RATIO
+
+    def judge_beside(self, earlier: Sequence[Verdict]) -> None:
+        """Compare the slices of this try and of those before it: each is one more chance of an undisturbed slice."""
+        quiet = [each for verdict in (*earlier, self) for each in verdict.quiet]
+        hostile = [each for verdict in (*earlier, self) for each in verdict.hostile]
+        if quiet and hostile:
+            self.p99_ratio = p99_ratio(quiet, hostile)
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -92,6 +101,7 @@ def try_until_fit(
                 url = stack.enter_context(postgres_server()).create_database()
             broker = stack.enter_context(running_broker(url, SETTINGS))
             verdicts.append(try_broker(broker, seconds, seed=seed, rate=rate))
+        verdicts[-1].judge_beside(verdicts[:-1])
         if verdicts[-1].faults or verdicts[-1].is_fit or verdicts[-1].was_busy:
             break
     return verdicts
@@ -178,8 +188,9 @@ def _judge(broker: Broker, verdict: Verdict, told: dict[str, Any], before_mib: f
         if told.get(what):
             faults.append(f"the bystanders' records: {what}: {told[what]}")
     quiet, hostile = (_slices(told, verdict, kind) for kind in (QUIET, HOSTILE))
-    if quiet and hostile:
-        verdict.p99_ratio, verdict.was_busy = p99_ratio(quiet, hostile), was_busy(hostile)
+    verdict.quiet, verdict.hostile = quiet, hostile
+    if hostile:
+        verdict.was_busy = was_busy(hostile)
     verdict.figures = {"records": told.get("records", 0)}
     for kind, slices in ((QUIET, quiet), (HOSTILE, hostile)):
         verdict.figures[f"{kind} p99 ms"] = [round(1000 * each.p99_s) for each in slices]
