@@ -8,9 +8,9 @@ Kept beside the snapshot that they were made from, and gone with it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 
+from cache.eviction import S3Fifo
 from cache.single_flight import SingleFlight
 
 MAX_BYTES = 16 << 20
@@ -18,12 +18,10 @@ MAX_BYTES = 16 << 20
 
 
 class KeptAnswers:
-    """Answers by what was asked, the one that was asked longest ago goes first."""
+    """Answers by what was asked."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._kept: S3Fifo[Hashable, bytes] = S3Fifo(max_bytes)
         self._making: SingleFlight[Hashable, bytes] = SingleFlight()
 
     async def get(self, request: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
@@ -31,15 +29,9 @@ class KeptAnswers:
         kept = self._kept.get(request)
         if kept is None:
             return await self._making.do(request, lambda: self._make(request, make))
-        self._kept.move_to_end(request)
         return kept
 
     async def _make(self, request: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
         made = await make()
-        if len(made) <= self._max_bytes:
-            self._kept[request] = made
-            self._bytes += len(made)
-        while self._bytes > self._max_bytes:
-            _, gone = self._kept.popitem(last=False)
-            self._bytes -= len(gone)
+        self._kept.put(request, made, len(made))
         return made
