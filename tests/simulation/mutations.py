@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -92,6 +93,8 @@ from tests.simulation.scenario import ONLY_POISON, RETENTION_OFF, SLOW_DATABASE,
 from tests.simulation.world import entropy_of, simulate
 
 MAX_SEEDS = 100
+MISTAKE = re.compile(r"^(TypeError|AttributeError|NameError|ImportError):", re.MULTILINE)
+WRONG_ARGUMENTS = re.compile(r"^TypeError: [\w.<>]*<locals>\.[\w.<>]+\(\) (takes|missing|got)", re.MULTILINE)
 PRODUCT = ("agent", "cache", "compactor", "sequencer", "tailrace")
 
 
@@ -142,16 +145,31 @@ class Finding:
     what: str = ""
 
 
+class BrokenPatch(Exception):
+    """What is planted fails by itself, by a wrong name or argument: its discovery would show nothing."""
+
+
 def find(mutation: Mutation, max_seeds: int = MAX_SEEDS, first: int = 0) -> Finding:
-    """Run seeds until one is violated."""
+    """Run seeds until one is violated. Raises BrokenPatch."""
     started = time.process_time()
     with mutation.planted():
         for seed in range(first, first + max_seeds):
             violations = simulate(seed, mutation.scenario(seed)).violations
+            if any(map(_is_of_the_patch, violations)):
+                raise BrokenPatch(f"{mutation.name}: {violations[0]}")
             if violations:
                 seconds = time.process_time() - started
                 return Finding(mutation, seed - first + 1, seconds, _short(violations))
     return Finding(mutation, 0, time.process_time() - started)
+
+
+def _is_of_the_patch(violation: str) -> bool:
+    """Whether a traceback ends in this file, or in a call of a planted function that takes other arguments."""
+    frames = [line for line in violation.splitlines() if line.lstrip().startswith('File "')]
+    ends_here = bool(frames) and f'"{__file__}"' in frames[-1]
+    return (ends_here and MISTAKE.search(violation) is not None) or WRONG_ARGUMENTS.search(
+        violation
+    ) is not None
 
 
 def _short(violations: Sequence[str]) -> str:

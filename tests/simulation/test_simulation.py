@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+import sequencer.rules.garbage as garbage
 from tests.simulation.loop import (
     Deadlock,
     Overtime,
@@ -20,7 +21,7 @@ from tests.simulation.loop import (
     SimulatedProcess,
     run_simulated,
 )
-from tests.simulation.mutations import MUTATIONS, find
+from tests.simulation.mutations import MUTATIONS, BrokenPatch, Mutation, find
 from tests.simulation.scenario import MISFORTUNES, Scenario, slowing_its_database
 from tests.simulation.world import simulate
 from tests.support.clocks import SeededEntropy
@@ -128,6 +129,16 @@ def test_a_planted_bug_is_found(name: str) -> None:
     mutation = next(mutation for mutation in MUTATIONS if mutation.name == name)
 
     assert find(mutation, SEEDS_TO_FIND).seeds
+
+
+def test_a_planted_bug_that_fails_by_itself_is_no_finding() -> None:
+    outdated = Mutation(
+        "is called with more arguments than it takes",
+        [(garbage, "find_garbage", lambda original: lambda state: original(state))],
+    )
+
+    with pytest.raises(BrokenPatch):
+        find(outdated, 3)
 
 
 # --- the loop
