@@ -75,6 +75,7 @@ class SimulatedRows:
         self.slow_luck = slow_luck
         self.loads = 0
         self.writes = 0
+        """How often a write reached the database, also one that it refused."""
         self.terms = 0
         """How often a committer began."""
         self.watch: Callable[[Changes], None] = lambda changes: None
@@ -104,8 +105,8 @@ class SimulatedRows:
         await self._be_slow()
         if inner is not self.inner:
             raise SequencerUnavailable("the database is gone (simulated)")
-        await inner.write(changes, committer_epoch)
         self.writes += 1
+        await inner.write(changes, committer_epoch)
         self.watch(changes)
         await self._be_slow()
         self._be_surprising()
