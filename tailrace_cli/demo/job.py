@@ -10,8 +10,9 @@ import re
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rich.console import Console
@@ -56,83 +57,60 @@ class DemoCluster(Protocol):
 
 
 @dataclass
+class Elapsed:
+    """How long a step took; `_timed` fills it in."""
+
+    seconds: float = 0.0
+
+
+@contextmanager
+def _timed() -> Iterator[Elapsed]:
+    elapsed, started = Elapsed(), time.monotonic()
+    yield elapsed
+    elapsed.seconds = time.monotonic() - started
+
+
+@dataclass
 class Figures:
     """What is shown at the end."""
 
-    records: int = 0
-    source_bytes: int = 0
-    produce_seconds: float = 0.0
-    consume_seconds: float = 0.0
-    compact_seconds: float = 0.0
-    replay_seconds: float = 0.0
+    records: int
+    source_bytes: int
+    produce_time: Elapsed = field(default_factory=Elapsed)
+    consume_time: Elapsed = field(default_factory=Elapsed)
+    compact_time: Elapsed = field(default_factory=Elapsed)
+    replay_time: Elapsed = field(default_factory=Elapsed)
 
 
 def run(cluster: DemoCluster, console: Console) -> int:
     """Do the whole job. Returns the exit status: 0 if every check holds."""
-    checks, figures = Checks(console), Figures()
+    checks = Checks(console)
     rows = source.tables()
     records = list(source.records(rows))
-    figures.records = len(records)
-    figures.source_bytes = sum(len(record.key) + len(record.value) for record in records)
-    sent = Counter(record.topic for record in records)
+    figures = Figures(len(records), sum(len(record.key) + len(record.value) for record in records))
 
     console.rule("produce")
     clients.create_topics(cluster.bootstrap)
-    started = time.monotonic()
-
-    def progress(count: int) -> None:
-        cluster.during_load(count / len(records))
-        if count % 50_000 == 0:
-            console.print(f"  {count:,} of {len(records):,} records sent")
-
-    acknowledged = clients.produce(cluster.bootstrap, records, progress)
-    figures.produce_seconds = time.monotonic() - started
-    checks.that(
-        acknowledged == sent, f"all {len(records):,} records were acknowledged", f"{acknowledged} of {sent}"
-    )
+    with _timed() as figures.produce_time:
+        _produce(cluster, console, checks, records)
 
     console.rule("consume in a group of three; one stops half-way, one joins")
-    started = time.monotonic()
-    reading = _read_in_group(cluster, len(records), console)
-    figures.consume_seconds = time.monotonic() - started
+    with _timed() as figures.consume_time:
+        reading = _read_in_group(cluster, len(records), console)
     _check_reading(checks, reading, records)
-    log = {
-        place: sorted({record.offset: record for record in read}.values(), key=lambda record: record.offset)
-        for place, read in reading.records.items()
-    }
-    mixed = asyncio.run(_keys(cluster, is_parquet=False))
-    checks.that(bool(mixed), f"mixed objects are on the store ({len(mixed)})")
+    log = {place: _once_each(read) for place, read in reading.records.items()}
     seeks = _seek_points(log)
     _check_seeks(checks, cluster, seeks, "before compaction")
 
     console.rule("compact with Spark")
-    started = time.monotonic()
-    asyncio.run(cluster.compact())
-    figures.compact_seconds = time.monotonic() - started
-    parquet = asyncio.run(_keys(cluster, is_parquet=True))
-    checks.that(bool(parquet), f"Parquet objects are on the store ({len(parquet)})")
-    left = _wait_until_gone(cluster, set(mixed))
-    checks.that(
-        not left, "the mixed objects that were compacted are gone from the store", f"{len(left)} are left"
-    )
+    parquet = _compact(cluster, checks, figures)
 
     console.rule("query the Parquet with Spark SQL, no broker in the path")
-    expected = source.mean_delays(rows["flights"])
-    seen = _mean_delays_by_spark(cluster.parquet_paths(parquet))
-    same = expected.keys() == seen.keys() and all(
-        expected[group][0] == seen[group][0] and abs(expected[group][1] - seen[group][1]) < 1e-9
-        for group in expected
-    )
-    checks.that(
-        same,
-        f"mean departure delays of {len(expected)} (carrier, month) equal the source's",
-        f"{len(seen)} seen",
-    )
+    _check_delays(checks, source.mean_delays(rows["flights"]), cluster.parquet_paths(parquet))
 
     console.rule("replay from the Parquet")
-    started = time.monotonic()
-    replayed = clients.replay(cluster.bootstrap, "flights", PARTITIONS["flights"])
-    figures.replay_seconds = time.monotonic() - started
+    with _timed() as figures.replay_time:
+        replayed = clients.replay(cluster.bootstrap, "flights", PARTITIONS["flights"])
     wrong = [place for place, read in replayed.items() if read != log.get(place, [])]
     checks.that(
         not wrong,
@@ -144,6 +122,59 @@ def run(cluster: DemoCluster, console: Console) -> int:
     console.rule("retention")
     _expire(cluster, checks)
     _show(cluster, console, figures)
+    return _verdict(checks, console)
+
+
+def _produce(
+    cluster: DemoCluster, console: Console, checks: Checks, records: list[source.SourceRecord]
+) -> None:
+    sent = Counter(record.topic for record in records)
+
+    def progress(count: int) -> None:
+        cluster.during_load(count / len(records))
+        if count % 50_000 == 0:
+            console.print(f"  {count:,} of {len(records):,} records sent")
+
+    acknowledged = clients.produce(cluster.bootstrap, records, progress)
+    checks.that(
+        acknowledged == sent, f"all {len(records):,} records were acknowledged", f"{acknowledged} of {sent}"
+    )
+
+
+def _once_each(read: list[clients.ReadRecord]) -> list[clients.ReadRecord]:
+    """A partition's records by offset: a member that takes over may read some again."""
+    return sorted({record.offset: record for record in read}.values(), key=lambda record: record.offset)
+
+
+def _compact(cluster: DemoCluster, checks: Checks, figures: Figures) -> list[str]:
+    """Returns the Parquet objects' keys, once the mixed objects are gone."""
+    mixed = asyncio.run(_keys(cluster, is_parquet=False))
+    checks.that(bool(mixed), f"mixed objects are on the store ({len(mixed)})")
+    with _timed() as figures.compact_time:
+        asyncio.run(cluster.compact())
+    parquet = asyncio.run(_keys(cluster, is_parquet=True))
+    checks.that(bool(parquet), f"Parquet objects are on the store ({len(parquet)})")
+    left = _wait_until_gone(cluster, set(mixed))
+    checks.that(
+        not left, "the mixed objects that were compacted are gone from the store", f"{len(left)} are left"
+    )
+    return parquet
+
+
+def _check_delays(checks: Checks, expected: source.Delays, paths: list[str]) -> None:
+    seen = _mean_delays_by_spark(paths)
+    same = expected.keys() == seen.keys() and all(
+        expected[group][0] == seen[group][0] and abs(expected[group][1] - seen[group][1]) < 1e-9
+        for group in expected
+    )
+    checks.that(
+        same,
+        f"mean departure delays of {len(expected)} (carrier, month) equal the source's",
+        f"{len(seen)} seen",
+    )
+
+
+def _verdict(checks: Checks, console: Console) -> int:
     for failure in checks.failed:
         console.print(f"does not hold: {failure}", style="red", highlight=False)
     if checks.failed:
@@ -230,7 +261,7 @@ def _check_seeks(
     checks.that(not wrong, f"{len(seeks)} seeks by timestamp land on the right record {when}", f"{wrong[:3]}")
 
 
-def _mean_delays_by_spark(paths: list[str]) -> dict[tuple[str, int], tuple[int, float]]:
+def _mean_delays_by_spark(paths: list[str]) -> source.Delays:
     from compactor.job import spark_session
 
     spark = spark_session()
@@ -321,10 +352,10 @@ def _show(cluster: DemoCluster, console: Console, figures: Figures) -> None:
     rows: list[tuple[str, str]] = [
         ("records", f"{figures.records:,}"),
         ("source, MiB of keys and values", f"{mib:.1f}"),
-        ("produce, MiB/s", f"{mib / figures.produce_seconds:.1f}"),
-        ("consume in a group, MiB/s", f"{mib / figures.consume_seconds:.1f}"),
-        ("compact, s (with Spark's start)", f"{figures.compact_seconds:.1f}"),
-        ("replay of flights from Parquet, s", f"{figures.replay_seconds:.1f}"),
+        ("produce, MiB/s", f"{mib / figures.produce_time.seconds:.1f}"),
+        ("consume in a group, MiB/s", f"{mib / figures.consume_time.seconds:.1f}"),
+        ("compact, s (with Spark's start)", f"{figures.compact_time.seconds:.1f}"),
+        ("replay of flights from Parquet, s", f"{figures.replay_time.seconds:.1f}"),
         ("objects on the store at the end", f"{stored[0]:,}"),
         ("bytes on the store at the end, MiB", f"{stored[1] / 2**20:.1f}"),
         ("agents' PUTs", f"{puts:,.0f}"),

@@ -16,6 +16,10 @@ START_MS = 1_356_998_400_000
 """2013-01-01T00:00Z: the time of records whose table has none."""
 
 
+Delays = dict[tuple[str, int], tuple[int, float]]
+"""(carrier, month) to (flights that left, mean departure delay in minutes)."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
     """A topic of the demo, and the tables that go into it."""
@@ -104,8 +108,7 @@ def _time_of(row: dict[str, Any]) -> int:
     return int(datetime.strptime(hour, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def mean_delays(flights: list[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, float]]:
-    """(carrier, month) to (flights that left, mean departure delay in minutes)."""
+def mean_delays(flights: list[dict[str, Any]]) -> Delays:
     sums: dict[tuple[str, int], list[float]] = defaultdict(list)
     for row in flights:
         if "dep_delay" in row:
