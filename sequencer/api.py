@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from tailrace.acls import Acl, AclFilter
 from tailrace.limits import Int64
 from tailrace.mixed_object import BatchCoordinates
 
@@ -307,7 +308,8 @@ class CommitAnswer(Value, frozen=True):
 
 
 class AgentInfo(Value, frozen=True):
-    """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers."""
+    """How an agent is reached. `peer_*` is its cache-peer RPC; port 0 means it serves no peers. `listeners`: advertised
+    host and port by the listener's name, where there is more than the plain one at `host` and `port`."""
 
     host: str
     port: Int64
@@ -317,6 +319,7 @@ class AgentInfo(Value, frozen=True):
     zone: str
     version: str
     instance: UUID
+    listeners: dict[str, tuple[str, Int64]] = {}
 
 
 class AgentLease(Value, frozen=True):
@@ -414,7 +417,8 @@ class MetadataRequest(Value, frozen=True):
 
 class Metadata(Value, frozen=True, kw_only=True):
     """`topics`/`ring` are None when the caller's are current. `topics` is also None where the caller takes changes:
-    `changed` has the topics that are new or different, `deleted` the ids of those that are gone."""
+    `changed` has the topics that are new or different, `deleted` the ids of those that are gone. `security_version`:
+    of the users and ACLs; a caller that has others asks `security`."""
 
     cluster_id: str
     incarnation: int
@@ -423,6 +427,7 @@ class Metadata(Value, frozen=True, kw_only=True):
     ring: Ring | None
     changed: list[Topic] = []
     deleted: list[UUID] = []
+    security_version: int = 0
 
 
 class ConfigScope(enum.IntEnum):
@@ -1209,6 +1214,77 @@ class Statistics(Value, frozen=True, kw_only=True):
     oldest_transaction_ms: int = 0
 
 
+# --- users and access control lists -----------------------------------------------------------------------
+
+
+class ScramMechanism(enum.IntEnum):
+    """Kafka's numbers (KIP-554)."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+
+class ScramName(Value, frozen=True):
+    """Which credentials: a user has one set for each mechanism."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+class ScramCredentials(Value, frozen=True):
+    """What a server needs to check a user's password (RFC 5802). The password can't be found from it but by trying."""
+
+    name: ScramName
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: Int64
+
+
+class AlterScram(Value, frozen=True):
+    upserts: list[ScramCredentials]
+    deletes: list[ScramName]
+    request_id: UUID | None = None
+
+
+class AlteredScram(Value, frozen=True):
+    """`missing`: credentials to be deleted that there are not."""
+
+    missing: list[ScramName]
+
+
+class CreateAcls(Value, frozen=True):
+    """Bindings that exist already are left as they are."""
+
+    acls: list[Acl]
+    request_id: UUID | None = None
+
+
+class DeleteAcls(Value, frozen=True):
+    filters: list[AclFilter]
+    request_id: UUID | None = None
+
+
+class DeletedAcls(Value, frozen=True):
+    """What each filter deleted. A binding that several filters match stands with each."""
+
+    matches: list[list[Acl]]
+
+
+class SecurityRequest(Value, frozen=True):
+    """`known_version`: what the caller has; -1 for nothing."""
+
+    known_version: Int64 = -1
+
+
+class Security(Value, frozen=True):
+    """All users and ACLs; both are None when the caller's are current."""
+
+    version: int
+    users: list[ScramCredentials] | None
+    acls: list[Acl] | None
+
+
 class Sequencer(Protocol):
     """All methods. Each may raise SequencerUnavailable or SequencerOverloaded."""
 
@@ -1231,6 +1307,12 @@ class Sequencer(Protocol):
     async def create_partitions(self, request: CreatePartitions) -> Topic: ...
     async def alter_config(self, request: AlterConfig) -> Empty: ...
     async def broker_configs(self, request: BrokerConfigsRequest) -> Configs: ...
+
+    # Users and access control lists.
+    async def security(self, request: SecurityRequest) -> Security: ...
+    async def alter_scram(self, request: AlterScram) -> AlteredScram: ...
+    async def create_acls(self, request: CreateAcls) -> Empty: ...
+    async def delete_acls(self, request: DeleteAcls) -> DeletedAcls: ...
 
     # Reading.
     async def find_batches(self, request: FindRequest) -> FindAnswer: ...

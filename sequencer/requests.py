@@ -39,7 +39,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.queries import Reader
-from sequencer.rules import compaction, garbage, groups, leases, sessions, topics, transactions
+from sequencer.rules import access, compaction, garbage, groups, leases, sessions, topics, transactions
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import BrokerConfigRow, ObjectRow, RowStore
@@ -266,6 +266,17 @@ DECISIONS: dict[str, Decision] = _by_name(
             Sequencer.alter_config,
             lambda draft, request, context: topics.alter_config(draft, request, context.validate_config),
         ),
+        # Users and access control lists.
+        _decides(
+            Sequencer.alter_scram,
+            lambda draft, request, context: access.alter_scram(draft, request, context.settings),
+        ),
+        _decides(
+            Sequencer.create_acls,
+            lambda draft, request, context: access.create_acls(draft, request, context.settings),
+        ),
+        _decides(Sequencer.delete_acls, lambda draft, request, _: access.delete_acls(draft, request)),
+        # Records.
         _decides(Sequencer.delete_records, lambda draft, request, _: topics.delete_records(draft, request)),
         # Producers and transactions.
         _decides(Sequencer.init_producer, _init_producer, request_id=_init_producer_id),
@@ -310,6 +321,7 @@ QUERIES: dict[str, Query] = _by_name(
             lambda request, context: context.view.topics.answer(request, context.view.identity),
         ),
         _answers(Sequencer.broker_configs, _broker_configs),
+        _answers(Sequencer.security, lambda request, context: access.security(context.state, request)),
         _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
         _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),
         _answers(

@@ -78,6 +78,10 @@ class SequencerSettings(SettingsSection):
     """Groups whose offsets take part in one transaction."""
     max_open_transactions: int = Field(default=50_000, ge=1, le=10_000_000)
     """Transactions open at once."""
+    max_users: int = Field(default=10_000, ge=1, le=100_000)
+    """Users with SCRAM credentials; every agent keeps them all."""
+    max_acls: int = Field(default=10_000, ge=1, le=100_000)
+    """Access control list entries; every agent keeps them all."""
     max_feed_commits: int = Field(default=10_000, ge=1, le=1_000_000)
     """Commits that the feed remembers for its followers."""
     max_feed_runs: int = Field(default=50_000, ge=1, le=10_000_000)

@@ -30,7 +30,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 class CounterRow(Row, frozen=True):
     """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id',
-    'epoch'."""
+    'epoch', 'security_version'."""
 
     name: str
     value: int
@@ -298,6 +298,30 @@ class BrokerConfigRow(Row, frozen=True):
     configs: dict[str, str]
 
 
+class ScramRow(Row, frozen=True):
+    """A user's credentials for one mechanism (api.ScramMechanism). Keys derived from the password, never itself."""
+
+    user_name: str
+    mechanism: Int32
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: Int32
+
+
+class AclRow(Row, frozen=True):
+    """One binding (tailrace.acls), all of which is its key."""
+
+    resource_type: Int32
+    resource_name: str
+    pattern_type: Int32
+    principal: str
+    host: str
+    operation: Int32
+    permission: Int32
+    created_ms: int
+
+
 class LeaseRow(Row, frozen=True):
     name: str
     holder: str
@@ -373,6 +397,16 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     AbortedRow: ("topic_id", "partition", "producer_id", "first_offset"),
     PendingOffsetRow: ("group_id", "topic_id", "partition", "producer_id"),
     BrokerConfigRow: ("name",),
+    ScramRow: ("user_name", "mechanism"),
+    AclRow: (
+        "resource_type",
+        "resource_name",
+        "pattern_type",
+        "principal",
+        "host",
+        "operation",
+        "permission",
+    ),
     LeaseRow: ("name",),
     SwapRow: ("swap_id",),
     AnswerRow: ("request_id",),

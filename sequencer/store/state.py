@@ -60,6 +60,7 @@ RING_GENERATION = "ring_generation"
 BROKER_ID = "broker_id"
 PRODUCER_ID = "producer_id"
 LOG_EPOCH = "epoch"
+SECURITY_VERSION = "security_version"
 
 _last_offset = attrgetter("last_offset")
 _infos = msgspec.msgpack.Decoder(AgentInfo)

@@ -8,6 +8,7 @@ from sequencer.api import BatchStatus, Marker, ObjectKind, RunBatch, Transaction
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
 from sequencer.store.rows import (
     AbortedRow,
+    AclRow,
     AgentRow,
     AnswerRow,
     BrokerConfigRow,
@@ -26,6 +27,7 @@ from sequencer.store.rows import (
     RememberedBatch,
     Row,
     RunRow,
+    ScramRow,
     SessionRow,
     SwapRow,
     TopicRow,
@@ -75,6 +77,8 @@ def one_of_each_kind() -> list[Row]:
         PendingOffsetRow(HARD_TEXT, TOPIC, 3, BIGGEST, 11, -1, HARD_TEXT, 1, None),
         PendingOffsetRow("g", TOPIC, 3, BIGGEST, 11, -1, "", 1, 2),
         BrokerConfigRow("", {}),
+        ScramRow(HARD_TEXT, 2, b"\x00\xff", b"", b"k" * 64, 16_384),
+        AclRow(2, HARD_TEXT, 4, "User:" + HARD_TEXT, "*", 15, 3, 9),
         LeaseRow("compactor", HARD_TEXT, 4, 5),
         SwapRow(UUID(int=77), 8, 9),
         AnswerRow(UUID(int=78), b"\x00\xff", 9),

@@ -23,6 +23,7 @@ from sequencer.api import ObjectKind, TransactionState
 from sequencer.store.rows import (
     KEYS,
     AbortedRow,
+    AclRow,
     AgentRow,
     AnswerRow,
     BrokerConfigRow,
@@ -39,6 +40,7 @@ from sequencer.store.rows import (
     ProducerRow,
     Row,
     RunRow,
+    ScramRow,
     SessionRow,
     SwapRow,
     TopicRow,
@@ -46,7 +48,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -121,6 +123,8 @@ TABLES: dict[type[Row], sa.Table] = {
     AbortedRow: _rows("aborted_ranges", AbortedRow, _REMOVED),
     PendingOffsetRow: _rows("pending_offsets", PendingOffsetRow, _REMOVED),
     BrokerConfigRow: _rows("broker_configs", BrokerConfigRow),
+    ScramRow: _rows("scram_credentials", ScramRow),
+    AclRow: _rows("acls", AclRow),
     LeaseRow: _rows("leases", LeaseRow, _UPDATED),
     SwapRow: _rows("swaps", SwapRow),
     AnswerRow: _rows("answers", AnswerRow, _REMOVED),
