@@ -5,6 +5,7 @@ Each step is one transaction of bounded size, decided by the committer like any 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,14 @@ from sequencer.requests import Context
 from sequencer.rules import deleted_topics, groups, leases, repeats, retention, transactions
 from sequencer.store.rows import AgentRow, ProducerRow, Row, SessionRow, TransactionRow
 from sequencer.store.state import Draft, Key
-from tailrace.turns import Steps
+from sequencer.upkeep import Upkeep
+from tailrace.turns import Steps, Turns
 
 GROUPS_PER_STEP = 500
 """Consumer groups that one transaction of expiry looks at."""
+ROWS_IN_A_TURN = 5_000
+MOST_LOOKED_AT = 1_000_000
+"""Rows of a kind that one call looks at."""
 
 
 @dataclass(slots=True)
@@ -86,19 +91,18 @@ class Expiry:
             repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 
         await self._group_commit.decide("apply_retention", expire)
+        await self._upkeep.fill()
         removed.offsets = await self._expire_groups()
-        removed.producers = await self._expire_unused(
-            ProducerRow, settings.producer_expiry_ms, retention.expire_producers
-        )
-        await self._expire_unused(
-            TransactionRow, settings.transactional_id_expiration_ms, transactions.expire_transactional_ids
-        )
+        removed.producers = await self._expire_unused(ProducerRow, retention.expire_producers)
+        await self._expire_unused(TransactionRow, transactions.expire_transactional_ids)
         while True:
-            plan = await retention.plan_retention(self._context.state, self._context.reads, settings)
+            plan = await retention.plan_retention(
+                self._context.state, self._context.reads, settings, self._upkeep.partitions
+            )
             runs = await self._remove_runs(plan.removable, removed)
             moved = await self._move_log_starts(plan.due)
             removed.partitions += moved
-            if not runs and not moved:
+            if not runs and not moved and not plan.has_more:
                 break
         await self._remove_deleted_topics()
         return RetentionSummary(
@@ -111,10 +115,25 @@ class Expiry:
             agents_expired=removed.agents,
         )
 
+    @property
+    def _upkeep(self) -> Upkeep:
+        """What is due of the state that is shown now: it is another after a reload."""
+        return self._context.view.upkeep
+
     async def _remove_deleted_topics(self) -> None:
         """Remove what is left of deleted topics, some rows at a time; a partition's row once it has no runs."""
-        state = self._context.state
-        gone = await deleted_topics.deleted_topics(state)
+        upkeep, state = self._upkeep, self._context.state
+        if not upkeep.may_have_deleted_topics:
+            return
+        upkeep.may_have_deleted_topics = False
+        try:
+            gone = await deleted_topics.deleted_topics(state)
+        except asyncio.CancelledError:
+            upkeep.may_have_deleted_topics = True
+            raise
+        if not gone:
+            return
+        upkeep.may_have_deleted_topics = True  # until a later call finds nothing
         await self._remove_rows(await deleted_topics.rows_of(state, gone))
         await self._remove_rows(
             await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
@@ -151,27 +170,32 @@ class Expiry:
             moved += await self._group_commit.decide("apply_retention", move)
         return moved
 
-    async def _expire_unused(
-        self, kind: type[Row], kept_ms: int, expire: Callable[[Draft, list[Key], int], int]
-    ) -> int:
+    async def _expire_unused(self, kind: type[Row], expire: Callable[[Draft, list[Key], int], int]) -> int:
         """Forget rows that were not used for so long, some at a time. Returns how many."""
-        step = self._settings.removal_step
-        since_ms = await self._context.store.now_ms() - kept_ms
-        keys = await retention.keys_not_used_since(self._context.state, kind, since_ms)
+        step, upkeep = self._settings.removal_step, self._upkeep
+        now_ms = await self._context.store.now_ms()
+        turns = Turns(ROWS_IN_A_TURN)
 
-        def expiring(some: list[Key]) -> Callable[[Draft], int]:
-            return lambda draft: expire(draft, some, kept_ms)
+        def expiring(keys: list[Key]) -> Callable[[Draft], int]:
+            return lambda draft: expire(draft, keys, upkeep.kept_ms[kind])
 
-        expired = 0
-        for at in range(0, len(keys), step):
-            expired += await self._group_commit.decide("apply_retention", expiring(keys[at : at + step]))
+        expired = looked = 0
+        while looked < MOST_LOOKED_AT:
+            keys, taken = upkeep.take_unused(kind, now_ms, step)
+            looked += taken
+            if not taken:
+                break
+            if keys:
+                try:
+                    expired += await self._group_commit.decide("apply_retention", expiring(keys))
+                finally:
+                    upkeep.put_back_unused(kind, keys, now_ms)
+            await turns.did(taken)
         return expired
 
     async def _expire_groups(self) -> int:
         """Forget what no member comes back for, some groups at a time. Returns how many positions."""
-        left = await groups.expiring_groups(
-            self._context.state, await self._context.store.now_ms(), self._settings
-        )
+        left = await self._upkeep.groups.take(self._context.state, await self._context.store.now_ms())
         offsets = 0
         while left:
             expire = partial(

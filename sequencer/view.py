@@ -17,6 +17,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState
 from sequencer.topic_changes import TopicChanges
+from sequencer.upkeep import Upkeep
 from tailrace.clock import Clock
 from tailrace.turns import Turns, in_turns
 
@@ -51,6 +52,8 @@ class View:
         self.topics = TopicChanges(self.state)
         self.heard = leases.LastHeard(clock.monotonic())
         self.recent = RecentRuns(settings.max_feed_runs)
+        self._settings = settings
+        self.upkeep = Upkeep(self.state, settings)
         self.reader = Reader(reads, lambda: self.state, catch_up, self.recent)
         self.feed = CommitFeed(
             clock,
@@ -64,6 +67,7 @@ class View:
         """Show a state that was just loaded from the store, under this committer epoch."""
         self.state = loaded
         self.topics = TopicChanges(loaded)
+        self.upkeep = Upkeep(loaded, self._settings)
         self.heard = leases.LastHeard(self._clock.monotonic())
         self.is_stale = False
         if self.checkpointer is not None:
@@ -82,6 +86,7 @@ class View:
         if self.checkpointer is not None:
             self.checkpointer.written(draft.changes)
         self.topics.apply(draft.changes)
+        self.upkeep.note(draft.changes)
         self.recent.forget(replaced)
         self.feed.publish(state.counter(COMMIT_NUMBER), draft.published)
         # Until a run is remembered, it is looked up in the store.

@@ -55,9 +55,9 @@ from sequencer.store.rows import (
     TopicRow,
     key_of,
 )
-from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, Key, replace_row
+from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
 from tailrace.limits import INT32, later
-from tailrace.turns import Steps, Turns
+from tailrace.turns import Steps
 
 POSITIONS_AS_A_STEP = 5
 """This many positions take as long as one run of a commit."""
@@ -263,27 +263,19 @@ class Expired:
     offsets: int
 
 
-async def expiring_groups(state: HotState, now_ms: int, settings: SequencerSettings) -> list[str]:
-    """The groups that `expire_groups` would change, searched in turns; nobody waits for it."""
-    turns = Turns(GROUPS_IN_A_TURN)
-    group_ids: list[str] = []
-    for row in list(state.all(GroupRow)):
-        positions = list(state.offsets_of.get(row.group_id, ()))
-        if _is_expiring(state, row, positions, now_ms, settings):
-            group_ids.append(row.group_id)
-        await turns.did(1 + len(positions) // POSITIONS_AS_A_GROUP)
-    return group_ids
-
-
-def _is_expiring(
-    state: HotState, row: GroupRow, positions: Sequence[Key], now_ms: int, settings: SequencerSettings
-) -> bool:
+def due_ms(state: HotState, row: GroupRow, now_ms: int, settings: SequencerSettings) -> int:
+    """When `expire_groups` has something to do for the group as it is now. One with members under a live coordinator is
+    looked at again before they could be forgotten."""
     if row.members:
-        return not _is_owned(row, state.get(AgentRow, row.owner))
+        if row.owner < 0:
+            return row.updated_ms + settings.orphaned_members_ms
+        is_owned = _is_owned(row, state.get(AgentRow, row.owner))
+        return now_ms + max(1, settings.orphaned_members_ms // LOOKS_AT_MEMBERS) if is_owned else now_ms
+    positions = state.offsets_of.get(row.group_id)
     if not positions:
-        return row.updated_ms <= now_ms - settings.empty_group_ms
+        return row.updated_ms + settings.empty_group_ms
     offsets = (state.get(GroupOffsetRow, *key) for key in positions)
-    return any(offset is not None and _is_over(row, offset, now_ms, settings) for offset in offsets)
+    return min(_over_ms(row, offset, settings) for offset in offsets if offset is not None)
 
 
 def _is_owned(row: GroupRow, owner: AgentRow | None) -> bool:
@@ -325,10 +317,14 @@ def expire_groups(
 
 
 def _is_over(row: GroupRow, offset: GroupOffsetRow, now_ms: int, settings: SequencerSettings) -> bool:
-    """Whether a position of a group without members has expired: by its own time, or since the last member left."""
+    return _over_ms(row, offset, settings) <= now_ms
+
+
+def _over_ms(row: GroupRow, offset: GroupOffsetRow, settings: SequencerSettings) -> int:
+    """When a position of a group without members expires: at its own time, or so long after the last member left."""
     if offset.expires_ms is not None:
-        return offset.expires_ms <= now_ms
-    return max(row.updated_ms, offset.commit_ms) <= now_ms - settings.offsets_retention_ms
+        return offset.expires_ms
+    return max(row.updated_ms, offset.commit_ms) + settings.offsets_retention_ms
 
 
 def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) -> None:
@@ -353,9 +349,8 @@ def _expire_members(draft: Draft, row: GroupRow, settings: SequencerSettings) ->
         )
 
 
-GROUPS_IN_A_TURN = 5_000
-"""Groups whose age is checked in one turn of the event loop."""
-POSITIONS_AS_A_GROUP = 5
+LOOKS_AT_MEMBERS = 4
+"""How often the members of a group are looked at in the time after which they would be forgotten."""
 MAX_LAGS = 2_000
 """Entries of a page of lags; each takes three look-ups."""
 

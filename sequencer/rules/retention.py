@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
 from uuid import UUID
 
 from sequencer.api import ObjectKind, Run
 from sequencer.rules.garbage import release_runs
+from sequencer.rules.retention_watch import PartitionWatch, removable_end
 from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
@@ -23,17 +23,15 @@ from sequencer.store.rows import (
     OpenRangeRow,
     PartitionRow,
     ProducerRow,
-    Row,
     RowStore,
     SwapRow,
     TopicRow,
     key_of,
 )
 from sequencer.store.state import Draft, HotState, Key
-from tailrace.turns import Turns
 
-ROWS_IN_A_TURN = 5_000
-"""Rows whose age is checked in one turn of the event loop."""
+PARTITIONS_OF_A_PLAN = 10_000
+"""Partitions that one plan looks at."""
 LOOKED_AT_ONCE = 200
 """Partitions whose oldest run is read by one query."""
 RUNS_AT_ONCE = 50_000
@@ -50,6 +48,9 @@ class RetentionLimits:
     @property
     def is_endless(self) -> bool:
         return self.retention_ms < 0 and self.retention_bytes < 0
+
+
+_ENDLESS = RetentionLimits(-1, -1)
 
 
 def limits_of(
@@ -79,16 +80,20 @@ def expired_end(runs: Sequence[Run], total_bytes: int, limits: RetentionLimits, 
     """
     end: int | None = None
     for run in runs:
-        # Records without a timestamp (-1) age from their commit. Markers are removed with the runs before them.
-        newest_ms = run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
+        # Markers are removed with the runs before them.
         goes_along = end is not None and run.kind is ObjectKind.MARKERS
-        is_old = limits.retention_ms >= 0 and (goes_along or newest_ms < now_ms - limits.retention_ms)
+        is_old = limits.retention_ms >= 0 and (goes_along or _newest_ms(run) < now_ms - limits.retention_ms)
         is_over = limits.retention_bytes >= 0 and total_bytes - run.length >= limits.retention_bytes
         if not is_old and not is_over:
             break
         end = run.end_offset
         total_bytes -= run.length
     return end
+
+
+def _newest_ms(run: Run) -> int:
+    """Records without a timestamp (-1) age from their commit."""
+    return run.max_timestamp if run.max_timestamp >= 0 else run.created_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,82 +108,111 @@ class DueLogStart:
 
 @dataclass(slots=True)
 class RetentionPlan:
-    """Partitions with runs to remove, and log starts to move."""
+    """Partitions with runs to remove, and log starts to move. `has_more`: others were not looked at yet."""
 
     removable: list[tuple[UUID, int]] = field(default_factory=list)
     due: list[DueLogStart] = field(default_factory=list)
+    has_more: bool = False
 
 
-async def plan_retention(state: HotState, store: RowStore, settings: SequencerSettings) -> RetentionPlan:
+async def plan_retention(
+    state: HotState, store: RowStore, settings: SequencerSettings, watch: PartitionWatch
+) -> RetentionPlan:
     """Search for retention's work; nobody waits for it. Called again after the work is done, it finds the rest.
 
-    It reads only the oldest run of a partition without work.
+    It looks only at what the watch takes, and reads only the oldest run of a partition without work.
     """
-    plan = RetentionPlan()
     now_ms = await store.now_ms()
-    limits = _limits_of_topics(state, state.all(TopicRow), settings)
+    limits = _TopicLimits(state, settings)
+    rows, has_more = await watch.take(state, limits.counts_bytes, now_ms, PARTITIONS_OF_A_PLAN)
+    plan = RetentionPlan(has_more=has_more)
     firsts: list[tuple[PartitionRow, list[Run]]] = []
-    rows = await _rows_to_look_at(state, limits)
     for at in range(0, len(rows), LOOKED_AT_ONCE):
         part = rows[at : at + LOOKED_AT_ONCE]
         first_runs = await store.runs_from_many([(row.topic_id, row.partition, 0, 1) for row in part], 1)
         for row, runs in zip(part, first_runs, strict=True):
-            if runs and runs[0].end_offset <= _removable_end(state, row):
+            if not runs:
+                watch.emptied(row)
+            elif runs[0].end_offset <= removable_end(state, row):
                 plan.removable.append((row.topic_id, row.partition))
-            elif runs and row.topic_id in limits:
+            elif limits.of(row.topic_id).is_endless:
+                watch.looked(row, removable_end(state, row), None, now_ms)
+            else:
                 firsts.append((row, runs))
-    due = [row for row, _ in await _ends(store, firsts, limits, now_ms)]
+    due = await _due_of(store, firsts, limits, now_ms, watch)
     step = max(1, RUNS_AT_ONCE // settings.removal_step)
     for at in range(0, len(due), step):
         part = due[at : at + step]
         queries = [(row.topic_id, row.partition, row.log_start_offset, 1 << 62) for row in part]
         runs_of = await store.runs_from_many(queries, settings.removal_step)
         for row, end in await _ends(store, list(zip(part, runs_of, strict=True)), limits, now_ms):
-            plan.due.append(DueLogStart(row.topic_id, row.partition, end, limits[row.topic_id]))
+            plan.due.append(DueLogStart(row.topic_id, row.partition, end, limits.of(row.topic_id)))
     return plan
 
 
-def _limits_of_topics(
-    state: HotState | Draft, topics: Iterable[TopicRow], settings: SequencerSettings
-) -> dict[UUID, RetentionLimits]:
-    """The limits of topics that have some, by topic id."""
-    cluster = state.get(BrokerConfigRow, "")
-    defaults = {} if cluster is None else cluster.configs
-    limits_by_topic = {topic.topic_id: limits_of(topic.configs, defaults, settings) for topic in topics}
-    return {topic_id: limits for topic_id, limits in limits_by_topic.items() if not limits.is_endless}
+async def _due_of(
+    store: RowStore,
+    firsts: Sequence[tuple[PartitionRow, list[Run]]],
+    limits: _TopicLimits,
+    now_ms: int,
+    watch: PartitionWatch,
+) -> list[PartitionRow]:
+    """The partitions whose oldest run is to be removed; the others are looked at when it is old enough."""
+    due = [row for row, _ in await _ends(store, firsts, limits, now_ms)]
+    is_due = {key_of(row) for row in due}
+    for row, runs in firsts:
+        if key_of(row) not in is_due:
+            kept_ms = limits.of(row.topic_id).retention_ms
+            due_ms = None if kept_ms < 0 else _newest_ms(runs[0]) + kept_ms
+            watch.looked(row, row.log_start_offset, due_ms, now_ms)
+    return due
 
 
-async def _rows_to_look_at(state: HotState, limits: Mapping[UUID, RetentionLimits]) -> list[PartitionRow]:
-    """Partitions that may have runs to remove."""
-    turns = Turns(ROWS_IN_A_TURN)
-    rows: list[PartitionRow] = []
-    for row in list(state.all(PartitionRow)):
-        if row.end_offset > 0 and (row.topic_id in limits or _removable_end(state, row) > 0):
-            rows.append(row)
-        await turns.did()
-    return rows
+class _TopicLimits:
+    """The limits of topics, each computed when it is asked for."""
 
+    def __init__(self, state: HotState | Draft, settings: SequencerSettings) -> None:
+        self._state = state
+        self._settings = settings
+        cluster = state.get(BrokerConfigRow, "")
+        self._defaults: Mapping[str, str] = {} if cluster is None else cluster.configs
+        self._limits: dict[UUID, RetentionLimits] = {}
 
-def _removable_end(state: HotState | Draft, row: PartitionRow) -> int:
-    """Below this offset nobody reads: of a deleted topic, nothing is read."""
-    return row.log_start_offset if state.get(TopicRow, row.topic_id) is not None else row.end_offset
+    def of(self, topic_id: UUID) -> RetentionLimits:
+        """A topic's limits: none where it is deleted, as its rows go in another way."""
+        limits = self._limits.get(topic_id)
+        if limits is None:
+            topic = self._state.get(TopicRow, topic_id)
+            limits = _ENDLESS if topic is None else limits_of(topic.configs, self._defaults, self._settings)
+            self._limits[topic_id] = limits
+        return limits
+
+    def counts_bytes(self, topic_id: UUID) -> bool | None:
+        """Whether the topic's bytes are limited; None where nothing is."""
+        limits = self.of(topic_id)
+        return None if limits.is_endless else limits.retention_bytes >= 0
 
 
 async def _ends(
     store: RowStore,
     oldest: Sequence[tuple[PartitionRow, list[Run]]],
-    limits: Mapping[UUID, RetentionLimits],
+    limits: _TopicLimits,
     now_ms: int,
 ) -> list[tuple[PartitionRow, int]]:
     """The partitions with expired runs among their oldest, each with the end of these.
 
     Bytes are summed after the runs are read: a swap in between lowers the sum, so that less is removed, never more.
     """
-    counted = dict.fromkeys(row.topic_id for row, _ in oldest if limits[row.topic_id].retention_bytes >= 0)
+    counted = dict.fromkeys(row.topic_id for row, _ in oldest if limits.counts_bytes(row.topic_id))
     sizes = await store.partition_bytes(list(counted)) if counted else []
     bytes_of = {(size.topic_id, size.partition): size.bytes for size in sizes}
     ends = [
-        (row, expired_end(runs, bytes_of.get((row.topic_id, row.partition), 0), limits[row.topic_id], now_ms))
+        (
+            row,
+            expired_end(
+                runs, bytes_of.get((row.topic_id, row.partition), 0), limits.of(row.topic_id), now_ms
+            ),
+        )
         for row, runs in oldest
     ]
     return [(row, end) for row, end in ends if end is not None and end > row.log_start_offset]
@@ -186,12 +220,11 @@ async def _ends(
 
 def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: SequencerSettings) -> int:
     """Move the planned log starts; how many. A topic whose limits have changed keeps its log starts."""
-    topics = (draft.get(TopicRow, topic_id) for topic_id in {due.topic_id: None for due in planned})
-    limits = _limits_of_topics(draft, [topic for topic in topics if topic is not None], settings)
+    limits = _TopicLimits(draft, settings)
     moved = 0
     for due in planned:
         row = draft.live_partition(due.topic_id, due.partition)
-        if row is not None and limits.get(due.topic_id) == due.limits and due.offset > row.log_start_offset:
+        if row is not None and limits.of(due.topic_id) == due.limits and due.offset > row.log_start_offset:
             move_log_start(draft, row, due.offset)
             moved += 1
     return moved
@@ -217,7 +250,7 @@ async def remove_runs(
             removed.left = list(partitions[number:])
             break
         row = draft.get(PartitionRow, *key)
-        runs = [] if row is None else await store.runs_below(*key, _removable_end(draft, row), room)
+        runs = [] if row is None else await store.runs_below(*key, removable_end(draft, row), room)
         removed.objects += await release_runs(draft, store, runs)
         removed.runs += len(runs)
         if len(runs) == room:
@@ -226,32 +259,16 @@ async def remove_runs(
     return removed
 
 
-def expire_producers(draft: Draft, keys: Iterable[Key], expiry_ms: int) -> int:
-    """Delete those of these producers that are idle for `expiry_ms` and have nothing open; how many."""
+def expire_producers(draft: Draft, keys: Iterable[Key], kept_ms: int) -> int:
+    """Delete those of these producers that are idle for `kept_ms` and have nothing open; how many."""
     expired = 0
     for key in keys:
         row = draft.get(ProducerRow, *key)
-        is_over = row is not None and row.updated_ms <= draft.now_ms - expiry_ms
+        is_over = row is not None and row.updated_ms <= draft.now_ms - kept_ms
         if is_over and draft.get(OpenRangeRow, *key) is None:
             draft.delete(ProducerRow, *key)
             expired += 1
     return expired
-
-
-async def keys_not_used_since(state: HotState, kind: type[Row], since_ms: int) -> list[Key]:
-    """Keys of the rows of a kind with `updated_ms` of at most `since_ms`; searched in turns."""
-    turns = Turns(ROWS_IN_A_TURN)
-    keys: list[Key] = []
-    for row in list(state.all(kind)):
-        if cast("_Updated", row).updated_ms <= since_ms:
-            keys.append(key_of(row))
-        await turns.did()
-    return keys
-
-
-class _Updated(Protocol):
-    @property
-    def updated_ms(self) -> int: ...
 
 
 def expire_swaps(draft: Draft, kept_ms: int) -> None:

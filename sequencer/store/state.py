@@ -107,6 +107,7 @@ class HotState:
             PendingOffsetRow: (self._put_pending, self._delete_pending),
         }
         """For each kind of row with further indexes: how a row is put into them and deleted from them."""
+        self._watchers: dict[type[Row], Callable[[Any], None]] = {}
         for kind in HOT:
             self.add_loaded(kind, loaded.get(kind, ()))
 
@@ -124,6 +125,10 @@ class HotState:
     def add_loaded(self, kind: type[Row], rows: Sequence[Row]) -> None:
         """Add rows that were loaded."""
         self._apply_rows(kind, {key_of(row): row for row in rows})
+
+    def watch_new(self, kind: type[R], watcher: Callable[[R], None]) -> None:
+        """Call `watcher` with each row of a kind that has indexes whose key is new. Must not take long."""
+        self._watchers[kind] = watcher
 
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key."""
@@ -194,11 +199,14 @@ class HotState:
                 del mine[key]
             return
         put, delete = index
+        watcher = self._watchers.get(kind)
         for key, row in rows.items():
             if row is not None:
                 before = mine.get(key)
                 mine[key] = row
                 put(key, row, before)
+                if before is None and watcher is not None:
+                    watcher(row)
             elif (gone := mine.pop(key, None)) is not None:
                 delete(key, gone)
 

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from sequencer.api import AgentInfo, LagsRequest, SessionRef
+from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef
 from sequencer.rules import leases, sessions
-from sequencer.rules.groups import expiring_groups, lags
+from sequencer.rules.group_watch import GroupWatch
+from sequencer.rules.groups import lags
+from sequencer.rules.retention import plan_retention
 from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AgentRow,
+    Changes,
     GroupOffsetRow,
     GroupRow,
     Identity,
     LogEpoch,
     PartitionRow,
+    ProducerRow,
     Row,
     SessionRow,
     TopicRow,
+    TransactionRow,
 )
 from sequencer.store.state import Draft, HotState
+from sequencer.upkeep import Upkeep
+from tests.support.clocks import ManualClock
 
 ME = Identity("c", 1, 1)
 SETTINGS = SequencerSettings()
@@ -183,5 +192,110 @@ def test_groups_with_nothing_to_let_go_are_not_looked_at_by_the_committer() -> N
             ],
         }
     )
-    found = asyncio.run(expiring_groups(state, now, SETTINGS))
+    watch = GroupWatch(SETTINGS)
+    for row in state.all(GroupRow):
+        watch.watch(row.group_id)
+    found = asyncio.run(watch.take(state, now))
     assert found == ["abandoned", "empty", "over", "over-by-itself"]
+
+
+# --- what housekeeping looks at
+
+
+def idle(rows: int) -> Watched:
+    """A state in which nothing happens for a while: partitions with records, producers, transactional ids, groups."""
+    topic = UUID(int=1)
+    return Watched(
+        {
+            AgentRow: [agent(1)],
+            TopicRow: [TopicRow(topic, "t", rows, {}, NOW)],
+            PartitionRow: [PartitionRow(topic, each, 0, 7, -1, [LogEpoch(0, 0)]) for each in range(rows)],
+            ProducerRow: [ProducerRow(topic, each, 1, 0, [], NOW, NOW) for each in range(rows)],
+            TransactionRow: [
+                TransactionRow.new(f"t{each}", producer_id=each, timeout_ms=1, now_ms=NOW)
+                for each in range(rows)
+            ],
+            GroupRow: [GroupRow(f"g{each}", -1, -1, 0, "", "", [], b"", NOW) for each in range(rows)],
+            GroupOffsetRow: [
+                GroupOffsetRow(f"g{each}", topic, 0, 5, 0, "", NOW, None) for each in range(rows)
+            ],
+        }
+    )
+
+
+class OneOldRun(MemoryRowStore):
+    """Every partition has a run that is as old as its topic; counts the partitions that were asked for."""
+
+    asked = 0
+
+    async def runs_from_many(
+        self, queries: Sequence[tuple[UUID, int, int, int]], max_runs: int = 1000
+    ) -> list[list[Run]]:
+        self.asked += len(queries)
+        return [[old_run(partition)] for _, partition, _, _ in queries]
+
+
+def old_run(partition: int) -> Run:
+    nil = UUID(int=0)
+    return Run(
+        topic_id=UUID(int=1), partition=partition, base_offset=0, end_offset=7, object_id=nil, kind=ObjectKind.MIXED,
+        key="k", object_size=9, index_start=9, start=0, length=9, max_timestamp=NOW, running_max_timestamp=NOW,
+        commit_number=1, created_ms=NOW, batches=[],
+    )  # fmt: skip
+
+
+def looks_of_a_pass(rows: int, changed: int) -> tuple[int, int]:
+    """How many rows housekeeping visits, and how many partitions it reads runs of, when `changed` partitions, producers
+    and groups were used since it had looked at everything."""
+
+    async def scenario() -> tuple[int, int]:
+        state, store = idle(rows), OneOldRun(ManualClock(wall_ms=NOW))
+        upkeep = Upkeep(state, SETTINGS)
+
+        async def look() -> None:
+            await upkeep.fill()
+            assert not await upkeep.groups.take(state, NOW)
+            for kind in upkeep.kept_ms:
+                assert upkeep.take_unused(kind, NOW, 100) == ([], 0)
+            plan = await plan_retention(state, store, SETTINGS, upkeep.partitions)
+            assert not plan.removable and not plan.due and not plan.has_more
+
+        await look()
+        changes = Changes()
+        for each in range(changed):
+            changes.put(PartitionRow(UUID(int=1), each, 0, 9, -1, [LogEpoch(0, 0)]))
+            changes.put(ProducerRow(UUID(int=1), each, 1, 0, [], NOW, NOW + 1))
+            changes.put(GroupOffsetRow(f"g{each}", UUID(int=1), 0, 6, 0, "", NOW + 1, None))
+        state.apply(changes)
+        upkeep.note(changes)
+        state.visited.clear()
+        store.asked = 0
+        await look()
+        return sum(state.visited.values()), store.asked
+
+    return asyncio.run(scenario())
+
+
+def test_housekeeping_visits_what_was_used_and_nothing_that_is_idle() -> None:
+    few, many = looks_of_a_pass(100, changed=20), looks_of_a_pass(1_000, changed=20)
+    assert few == many
+    assert few[0] <= 3 * 20 and few[1] == 0, "no partition's runs are read: each is known to be young"
+    assert looks_of_a_pass(1_000, changed=0) == (1, 0), "the cluster's configs"
+
+
+def test_a_producer_is_forgotten_when_its_time_has_come_and_not_before() -> None:
+    state = idle(10)
+    upkeep = Upkeep(state, SETTINGS)
+    asyncio.run(upkeep.fill())
+    used = Changes()
+    used.put(ProducerRow(UUID(int=1), 3, 1, 0, [], NOW, NOW + 1_000_000))
+    state.apply(used)
+    kept = SETTINGS.producer_expiry_ms
+    assert upkeep.take_unused(ProducerRow, NOW + kept - 700_000, 100) == ([], 0)
+    unused, looked = upkeep.take_unused(ProducerRow, NOW + kept, 100)
+    assert looked == 10 and sorted(key[1] for key in unused) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    upkeep.put_back_unused(ProducerRow, unused[:1], NOW + kept)
+    later, _ = upkeep.take_unused(ProducerRow, NOW + kept + 2_000_000, 100)
+    assert sorted(later) == sorted([unused[0], (UUID(int=1), 3, 1)]), (
+        "one could not be removed, one was used later"
+    )

@@ -1,0 +1,50 @@
+"""Due lists: keys by the time at which each is looked at next, so that what is idle is not looked at.
+
+Whoever takes a key looks at its row, and puts it back under the next time. The use of a row moves nothing: once the key
+is taken, the row says how much later it is due.
+
+Pure: the caller brings the time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+
+from sequencer.store.state import Key
+
+
+class DueList:
+    """Keys by time, in steps of `width_ms`: a key is taken at its time, or up to one step before it."""
+
+    def __init__(self, width_ms: int) -> None:
+        self._width_ms = max(1, width_ms)
+        self._keys: dict[int, dict[Key, None]] = {}
+        self._times: list[int] = []
+
+    def put(self, key: Key, at_ms: int) -> None:
+        """Have the key taken at this time. One that is put under two times is taken twice."""
+        at = at_ms // self._width_ms
+        keys = self._keys.get(at)
+        if keys is None:
+            self._keys[at] = {key: None}
+            heapq.heappush(self._times, at)
+        else:
+            keys[key] = None
+
+    def put_back(self, key: Key, at_ms: int) -> None:
+        """The same for a key that was just looked at: it is not taken before this time again."""
+        self.put(key, at_ms + self._width_ms)
+
+    def take(self, now_ms: int, most: int) -> list[Key]:
+        """Take out keys whose time has come, at most so many."""
+        taken: list[Key] = []
+        while len(taken) < most and self._times and self._times[0] <= now_ms // self._width_ms:
+            keys = self._keys[self._times[0]]
+            some = list(islice(keys, most - len(taken)))
+            for key in some:
+                del keys[key]
+            taken += some
+            if not keys:
+                del self._keys[heapq.heappop(self._times)]
+        return taken

@@ -1,0 +1,122 @@
+"""Which partitions retention looks at: those to which something happened, and those whose oldest run is too old now.
+
+A partition is looked at (its oldest run is read from the store) once when a committer begins, and then
+- when its log start has moved, its topic was deleted, or the limits of its topic or cluster have changed;
+- after a commit to it, where its bytes are limited, or where it had no runs before;
+- when its oldest run reaches its age; and once a day, as a swap may have replaced that run by one that is due earlier.
+
+Invariant: a partition that was taken stays to be looked at until `looked` says that it has nothing to remove.
+
+Pure: the caller reads the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from uuid import UUID
+
+from sequencer.rules.due import DueList
+from sequencer.store.rows import BrokerConfigRow, Changes, PartitionRow, TopicRow, key_of
+from sequencer.store.state import Draft, HotState, Key
+from tailrace.turns import Turns
+
+LOOK_AGAIN_MS = 24 * 3600 * 1000
+DUE_STEP_MS = 1_000
+PARTITIONS_IN_A_TURN = 5_000
+MOST_DUE = 100_000
+"""Partitions that one call takes because their time has come; the next call takes more."""
+
+
+def removable_end(state: HotState | Draft, row: PartitionRow) -> int:
+    """Below this offset nobody reads: of a deleted topic, nothing is read."""
+    return row.log_start_offset if state.get(TopicRow, row.topic_id) is not None else row.end_offset
+
+
+class PartitionWatch:
+    """See the module. `note` each change, `take` the partitions to look at, and say which were `looked` at."""
+
+    def __init__(self) -> None:
+        self._due = DueList(DUE_STEP_MS)
+        self._pending: dict[Key, None] = {}
+        """To be looked at."""
+        self._changed: dict[Key, object] = {}
+        self._topics: dict[UUID, None] = {}
+        """Topics that were changed."""
+        self._looked: dict[Key, int] = {}
+        """The removable end of each partition when it was looked at last."""
+        self._is_all_changed = True
+
+    def note(self, changes: Changes) -> None:
+        """Note what a transaction changed."""
+        self._changed.update(changes.by_kind.get(PartitionRow, {}))
+        for (topic_id,), row in changes.by_kind.get(TopicRow, {}).items():
+            assert isinstance(topic_id, UUID), "topics are known by their id"
+            if row is None:
+                self._is_all_changed = True  # its partitions are known by their rows alone
+            self._topics[topic_id] = None
+        if BrokerConfigRow in changes.by_kind:
+            self._looked.clear()
+            self._is_all_changed = True
+
+    async def take(
+        self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int, most: int
+    ) -> tuple[list[PartitionRow], bool]:
+        """At most so many partitions to look at, and whether there are more.
+
+        `counts_bytes` says of a topic whether its bytes are limited; None: it has no limits.
+        """
+        await self._gather(state, counts_bytes, now_ms)
+        rows: list[PartitionRow] = []
+        for key in list(islice(self._pending, most)):
+            row = state.get(PartitionRow, *key)
+            if row is None:
+                del self._pending[key]
+                self._looked.pop(key, None)
+            else:
+                rows.append(row)
+        return rows, len(self._pending) > most
+
+    def looked(self, row: PartitionRow, end: int, due_ms: int | None, now_ms: int) -> None:
+        """Nothing is to be removed of this partition, whose removable end was `end`: look again at `due_ms`."""
+        key = key_of(row)
+        self._pending.pop(key, None)
+        self._looked[key] = end
+        if due_ms is not None:
+            self._due.put_back(key, min(due_ms, now_ms + LOOK_AGAIN_MS))
+
+    def emptied(self, row: PartitionRow) -> None:
+        """The partition has no runs."""
+        key = key_of(row)
+        self._pending.pop(key, None)
+        self._looked.pop(key, None)
+
+    async def _gather(
+        self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int
+    ) -> None:
+        """Find what is to be looked at among all that changed. Nothing is forgotten if this is cancelled."""
+        self._pending.update(dict.fromkeys(self._due.take(now_ms, MOST_DUE)))
+        for topic_id in list(self._topics):
+            topic = state.get(TopicRow, topic_id)
+            for partition in range(0 if topic is None else topic.partitions):
+                self._looked.pop((topic_id, partition), None)
+                self._changed[topic_id, partition] = None
+            del self._topics[topic_id]
+        turns = Turns(PARTITIONS_IN_A_TURN)
+        if self._is_all_changed:
+            self._is_all_changed = False
+            self._changed.update(dict.fromkeys(state.keys(PartitionRow)))
+        while self._changed:
+            key, _ = self._changed.popitem()
+            row = state.get(PartitionRow, *key)
+            if row is None:
+                self._looked.pop(key, None)
+            elif self._is_affected(state, row, key, counts_bytes(row.topic_id)):
+                self._pending[key] = None
+            await turns.did()
+
+    def _is_affected(self, state: HotState, row: PartitionRow, key: Key, counts_bytes: bool | None) -> bool:
+        end = removable_end(state, row)
+        if row.end_offset == 0 or (counts_bytes is None and end == 0):
+            return False
+        return bool(counts_bytes) or self._looked.get(key) != end

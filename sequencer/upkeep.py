@@ -1,0 +1,98 @@
+"""Upkeep: which rows expiry and retention look at next, kept beside a committer's state.
+
+A change of rows notes what it may have made due, and the time does the rest (sequencer.rules.due). What nothing happens
+to is looked at once when a committer begins, and then when it is due.
+
+In memory only: the next committer looks at everything once, in turns, beside its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from sequencer.rules.due import DueList
+from sequencer.rules.group_watch import GroupWatch
+from sequencer.rules.retention_watch import PartitionWatch
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import Changes, GroupRow, ProducerRow, Row, TopicRow, TransactionRow, key_of
+from sequencer.store.state import HotState, Key
+from tailrace.turns import Turns
+
+ROWS_IN_A_TURN = 5_000
+STEPS_OF_A_TIME = 1_000
+"""A row that is kept for a time is looked at up to a thousandth of it too early, and then once more."""
+
+
+class Upkeep:
+    """The due rows of one loaded state. `note` comes after each change of that state, `fill` before the first look."""
+
+    def __init__(self, state: HotState, settings: SequencerSettings) -> None:
+        self._state = state
+        self.kept_ms: Mapping[type[Row], int] = {
+            ProducerRow: settings.producer_expiry_ms,
+            TransactionRow: settings.transactional_id_expiration_ms,
+        }
+        """How long an unused row of a kind is kept."""
+        self._unused = {kind: DueList(kept_ms // STEPS_OF_A_TIME) for kind, kept_ms in self.kept_ms.items()}
+        self.partitions = PartitionWatch()
+        self.groups = GroupWatch(settings)
+        self.may_have_deleted_topics = True
+        self._is_filled = False
+        for kind in self._unused:
+            state.watch_new(kind, self._watch)
+
+    def note(self, changes: Changes) -> None:
+        """Note what a transaction may have made due."""
+        self.partitions.note(changes)
+        self.groups.note(changes)
+        if None in changes.by_kind.get(TopicRow, {}).values():
+            self.may_have_deleted_topics = True
+
+    async def fill(self) -> None:
+        """Watch the rows that were loaded. Those that appear meanwhile are watched already."""
+        if self._is_filled:
+            return
+        turns = Turns(ROWS_IN_A_TURN)
+        for kind in self._unused:
+            for row in list(self._state.all(kind)):
+                self._watch(row)
+                await turns.did()
+        for group in list(self._state.all(GroupRow)):
+            self.groups.watch(group.group_id)
+            await turns.did()
+        self._is_filled = True
+
+    def _watch(self, row: Row) -> None:
+        kind = type(row)
+        self._unused[kind].put(key_of(row), _updated_ms(row) + self.kept_ms[kind])
+
+    def take_unused(self, kind: type[Row], now_ms: int, most: int) -> tuple[list[Key], int]:
+        """Keys of rows that were not used for the time that they are kept, and how many rows were looked at."""
+        due, kept_ms = self._unused[kind], self.kept_ms[kind]
+        taken = due.take(now_ms, most)
+        unused: list[Key] = []
+        for key in taken:
+            row = self._state.get(kind, *key)
+            if row is None:
+                continue
+            if _updated_ms(row) + kept_ms <= now_ms:
+                unused.append(key)
+            else:
+                due.put_back(key, _updated_ms(row) + kept_ms)
+        return unused, len(taken)
+
+    def put_back_unused(self, kind: type[Row], keys: list[Key], now_ms: int) -> None:
+        """Look at these again: as far as they are still there, they could not be removed."""
+        for key in keys:
+            if self._state.get(kind, *key) is not None:
+                self._unused[kind].put_back(key, now_ms)
+
+
+class _Used(Protocol):
+    @property
+    def updated_ms(self) -> int: ...
+
+
+def _updated_ms(row: Row) -> int:
+    return cast("_Used", row).updated_ms
