@@ -6,8 +6,9 @@
 
 The loop reads a frame straight into a buffer of the frame's size: records are views into it and are not copied before
 the upload. Heads go through a small staging buffer that all connections of a loop share, since the loop asks for a
-buffer, fills it and says so in one go. Requests of a connection are handled one after another, as in Kafka. A produce
-request is *admitted* in order and answered later, so that several can be in flight.
+buffer, fills it and says so in one go. Requests of a connection are handled one after another, as in Kafka: in the read
+that completes one, if nothing has to be waited for, else by the connection's task. A produce request is *admitted* in
+order and answered later, so that several can be in flight.
 
 A frame is charged to the memory budget once its first bytes have come, and before it gets its buffer. While the budget
 has no room, the connection is not read. A connection that holds up the others then is closed (`staleness`): its request
@@ -23,7 +24,6 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -51,20 +51,50 @@ ADMISSION_SECONDS = 30.0
 log = structlog.get_logger("agent.connection")
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """What a dispatcher made of a frame: buffers to send (none for acks=0), now or later; `close` ends the
-    connection after it. `on_sent` is called once, when `parts` were sent or never will be."""
+class Reply(msgspec.Struct, eq=False):
+    """What a dispatcher made of a frame: buffers to send (none for acks=0); `close` ends the connection after it.
+    `on_sent` is called once, when `parts` were sent or never will be.
+
+    One that is `deferred` is `made` later, or `failed`, which ends the connection. The connection's own: `charge`, what
+    its request holds of the memory budget until then; `told`, who is called then; `counted_bytes`, what counts as
+    unsent.
+    """
 
     parts: Sequence[Buffer] | None = None
-    later: asyncio.Future[Sequence[Buffer] | None] | None = None
     close: bool = False
     on_sent: Callable[[], None] | None = None
+    is_deferred: bool = False
+    is_made: bool = True
+    has_failed: bool = False
+    charge: int = 0
+    counted_bytes: int = 0
+    told: Callable[[Reply], None] | None = None
+
+    @classmethod
+    def deferred(cls) -> Reply:
+        """A reply whose answer is not there yet."""
+        return cls(is_deferred=True, is_made=False)
+
+    def made(self, parts: Sequence[Buffer] | None) -> None:
+        """Here is the answer of a deferred reply."""
+        self.parts = parts
+        self.is_made = True
+        if self.told is not None:
+            self.told(self)
+
+    def failed(self) -> None:
+        """There will be no answer to a deferred reply."""
+        self.has_failed = True
+        self.made(None)
 
 
 class Dispatch(Protocol):
     """Decodes and handles one frame. Must not raise for anything a client can send."""
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply: ...
+
+    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
+        """The same where nothing has to be waited for; None, and nothing is done, where it has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +251,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._budget.give(self._frames.popleft()[1])
         while self._held:
             self._held.popleft()()
+        self._replies.clear()  # those that are made later know this connection
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
         self._on_close(self)
@@ -241,7 +272,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             granted: what is charged already, for the first of them.
         """
         position = 0
-        while (head := read_head(data, position, self._limits)) is not None:
+        while self._handles_frames and (head := read_head(data, position, self._limits)) is not None:
             if isinstance(head, FrameRefused):
                 self._refuse(head)
                 break
@@ -286,10 +317,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._maybe_resume()
 
     def _frame_is_whole(self) -> None:
-        assert self._frame is not None
-        self._frames.append((self._frame, self._charge))
-        self._frame = None
-        self._filled = 0
+        """Handle it at once, in its turn, or have it wait for its turn."""
+        frame, self._frame, self._filled = self._frame, None, 0
+        assert frame is not None
+        if not self._frames and not self._is_handling and self._may_handle():
+            reply = self._dispatch.at_once(memoryview(frame), self)
+            if reply is not None:
+                self._take_reply(reply, self._charge)
+                return
+        self._frames.append((frame, self._charge))
         self._wake.set()
         if len(self._frames) >= MAX_QUEUED_FRAMES:
             self._pause()
@@ -317,8 +353,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # --- frames to replies -----------------------------------------------------------------------------
 
+    @property
+    def _handles_frames(self) -> bool:
+        return self._phase is _OPEN or self._phase is _DRAINING
+
+    def _may_handle(self) -> bool:
+        """Whether an open connection's next request may be handled: few enough answers are outstanding or unsent."""
+        return (
+            self._phase is _OPEN
+            and len(self._replies) <= self._max_inflight
+            and self._unsent_bytes <= (0 if self._budget.is_over else MAX_UNSENT_BYTES)
+        )
+
     async def _handle_frames(self) -> None:
-        while self._phase in (_OPEN, _DRAINING):
+        while self._handles_frames:
             if not self._frames:
                 if self._phase is _DRAINING:
                     break
@@ -337,58 +385,62 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._budget.give(charge)
                 raise
             self._is_handling = False
-            if reply.on_sent is not None:
-                self._held.append(reply.on_sent)
-            self._count_unsent(reply)
-            self._replies.append(reply)
-            if reply.later is None:
-                self._budget.give(charge)
-            else:  # its bytes stay in the active buffer, whatever becomes of the connection
-                reply.later.add_done_callback(partial(self._is_answered, charge))
-                self.deferred += 1
             del frame
-            self._send_replies()
+            self._take_reply(reply, charge)
             while len(self._replies) > self._max_inflight:
                 self._has_sent.clear()
                 await self._has_sent.wait()
             self._maybe_resume()
-            if reply.close:
-                break
-        if self._phase is not _CLOSED:
+        self._end_handling()
+
+    def _take_reply(self, reply: Reply, charge: int) -> None:
+        """Take the next request's reply, and send what may be sent. `charge`: what the request was charged."""
+        if reply.on_sent is not None:
+            self._held.append(reply.on_sent)
+        self._replies.append(reply)
+        if reply.is_made:
+            self._count_unsent(reply)
+            self._budget.give(charge)
+        else:  # its bytes stay in the active buffer, whatever becomes of the connection
+            reply.charge = charge
+            reply.told = self._is_answered
+        self.deferred += reply.is_deferred
+        self._send_replies()
+        if reply.close:
+            self._end_handling()
+
+    def _end_handling(self) -> None:
+        """Handle no further request; close once the answers are sent."""
+        if self._handles_frames:
             self._enter(_ANSWERING)
             self._pause()
+            self._wake.set()
             self._send_replies()
 
-    def _is_answered(self, charge: int, answered: asyncio.Future[Sequence[Buffer] | None]) -> None:
+    def _is_answered(self, reply: Reply) -> None:
         """A deferred answer is made, or never will be: give back what its request was charged."""
-        self._budget.give(charge)
-        if not answered.cancelled():
-            answered.exception()
+        self._budget.give(reply.charge)
         self._send_replies()
 
     def _send_replies(self) -> None:
         """Send the answers that are ready, in the order of their requests, as long as the socket takes them."""
         while self._phase is not _CLOSED and (self._written is not None or self._replies):
             if self._written is None:
-                later = self._replies[0].later
-                if later is not None and not later.done():
+                if not self._replies[0].is_made:
                     return
-                reply = self._written = self._replies.popleft()
-                if later is None:
-                    parts = reply.parts
-                elif later.cancelled() or later.exception() is not None:
+                self._written = self._replies.popleft()
+                self.deferred -= self._written.is_deferred
+                if self._written.has_failed:
                     break  # logged by the dispatcher; an answer that is missing ends the connection
-                else:
-                    self.deferred -= 1
-                    parts = later.result()
+                parts = self._written.parts
                 if parts and self._transport is not None and not self._transport.is_closing():
                     self._transport.writelines(parts)
             if not self._is_writable:
                 return
             reply, self._written = self._written, None
             self.last_active = self._monotonic()
-            if reply.parts:
-                self._count_sent(reply.parts, is_counted=reply.on_sent is None)
+            if reply.counted_bytes:
+                self._count_sent(reply)
             if reply.on_sent is not None:
                 self._held.popleft()()
             self._has_sent.set()
@@ -403,21 +455,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """What is answered stays in memory until it is taken. Records of a fetch are counted by their own budget."""
         if not reply.parts:
             return
-        size = sum(map(len, reply.parts))
+        reply.counted_bytes = sum(map(len, reply.parts))
         if not self._unsent_bytes:
             self._unsent_since = self._monotonic()
-        self._unsent_bytes += size
+        self._unsent_bytes += reply.counted_bytes
         if reply.on_sent is None:
-            self._counted_bytes += size
-            self._budget.count(size)
+            self._counted_bytes += reply.counted_bytes
+            self._budget.count(reply.counted_bytes)
 
-    def _count_sent(self, parts: Sequence[Buffer], *, is_counted: bool) -> None:
-        size = sum(map(len, parts))
+    def _count_sent(self, reply: Reply) -> None:
         self._unsent_since = self.last_active
-        self._unsent_bytes -= size
-        if is_counted:
-            self._counted_bytes -= size
-            self._budget.count(-size)
+        self._unsent_bytes -= reply.counted_bytes
+        if reply.on_sent is None:
+            self._counted_bytes -= reply.counted_bytes
+            self._budget.count(-reply.counted_bytes)
 
     # --- ending ------------------------------------------------------------------------------------------
 

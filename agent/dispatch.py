@@ -13,17 +13,25 @@ An exception that no handler foresaw is logged with its stack, counted, and clos
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from agent.connection import KafkaConnection, Reply
 from agent.errors import code_of
-from agent.handlers import HANDLERS
-from agent.services import Deferred, EncodedResponse, HeldResponse, RequestContext, Services, zone_of_client
+from agent.handlers import AT_ONCE, HANDLERS
+from agent.services import (
+    MUST_WAIT,
+    Deferred,
+    EncodedResponse,
+    HeldResponse,
+    RequestContext,
+    Services,
+    zone_of_client,
+)
 from sequencer.api import SequencerError
 from tailrace.buffers import Buffer
 from tailrace.kafka import (
@@ -45,6 +53,16 @@ from tailrace.limits import MAX_NAME_BYTES, cut
 log = structlog.get_logger("agent.requests")
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """A request that could be read. `started`: monotonic seconds."""
+
+    header: RequestHeader
+    spec: ApiSpec
+    context: RequestContext
+    request: Any
+    started: float
+
+
 class Dispatcher:
     """Handles the frames of all connections of an agent."""
 
@@ -52,6 +70,34 @@ class Dispatcher:
         self._services = services
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        asked = self._read(frame, connection)
+        if isinstance(asked, Reply):
+            return asked
+        try:
+            response = await HANDLERS[asked.spec.key](self._services, asked.context, asked.request)
+            return self._replied(asked, response)
+        except SequencerError as error:
+            return self._sequencer_failed(asked, error)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            self._failed(asked, error)
+            return Reply(close=True)
+
+    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
+        """The reply where nothing has to be waited for, and it is of an API that is worth a try; None elsewhere."""
+        if int.from_bytes(frame[:2], "big") not in AT_ONCE:
+            return None
+        asked = self._read(frame, connection)
+        if isinstance(asked, Reply):
+            return asked
+        try:
+            response = AT_ONCE[asked.spec.key](self._services, asked.context, asked.request)
+            return None if response is MUST_WAIT else self._replied(asked, response)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            self._failed(asked, error)
+            return Reply(close=True)
+
+    def _read(self, frame: memoryview, connection: KafkaConnection) -> _Asked | Reply:
+        """The request, or the reply to what is none."""
         started = self._services.clock.monotonic()
         try:
             header = parse_request_header(frame)
@@ -81,62 +127,54 @@ class Dispatcher:
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"
             connection.client_software = cut(named, MAX_NAME_BYTES)
-        try:
-            response = await HANDLERS[spec.key](self._services, context, request)
-            if isinstance(response, Deferred):
-                return Reply(later=self._later(header, connection.peer_host, response, started))
-            if isinstance(response, HeldResponse):
-                return self._held(header, response, started)
-            return Reply(self._encoded(header, response, started))
-        except SequencerError as error:
-            return self._sequencer_failed(header, spec, connection.peer_host, error)
-        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            self._failed(header, connection.peer_host, error)
-            return Reply(close=True)
+        return _Asked(header, spec, context, request, started)
 
-    def _held(self, header: RequestHeader, held: HeldResponse, started: float) -> Reply:
+    def _replied(self, asked: _Asked, response: Any) -> Reply:
+        if isinstance(response, Deferred):
+            reply = Reply.deferred()
+            response.then(partial(self._answer, asked, reply))
+            return reply
+        if isinstance(response, HeldResponse):
+            return self._held(asked, response)
+        return Reply(self._encoded(asked, response))
+
+    def _held(self, asked: _Asked, held: HeldResponse) -> Reply:
         try:
-            return Reply(self._encoded(header, held.response, started), on_sent=held.release)
+            return Reply(self._encoded(asked, held.response), on_sent=held.release)
         except BaseException:
             held.release()
             raise
 
-    def _sequencer_failed(
-        self, header: RequestHeader, spec: ApiSpec, peer: str, error: SequencerError
-    ) -> Reply:
+    def _sequencer_failed(self, asked: _Asked, error: SequencerError) -> Reply:
+        header, spec = asked.header, asked.spec
         log.warning(
             "a request got no answer from the sequencer",
-            api=spec.key.name, peer=peer, client_id=header.client_id, error=str(error),
+            api=spec.key.name, peer=asked.context.client_host, client_id=header.client_id, error=str(error),
         )  # fmt: skip
         if not _has_error_code(spec, header.api_version):
             return Reply(close=True)
         response = spec.response(error_code=code_of(error))
         return Reply(encode_response(header.correlation_id, header.api_key, header.api_version, response))
 
-    def _later(
-        self, header: RequestHeader, peer: str, deferred: Deferred, started: float
-    ) -> asyncio.Future[Sequence[Buffer] | None]:
-        """The deferred answer's bytes. An unforeseen error is logged and counted, and ends the connection."""
-        later: asyncio.Future[Sequence[Buffer] | None] = asyncio.get_running_loop().create_future()
+    def _answer(self, asked: _Asked, reply: Reply, deferred: Deferred) -> None:
+        """Make the deferred answer. An unforeseen error is logged and counted, and ends the connection."""
+        try:
+            response = deferred.response()
+            if isinstance(response, Deferred):
+                response.then(partial(self._answer, asked, reply))
+                return
+            parts = self._encoded(asked, response)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            self._failed(asked, error)
+            reply.failed()
+        else:
+            reply.made(parts)
 
-        def answer(ready: asyncio.Future[Any], deferred: Deferred = deferred) -> None:
-            try:
-                ready.result()
-                made = deferred.make()
-                if isinstance(made, Deferred):
-                    made.ready.add_done_callback(partial(answer, deferred=made))
-                else:
-                    later.set_result(self._encoded(header, made, started))
-            except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-                self._failed(header, peer, error)
-                later.set_exception(error)
-
-        deferred.ready.add_done_callback(answer)
-        return later
-
-    def _encoded(self, header: RequestHeader, response: Any, started: float) -> Sequence[Buffer] | None:
-        seconds = self._services.clock.monotonic() - started
-        self._services.telemetry.request_served(ApiKey(header.api_key), seconds)
+    def _encoded(self, asked: _Asked, response: Any) -> Sequence[Buffer] | None:
+        header = asked.header
+        self._services.telemetry.request_served(
+            asked.spec.key, self._services.clock.monotonic() - asked.started
+        )
         if response is None:
             return None
         if isinstance(response, EncodedResponse):
@@ -145,11 +183,12 @@ class Dispatcher:
             return produce_answer(header.correlation_id, header.api_version, response)
         return encode_response(header.correlation_id, header.api_key, header.api_version, response)
 
-    def _failed(self, header: RequestHeader, peer: str, error: Exception) -> None:
-        self._services.telemetry.request_failures.labels(ApiKey(header.api_key).name).inc()
+    def _failed(self, asked: _Asked, error: Exception) -> None:
+        header, api = asked.header, asked.spec.key.name
+        self._services.telemetry.request_failures.labels(api).inc()
         log.error(
             "a request failed in a way that no handler foresaw; its connection is closed",
-            api=ApiKey(header.api_key).name, version=header.api_version, peer=peer,
+            api=api, version=header.api_version, peer=asked.context.client_host,
             client_id=header.client_id, correlation_id=header.correlation_id, exc_info=error,
         )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -95,11 +94,45 @@ Handler = Callable[[Services, RequestContext, Any], Awaitable[Any]]
 holds memory (HeldResponse, Fetch only), or one that is encoded (EncodedResponse, Metadata only)."""
 
 
-class Deferred(msgspec.Struct, frozen=True):
+class MustWait:
+    """What a handler at once returns when it can't answer without waiting; it has done nothing then."""
+
+
+MUST_WAIT = MustWait()
+
+HandlerAtOnce = Callable[[Services, RequestContext, Any], Any]
+"""As a Handler, without waiting; or MUST_WAIT."""
+
+
+class Deferred:
     """A handler's answer that is not there yet; the next request of the connection may be read meanwhile.
 
-    Once `ready` is done, `make` gives the response message (or another Deferred), on the loop and without waiting.
+    Once there is what it is made of (`is_ready`, said once, on the loop), `response` gives the response message, or
+    another Deferred, without waiting. Whoever waits is passed the Deferred, and does not refer to it: a cycle would
+    keep the request's bytes until the garbage collector runs.
     """
 
-    ready: asyncio.Future[Any]
-    make: Callable[[], Any]
+    __slots__ = ("_given", "_is_ready", "_make", "_then")
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
+        self._given: Any = None
+        self._is_ready = False
+        self._then: Callable[[Deferred], None] | None = None
+
+    def is_ready(self, given: Any = None) -> None:
+        """This is what the answer is made of."""
+        self._given = given
+        self._is_ready = True
+        if self._then is not None:
+            self._then(self)
+
+    def then(self, call: Callable[[Deferred], None]) -> None:
+        """Have this called once the answer can be made: now, if it can."""
+        self._then = call
+        if self._is_ready:
+            call(self)
+
+    def response(self) -> Any:
+        """The answer."""
+        return self._make(self._given)

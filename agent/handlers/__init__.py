@@ -19,7 +19,7 @@ from agent.handlers import (
     transactions,
 )
 from agent.handlers.current_topics import of_added_partitions, of_markers, of_partitions, with_current_topics
-from agent.services import Handler
+from agent.services import Handler, HandlerAtOnce
 from tailrace.kafka import ApiKey
 
 HANDLERS: dict[int, Handler] = {
@@ -61,3 +61,6 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_TRANSACTIONS: transaction_admin.list_transactions,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
 }
+
+AT_ONCE: dict[int, HandlerAtOnce] = {ApiKey.PRODUCE: produce.handle_at_once}
+"""Tried before the handler of the API, for what comes in such numbers that a task for each would be dear."""

@@ -11,6 +11,7 @@ of the one that is open now: a batch that comes late is then refused, not taken 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from agent.catalog import KnownTopic, has
 from agent.errors import EXPECTED, code_of, produce_code
 from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
-from agent.services import Deferred, RequestContext, Services
+from agent.services import MUST_WAIT, Deferred, MustWait, RequestContext, Services
 from sequencer.api import ANY_TRANSACTION, BatchError, SequencerError, StampQuery
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
@@ -33,10 +34,17 @@ from tailrace.kafka.messages.produce import (
     TopicProduceResponse,
 )
 from tailrace.mixed_object import BatchCoordinates, coordinates
-from tailrace.record_batch import InvalidBatch, read_header, validate_produced, with_log_append_time
+from tailrace.record_batch import (
+    TRANSACTIONAL_FLAG,
+    InvalidBatch,
+    read_header,
+    validate_produced,
+    with_log_append_time,
+)
 from tailrace.records import InvalidRecords, keyless_records
 
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
+_COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
 MAX_LOOKED_INTO = 64 << 20
 """Bytes to which one batch of a compacted topic may unpack."""
@@ -63,54 +71,92 @@ async def handle(
 ) -> Deferred | ProduceResponse | None:
     """Admit a produce request; see the module."""
     version = context.api_version
-    response = ProduceResponse()
-    accepted: list[_Accepted] = []
     refusal = _refusal_of(services, context, request)
-    for topic_data in request.topic_data:
-        rows: list[PartitionProduceResponse] = []
-        response.responses.append(
-            TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=rows)
-        )
-        topic: KnownTopic | None = None
-        error = refusal
-        if error is None:
-            topic = _topic_known(services, topic_data, version)
-            if topic is None:
-                topic, error = await _topic_of(services, topic_data, version)
-        for partition_data in topic_data.partition_data:
-            row = PartitionProduceResponse(index=partition_data.index, base_offset=-1)
-            rows.append(row)
-            if error is not None or topic is None:
-                _refuse(services, row, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-                continue
-            partition = TopicPartition(topic.topic.topic_id, partition_data.index)
-            context.leadership.note(partition)
-            _admit(
-                services, topic=topic, partition=partition, data=partition_data, row=row, accepted=accepted
-            )
+    topics: list[KnownTopic | ErrorCode] = []
+    for data in request.topic_data:
+        known = refusal or _topic_known(services, data, version)
+        topics.append(await _topic_of(services, data, version) if known is None else known)
+    response, accepted = _validated(services, context, request, topics)
     if any(batch.needs_keys for batch in accepted):
         accepted = await _with_keys(services, accepted)
     if any(batch.coordinates.is_transactional for batch in accepted):
         accepted = await _bound_to_transactions(services, request, version, accepted)
+    return _submitted(services, context, request, response, accepted)
+
+
+def handle_at_once(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> Deferred | ProduceResponse | MustWait | None:
+    """The same for requests of known topics that say nothing of transactions and whose keys don't matter."""
+    if request.transactional_id is not None:
+        return MUST_WAIT
+    topics: list[KnownTopic | ErrorCode] = []
+    for data in request.topic_data:
+        topic = _topic_known(services, data, context.api_version)
+        if topic is None or _COMPACT in topic.settings.cleanup_policy:
+            return MUST_WAIT
+        topics.append(topic)
+    refusal = _refusal_of(services, context, request)
+    if refusal is not None:
+        topics = [refusal] * len(topics)
+    response, accepted = _validated(services, context, request, topics)
+    for batch in accepted:
+        if batch.coordinates.flags & TRANSACTIONAL_FLAG:
+            _refuse_all(services, accepted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return _submitted(services, context, request, response, [])
+    return _submitted(services, context, request, response, accepted)
+
+
+def _validated(
+    services: Services,
+    context: RequestContext,
+    request: ProduceRequest,
+    topics: Sequence[KnownTopic | ErrorCode],
+) -> tuple[ProduceResponse, list[_Accepted]]:
+    """The response with a row for each partition, and the batches that are not refused. `topics`: of each topic of
+    the request, what is known of it or why it is refused."""
+    response = ProduceResponse()
+    accepted: list[_Accepted] = []
+    for topic_data, topic in zip(request.topic_data, topics, strict=True):
+        rows: list[PartitionProduceResponse] = []
+        response.responses.append(
+            TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=rows)
+        )
+        for data in topic_data.partition_data:
+            row = PartitionProduceResponse(index=data.index, base_offset=-1)
+            rows.append(row)
+            if isinstance(topic, ErrorCode):
+                _refuse(services, row, topic, "")
+                continue
+            partition = TopicPartition(topic.topic.topic_id, data.index)
+            context.leadership.note(partition)
+            _admit(services, topic=topic, partition=partition, data=data, row=row, accepted=accepted)
+    return response, accepted
+
+
+def _submitted(
+    services: Services,
+    context: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    accepted: list[_Accepted],
+) -> Deferred | ProduceResponse | None:
+    """The answer, after these batches were put into the lanes' buffers."""
+    answer = None if request.acks == 0 else response
     if not accepted:
-        return None if request.acks == 0 else response
+        return answer
     _let_go_of_refused(accepted)
-    submission = Submission(len(accepted))
+    deferred = Deferred(partial(_answer, services, context.api_version, answer, accepted))
+    submission = Submission(len(accepted), deferred.is_ready)
+    telemetry = services.telemetry
     batches = []
     for index, batch in enumerate(accepted):
-        services.telemetry.produced_bytes.inc(batch.coordinates.length)
-        services.telemetry.produced_records.inc(batch.coordinates.record_count)
-        buffered = BufferedBatch(
-            coordinates=batch.coordinates,
-            data=batch.data,
-            submission=submission,
-            index=index,
-            transaction=batch.transaction,
-        )
+        telemetry.produced_bytes.inc(batch.coordinates.length)
+        telemetry.produced_records.inc(batch.coordinates.record_count)
+        buffered = BufferedBatch(batch.coordinates, batch.data, submission, index, batch.transaction)
         batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)
-    answer = None if request.acks == 0 else response
-    return Deferred(submission.done, partial(_answer, services, version, answer, accepted, submission))
+    return deferred
 
 
 def _let_go_of_refused(accepted: list[_Accepted]) -> None:
@@ -196,8 +242,7 @@ async def _bound_to_transactions(
     elif not request.transactional_id or len(producers) > 1:
         code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if code is not None:
-        for batch in accepted:  # as Kafka: the request as a whole
-            _refuse(services, batch.row, code, "")
+        _refuse_all(services, accepted, code)
         return []
     if version >= FIRST_VERSION_OF_TRANSACTIONS_2:
         for batch in transactional:
@@ -227,6 +272,12 @@ async def _bound_to_transactions(
     return [batch for batch in accepted if id(batch) not in refused]
 
 
+def _refuse_all(services: Services, accepted: list[_Accepted], code: ErrorCode) -> None:
+    """Refuse the request as a whole, as Kafka does."""
+    for batch in accepted:
+        _refuse(services, batch.row, code, "")
+
+
 def _topic_known(services: Services, data: TopicProduceData, version: int) -> KnownTopic | None:
     """The topic as it is remembered, if all partitions are known."""
     known = services.catalog.snapshot
@@ -241,18 +292,16 @@ def _partitions_of(data: TopicProduceData) -> int:
     return 1 + max((partition.index for partition in data.partition_data), default=0)
 
 
-async def _topic_of(
-    services: Services, data: TopicProduceData, version: int
-) -> tuple[KnownTopic | None, ErrorCode | None]:
+async def _topic_of(services: Services, data: TopicProduceData, version: int) -> KnownTopic | ErrorCode:
+    """The topic, or why it can't be had."""
     partitions = _partitions_of(data)
     try:
         if version >= FIRST_TOPIC_ID_VERSION:
-            topic = await services.catalog.topic_by_id(data.topic_id, partitions)
-            return topic, None if topic else ErrorCode.UNKNOWN_TOPIC_ID
+            return await services.catalog.topic_by_id(data.topic_id, partitions) or ErrorCode.UNKNOWN_TOPIC_ID
         topic = await services.catalog.topic_by_name(data.name, partitions)
-        return topic, None if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return topic or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except SequencerError as error:
-        return None, code_of(error)
+        return code_of(error)
 
 
 def _admit(
@@ -291,7 +340,7 @@ def _admit(
                 data=stamped,
                 row=row,
                 log_append_ms=now if settings.log_append_time else -1,
-                needs_keys="compact" in settings.cleanup_policy,
+                needs_keys=_COMPACT in settings.cleanup_policy,
             )
         )
 
@@ -301,10 +350,10 @@ def _answer(
     version: int,
     answer: ProduceResponse | None,
     accepted: list[_Accepted],
-    submission: Submission,
+    results: list[BatchResult | None],
 ) -> ProduceResponse | Deferred | None:
     is_unknown = False
-    for batch, result in zip(accepted, submission.results, strict=True):
+    for batch, result in zip(accepted, results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
         _fill(services, version, batch, result)
         is_unknown = is_unknown or result.error is _UNKNOWN
@@ -312,7 +361,11 @@ def _answer(
         return answer
     # Deleted or re-created through another agent. The batch isn't retried here, as those behind it would
     # overtake it; the client does that, and finds the catalog current.
-    return Deferred(asyncio.ensure_future(services.catalog.refresh_if_possible()), lambda: answer)
+    deferred = Deferred(lambda _: answer)
+    asyncio.ensure_future(services.catalog.refresh_if_possible()).add_done_callback(
+        lambda _: deferred.is_ready()
+    )
+    return deferred
 
 
 def _fill(services: Services, version: int, accepted: _Accepted, result: BatchResult) -> None:

@@ -6,8 +6,7 @@ outcome to the request that waits for it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,14 +35,14 @@ class FlushFailure:
 
 
 class Submission:
-    """The batches of one produce request; resolved when the last has its result."""
+    """The batches of one produce request; `settled` is passed their results when the last has its own."""
 
-    __slots__ = ("_left", "done", "results")
+    __slots__ = ("_left", "_settled", "results")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, settled: Callable[[list[BatchResult | None]], None]) -> None:
         self.results: list[BatchResult | None] = [None] * count
         self._left = count
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settled = settled
 
     def settle(self, index: int, result: BatchResult) -> None:
         """Give the batch at `index` its result, once."""
@@ -51,8 +50,8 @@ class Submission:
             return
         self.results[index] = result
         self._left -= 1
-        if not self._left and not self.done.done():
-            self.done.set_result(None)
+        if not self._left:
+            self._settled(self.results)
 
 
 class BufferedBatch(msgspec.Struct):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agent.connection import (
@@ -16,7 +16,6 @@ from agent.connection import (
 )
 from agent.framing import DECODED_FACTOR, FIRST_BYTES, REQUEST_BYTES
 from agent.memory_budget import MemoryBudget
-from tailrace.buffers import Buffer
 from tests.support.agents import settle
 
 LARGE = 65_537
@@ -70,11 +69,16 @@ class Line:
     """A connection with its transport, its budget, and a dispatcher that echoes, defers or fails by the frame."""
 
     def __init__(
-        self, budget: int | MemoryBudget = 8 << 20, max_frame: int = 200_000, max_inflight: int = 64
+        self,
+        budget: int | MemoryBudget = 8 << 20,
+        max_frame: int = 200_000,
+        max_inflight: int = 64,
+        tries_at_once: bool = False,
     ) -> None:
+        self.tries_at_once = tries_at_once
         self.budget = MemoryBudget(budget) if isinstance(budget, int) else budget
         self.seen: list[bytes] = []
-        self.later: dict[bytes, asyncio.Future[Sequence[Buffer] | None]] = {}
+        self.later: dict[bytes, Reply] = {}
         self.hold = asyncio.Event()
         self.hold.set()
         self.lost: list[KafkaConnection] = []
@@ -82,7 +86,7 @@ class Line:
         self.released: list[bytes] = []
         self.transport = Transport()
         self.connection = KafkaConnection(
-            self.dispatch,
+            self,
             self.budget,
             max_frame_bytes=max_frame,
             max_inflight=max_inflight,
@@ -92,13 +96,23 @@ class Line:
         self.transport.connection = self.connection
         self.connection.connection_made(self.transport)
 
-    async def dispatch(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
         said = bytes(frame)
         self.seen.append(said)
         await self.hold.wait()
+        return self.reply_to(said)
+
+    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
+        said = bytes(frame)
+        if not self.tries_at_once or said.startswith(b"waits"):
+            return None
+        self.seen.append(said)
+        return self.reply_to(said)
+
+    def reply_to(self, said: bytes) -> Reply:
         if said.startswith((b"later", PRODUCE)):
-            self.later[said] = asyncio.get_running_loop().create_future()
-            return Reply(later=self.later[said])
+            self.later[said] = Reply.deferred()
+            return self.later[said]
         if said.startswith(b"close"):
             return Reply([b"bye"], close=True)
         if said.startswith(b"silent"):
@@ -209,7 +223,7 @@ def test_a_frame_waits_for_the_budget_whatever_its_size_and_reading_stops_meanwh
             line.feed(framed(body)[FIRST_BYTES + 4 :])
             await settle()
             assert line.seen == [body]
-            line.later[body].set_result([b"stored"])
+            line.later[body].made([b"stored"])
             await settle()
             assert line.budget.used == line.budget.largest
 
@@ -231,7 +245,7 @@ def test_many_connections_with_many_requests_in_flight_stay_within_the_budget_an
             await settle(3)
             for line in lines:
                 while line.later:
-                    line.later.popitem()[1].set_result([b"stored"])
+                    line.later.popitem()[1].made([b"stored"])
             await settle(3)
             answered = sum(len(line.transport.sent) for line in lines)
         assert budget.used == 0
@@ -277,7 +291,7 @@ def test_a_connection_lost_gives_its_bytes_back() -> None:
         line.budget.count(-left)
         charge = 7 * DECODED_FACTOR + REQUEST_BYTES
         assert line.budget.used == charge  # the deferred one's bytes are still in the active buffer
-        line.later[b"later 1"].set_result([b"stored"])
+        line.later[b"later 1"].made([b"stored"])
         await settle()
         assert line.budget.used == 0
         assert line.transport.sent == []
@@ -329,7 +343,7 @@ def test_requests_in_flight_are_bounded() -> None:
         seen = len(line.seen)
         assert seen <= 5
         while line.later:
-            line.later.pop(min(line.later)).set_result([b"ok"])
+            line.later.pop(min(line.later)).made([b"ok"])
             await settle()
         assert len(line.transport.sent) == 9
 
@@ -343,12 +357,62 @@ def test_replies_leave_in_the_order_of_their_requests() -> None:
         await settle()
         assert len(line.seen) == 5, "a deferred answer does not hinder the next request"
         assert line.transport.sent == []
-        line.later[b"later 3"].set_result([b"3"])
+        line.later[b"later 3"].made([b"3"])
         await settle()
         assert line.transport.sent == []
-        line.later[b"later 1"].set_result([b"1"])
+        line.later[b"later 1"].made([b"1"])
         await settle()
         assert line.transport.sent == [b"1", b"<two>", b"3", b"<four>"]
+
+    run(scenario)
+
+
+def test_requests_handled_at_once_keep_their_place_between_those_that_wait() -> None:
+    async def scenario() -> None:
+        line = Line(tries_at_once=True)
+        line.feed(framed(b"one", b"later 2"))
+        assert line.seen == [b"one", b"later 2"], "no turn of the loop was needed"
+        assert line.transport.sent == [b"<one>"]
+        line.feed(framed(b"waits 3", b"four"))
+        assert len(line.seen) == 2, "what comes behind a request that waits, waits, too"
+        await settle()
+        assert line.seen[2:] == [b"waits 3", b"four"]
+        line.later[b"later 2"].made([b"2"])
+        line.feed(framed(b"five"))
+        assert line.transport.sent == [b"<one>", b"2", b"<waits 3>", b"<four>", b"<five>"]
+        assert line.budget.used == 0
+
+    run(scenario)
+
+
+def test_requests_handled_at_once_stay_within_the_bounds_of_a_connection() -> None:
+    async def scenario() -> None:
+        line = Line(max_inflight=2, tries_at_once=True)
+        line.feed(framed(*[b"later %d" % number for number in range(9)]))
+        assert len(line.seen) == 3
+        while line.later:
+            line.later.pop(min(line.later)).made([b"ok"])
+            await settle()
+        assert len(line.transport.sent) == 9
+
+        slow = Line(tries_at_once=True)
+        slow.connection.pause_writing()
+        slow.feed(framed(b"large 1", b"large 2", b"large 3"))
+        assert slow.seen == [b"large 1", b"large 2"]
+
+    run(scenario)
+
+
+def test_a_closing_reply_at_once_is_the_last_though_more_has_come() -> None:
+    async def scenario() -> None:
+        line = Line(tries_at_once=True)
+        line.feed(framed(b"later 1", b"close", b"never", b"waits never"))
+        await settle()
+        assert line.transport.sent == [] and not line.transport.closed
+        line.later[b"later 1"].made([b"1"])
+        await settle()
+        assert line.transport.sent == [b"1", b"bye"] and line.transport.closed
+        assert line.seen == [b"later 1", b"close"] and line.budget.used == 0
 
     run(scenario)
 
@@ -385,7 +449,7 @@ def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
         line = Line()
         line.feed(framed(b"later 1", b"two"))
         await settle()
-        line.later[b"later 1"].set_exception(ZeroDivisionError())
+        line.later[b"later 1"].failed()
         await settle()
         assert line.transport.closed
         assert line.transport.sent == []
@@ -402,7 +466,7 @@ def test_a_drained_connection_answers_what_was_read_and_closes() -> None:
         line.connection.drain()
         await settle()
         assert line.transport.is_paused and not line.transport.closed
-        line.later[b"later 1"].set_result([b"1"])
+        line.later[b"later 1"].made([b"1"])
         await settle()
         assert line.transport.sent == [b"1", b"<two>"]
         assert line.transport.closed

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.produce.active_buffer import BufferedBatch, Submission
+from agent.produce.active_buffer import BufferedBatch
 from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
 from sequencer.api import AgentRef, CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
@@ -18,7 +18,7 @@ from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import read_header
-from tests.support.agents import batch, settle
+from tests.support.agents import AwaitedSubmission, batch, settle
 from tests.support.clocks import ManualClock, SeededEntropy
 
 
@@ -153,7 +153,7 @@ def test_a_drain_ends_in_time_while_the_sequencer_is_away(drain_ms: int) -> None
         topic = cast(Topic, await local.create_topic(CreateTopic("t", 1, {})))
         sequencer.is_away = True
         data = batch(b"never committed")
-        submission = Submission(1)
+        submission = AwaitedSubmission(1)
         agent.services.lanes.submit(
             [
                 (

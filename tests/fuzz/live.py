@@ -11,14 +11,14 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from agent.connection import KafkaConnection
-from agent.dispatch import Dispatcher
+from agent.dispatch import Dispatcher, _Asked
 from agent.handlers import HANDLERS
 from agent.memory_budget import MemoryBudget
 from sequencer.committer import Committer
 from sequencer.methods import METHODS
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
-from tailrace.kafka import ApiKey, RequestHeader, encode_request
+from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.kafka.schema import MessageType, Wire, fields_of
@@ -47,7 +47,7 @@ class _Telling(Dispatcher):
 
     failure: Exception | None = None
 
-    def _failed(self, header: RequestHeader, peer: str, error: Exception) -> None:
+    def _failed(self, asked: _Asked, error: Exception) -> None:
         self.failure = error
 
 

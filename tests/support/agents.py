@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from agent.catalog import Catalog
-from agent.connection import KafkaConnection
+from agent.connection import KafkaConnection, Reply
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
@@ -18,6 +18,7 @@ from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
+from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
 from agent.services import RequestContext, Services
@@ -39,6 +40,7 @@ from sequencer.api import (
 from sequencer.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
+from tailrace.buffers import Buffer
 from tailrace.kafka import decode_response, encode_request
 from tailrace.object_store.memory import MemoryStore
 from tailrace.records import NewRecord, encode_batch
@@ -206,12 +208,29 @@ class AgentBench:
         """Send a request through dispatch and codecs, as a connection would; returns the decoded response."""
         sent = b"".join(encode_request(7, api, version, request, client_id))
         reply = await Dispatcher(self.services)(memoryview(sent)[4:], connection())
-        parts = reply.parts if reply.later is None else await reply.later
+        parts = await made(reply)
         if parts is None:
             return None
         correlation_id, response = decode_response(api, version, memoryview(b"".join(parts))[4:])
         assert correlation_id == 7
         return response
+
+
+class AwaitedSubmission(Submission):
+    """A submission whose end a test can wait for."""
+
+    def __init__(self, count: int) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(count, lambda results: self.done.set_result(None))
+
+
+async def made(reply: Reply) -> Sequence[Buffer] | None:
+    """The answer's bytes, once they are there."""
+    waiting = asyncio.get_running_loop().create_future()
+    reply.told = waiting.set_result
+    if not reply.is_made:
+        await waiting
+    return reply.parts
 
 
 def connection() -> KafkaConnection:

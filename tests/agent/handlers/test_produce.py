@@ -341,8 +341,10 @@ def test_a_producer_in_a_transaction_is_sent_away_only_when_it_is_told_at_once()
         assert refused.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         stored = await handle(bench.services, structs.replace(context_of(9), is_first_waiting=False), request)
         assert isinstance(stored, Deferred)
-        await bench.until(asyncio.ensure_future(stored.ready))
-        answer = stored.make()
+        ready = asyncio.get_running_loop().create_future()
+        stored.then(ready.set_result)
+        await bench.until(ready)
+        answer = stored.response()
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
     run(scenario)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.produce.active_buffer import BatchResult, BufferedBatch, Submission
+from agent.produce.active_buffer import BatchResult, BufferedBatch
 from agent.settings import AgentSettings
 from sequencer.api import (
     BatchError,
@@ -27,7 +27,7 @@ from sequencer.settings import SequencerSettings
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import read_header
-from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.agents import AgentBench, AwaitedSubmission, batch, run, settle
 from tests.support.faulty_store import FaultPlan, Faults, Latency, Operation
 
 LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
@@ -35,8 +35,8 @@ LINGERING = {"quiet_ms": 60_000, "linger_ms": 250, "max_puts_per_second": 0.001}
 A_PUT_TAKES_A_SECOND = FaultPlan(put=Faults(latency=Latency(1_000, 1_000)))
 
 
-def submit(bench: AgentBench, topic: Topic, *batches: bytes, partition: int = 0) -> Submission:
-    submission = Submission(len(batches))
+def submit(bench: AgentBench, topic: Topic, *batches: bytes, partition: int = 0) -> AwaitedSubmission:
+    submission = AwaitedSubmission(len(batches))
     bench.services.lanes.submit(
         [
             (
@@ -56,7 +56,7 @@ def spend_early_puts(bench: AgentBench) -> None:
     early_puts.spend(1, bench.clock.monotonic())
 
 
-async def result_of(bench: AgentBench, submission: Submission) -> BatchResult:
+async def result_of(bench: AgentBench, submission: AwaitedSubmission) -> BatchResult:
     await bench.until(submission.done)
     (result,) = submission.results
     assert result is not None
@@ -244,12 +244,12 @@ class Watched:
         self._bench = bench
         self._topic = topic
         self._alive: weakref.WeakSet[memoryview] = weakref.WeakSet()
-        self.submissions: list[Submission] = []
+        self.submissions: list[AwaitedSubmission] = []
 
     def submit(self, size: int = 100_000) -> None:
         data = memoryview(batch(b"x" * size))
         self._alive.add(data)
-        submission = Submission(1)
+        submission = AwaitedSubmission(1)
         added = BufferedBatch(coordinates(read_header(data)), data, submission, 0)
         self._bench.services.lanes.submit([(TopicPartition(self._topic.topic_id, 0), "t", added)])
         self.submissions.append(submission)
@@ -300,7 +300,7 @@ def test_the_cache_keeps_many_small_batches_as_one_copy() -> None:
         return False
 
     async def stored(bench: AgentBench, topic: Topic, frames: list[bytearray]) -> None:
-        submission = Submission(len(frames))
+        submission = AwaitedSubmission(len(frames))
         bench.services.lanes.submit(
             [
                 (
