@@ -65,7 +65,7 @@ class CompactionSummary:
     single runs whose bytes are bad: they stay as they are, and what follows them is compacted nevertheless.
 
     `aborted_records` and `markers` were dropped: their offsets stay empty. `oldest_ms`: when the oldest run that
-    qualified was committed, 0 if none did.
+    qualified was committed, 0 if none did. `planned_bytes`: input of all items that were planned, done or not.
     """
 
     rounds: int = 0
@@ -76,6 +76,7 @@ class CompactionSummary:
     records: int = 0
     aborted_records: int = 0
     markers: int = 0
+    planned_bytes: int = 0
     source_bytes: int = 0
     written_bytes: int = 0
     refused: list[str] = field(default_factory=list)
@@ -200,6 +201,7 @@ class _Round:
         self._summary.oldest_ms = min(filter(None, (self._summary.oldest_ms, oldest)), default=0)
         items = plan(candidates, settings.plan)
         self._summary.rounds += bool(items)
+        self._summary.planned_bytes += sum(item.stored_bytes for item in items)
         for wave in waves(items, settings.wave_bytes):
             if not self.has_lost_lease:
                 await self._compact_wave(wave)

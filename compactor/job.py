@@ -7,13 +7,10 @@ same URL; nothing else is shared with the driver.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +18,13 @@ import msgspec
 import structlog
 
 from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, OutputLocation, run_cycle
-from compactor.java import find_java
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult, failure_of, try_rewrite
-from sequencer.api import Sequencer
-from sequencer.client import SequencerClient
+from compactor.session import spark_session
+from sequencer.api import ObjectKind, Sequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.object_store.api import ObjectMissing, StoreError
 from tailrace.object_store.open import open_store
-from tailrace.rpc import RpcSecurity
 
 SLICES_PER_CORE = 3
 """Items are packed by bytes into this many tasks a core: a task of its own costs an item 25 ms."""
@@ -38,21 +34,6 @@ MAX_JOBS_AT_ONCE = 256
 """Tasks that Spark has to run at once, each with a thread that waits for it."""
 
 _PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
-
-_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.speculation": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.log.level": "ERROR",
-}
-_CLUSTER_SETTINGS = ("spark.driver.host", "spark.driver.bindAddress")
-
 
 Task = Callable[[Sequence[bytes], str, str, str], list[bytes]]
 """Encoded items, the store's URL, the prefix to write under, the cluster's id; encoded outcomes."""
@@ -71,25 +52,6 @@ _outcomes = msgspec.msgpack.Decoder(TaskOutcome)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
-def spark_session(
-    master: str = "local[*]", *, name: str = "tailrace compact", settings: dict[str, str] | None = None
-) -> Any:
-    """A Spark session with what Tailrace needs; `settings` are added, and win. Blocks for some seconds."""
-    from pyspark.sql import SparkSession
-
-    os.environ["JAVA_HOME"] = str(find_java())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    is_local = master.startswith("local")
-    if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
-        if is_local or key not in _CLUSTER_SETTINGS or (settings and key in settings):
-            builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
 def pack(items: Sequence[WorkItem], slices: int) -> list[list[WorkItem]]:
     """At most `slices` groups of about the same bytes: each item, largest first, to the smallest group."""
     groups: list[list[WorkItem]] = [[] for _ in range(max(1, min(slices, len(items))))]
@@ -99,6 +61,10 @@ def pack(items: Sequence[WorkItem], slices: int) -> list[list[WorkItem]]:
         groups[smallest].append(item)
         sizes[smallest] += item.stored_bytes
     return [group for group in groups if group]
+
+
+class ExecutorsUnfit(Exception):
+    """No task could do its work on these executors; the message says in one line why, and what to do."""
 
 
 class SparkRunner:
@@ -114,9 +80,55 @@ class SparkRunner:
         self._store_url = absolute_url(store_url)
         self._executor = executor
         self._task = task or run_task
+        self._is_checked = task is not None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether Spark's driver has ended: no task will run any more."""
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+        try:
+            return bool(self._spark.sparkContext._jsc.sc().isStopped())
+        except (Py4JError, AttributeError, OSError):
+            return True
+
+    async def check(self, sample: WorkItem) -> None:
+        """Have a task read a byte of what the item needs. Raises ExecutorsUnfit where no task could do its work."""
+        if self._is_checked:
+            return
+        loop = asyncio.get_running_loop()
+        problem = await loop.run_in_executor(self._executor, self._run_check, sample)
+        if problem:
+            raise ExecutorsUnfit(problem)
+        self._is_checked = True
+
+    def _run_check(self, sample: WorkItem) -> str:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        keys = [run.key for piece in sample.pieces for run in piece.runs if run.kind is ObjectKind.MIXED]
+        store_url = self._store_url
+
+        def task(given: Iterable[list[str]]) -> Iterator[str]:
+            for each in given:
+                yield run_check(each, store_url)
+
+        try:
+            (problem,) = self._spark.sparkContext.parallelize([keys[:1]], 1).mapPartitions(task).collect()
+        except (Py4JError, PySparkException) as error:
+            cause = cause_of(str(error))
+            if "ModuleNotFoundError" not in cause and "ImportError" not in cause:
+                return f"Spark ran no task: {cause}"
+            return (
+                f"the executors' Python lacks a package ({cause}); install tailrace[compactor] there, or give them the"
+                " archive of `tailrace compact-bundle` by --conf spark.archives=tailrace_env.tar.gz#tailrace_env"
+            )
+        return str(problem)
 
     async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
-        """Each item's outcome, when its task has ended."""
+        """Each item's outcome, when its task has ended. Raises ExecutorsUnfit before the first."""
+        if items:
+            await self.check(items[0])
         loop = asyncio.get_running_loop()
         context = self._spark.sparkContext
         group = f"tailrace {output.prefix}"
@@ -142,7 +154,7 @@ class SparkRunner:
         self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
         """The outcomes of one task's items. Where the task died, each item is tried once more, in a task of its own."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
@@ -222,6 +234,29 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
     return asyncio.run(run_all())
 
 
+def run_check(keys: Sequence[str], store_url: str) -> str:
+    """What the check's task does: why this process could rewrite nothing, or "" where it could."""
+
+    async def read() -> str:
+        store = open_store(store_url, clock=SystemClock())
+        try:
+            for key in keys:
+                await store.get_range(key, 0, 1)
+        except ObjectMissing:
+            return ""  # collected since the plan; the store has answered
+        except StoreError as error:
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            return (
+                f"the executors can't read the store ({line}); give them its credentials, such as"
+                " --conf spark.executorEnv.AWS_ACCESS_KEY_ID=..., or a role"
+            )
+        finally:
+            await store.close()
+        return ""
+
+    return asyncio.run(read())
+
+
 def _outcome_of(found: RewriteResult | RewriteFailure) -> TaskOutcome:
     return TaskOutcome(None, found) if isinstance(found, RewriteFailure) else TaskOutcome(found, None)
 
@@ -255,43 +290,23 @@ async def compact(
         )
 
 
-async def run_compaction(
-    store_url: str,
-    sequencer: Sequencer | None = None,
-    *,
-    sequencers: Sequence[str] = (),
-    security: RpcSecurity | None = None,
-    master: str = "local[*]",
-    min_age_ms: int | None = None,
-    settings: CompactionSettings | None = None,
-    spark_settings: dict[str, str] | None = None,
-    clock: Clock | None = None,
-    entropy: Entropy | None = None,
-) -> CompactionSummary:
-    """`tailrace compact`: a Spark session of its own, started, used and stopped off the loop.
+@asynccontextmanager
+async def spark_runner(
+    store_url: str, *, master: str | None = None, spark_settings: Mapping[str, str] | None = None
+) -> AsyncIterator[SparkRunner]:
+    """A runner on a Spark session of its own, started and stopped off the loop.
 
     Args:
-        sequencer: to be asked; or else `sequencers`, the addresses ('host:port') of one behind RPC.
-        min_age_ms: in place of that of `settings`; 0 compacts whatever there is.
+        master: as of `spark_session`.
+        spark_settings: the operator's; they win over ours.
 
-    Raises as `run_cycle`, NoJava, and ValueError for a store that tasks can't reach.
+    Raises NoJava, and ValueError for a store that tasks can't reach.
     """
-    clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-    settings = settings or CompactionSettings()
-    if min_age_ms is not None:
-        settings = replace(settings, min_age_ms=min_age_ms)
     absolute_url(store_url)
     loop = asyncio.get_running_loop()
-    async with AsyncExitStack() as stack:
-        if sequencer is None:
-            remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
-            stack.push_async_callback(remote.close)
-            sequencer = remote.sequencer
-        executor = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="spark-session"))
+    with ThreadPoolExecutor(MAX_JOBS_AT_ONCE, thread_name_prefix="spark-driver") as executor:
         spark = await loop.run_in_executor(executor, lambda: spark_session(master, settings=spark_settings))
         try:
-            return await compact(
-                sequencer, store_url, spark=spark, settings=settings, clock=clock, entropy=entropy
-            )
+            yield SparkRunner(spark, store_url, executor)
         finally:
             await loop.run_in_executor(executor, spark.stop)

@@ -4,7 +4,8 @@ Invariants:
 - one compactor at a time: the sequencer applies a swap only under the live lease's epoch, and each holder after
   another has a higher epoch;
 - a holder that died is followed as soon as its lease runs out: `LEASE_MS` after its last renewal;
-- a holder whose renewal is late keeps the lease unless another compactor has taken it meanwhile.
+- a holder whose renewal is late keeps the lease unless another compactor has taken it meanwhile;
+- before a slow database the lease is longer, as the committer's own is (decision 21).
 
 The dead holder's session ends by itself, after the sequencer's `session_lease_ms`. It does not keep the next holder
 waiting: that one opens its own.
@@ -13,6 +14,7 @@ waiting: that one opens its own.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -27,6 +29,7 @@ from sequencer.api import (
     TakeLease,
 )
 from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
+from sequencer.term import REMEMBERED_ROUND_TRIPS, lease_for
 from tailrace.clock import Clock
 
 LEASE_MS = 4_000
@@ -38,24 +41,44 @@ class HeldLease:
     """The lease under one epoch, and the session that was opened under it."""
 
     def __init__(
-        self, sequencer: Sequencer, holder: str, epoch: int, lease_ms: int, session: SessionGrant
+        self,
+        sequencer: Sequencer,
+        clock: Clock,
+        *,
+        holder: str,
+        epoch: int,
+        lease_ms: int,
+        session: SessionGrant,
     ) -> None:
         self._sequencer = sequencer
+        self._clock = clock
         self._holder = holder
-        self._lease_ms = lease_ms
+        self._shortest_ms = lease_ms
+        self._round_trips: deque[float] = deque(maxlen=REMEMBERED_ROUND_TRIPS)
         self.epoch = epoch
         self.session = session
 
+    @property
+    def lease_ms(self) -> int:
+        """How long a lease to ask for: four times the second slowest of the last answers, or the shortest lease."""
+        return lease_for(self._shortest_ms, min(sorted(self._round_trips)[-2:], default=0.0))
+
     async def renew(self) -> None:
         """Extend the lease, also one that ran out and that nobody took. Raises LeaseLost where another has it."""
-        await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, self._lease_ms))
+        asked_at = self._clock.monotonic()
+        await self._sequencer.take_lease(TakeLease(COMPACTOR_LEASE, self._holder, self.epoch, self.lease_ms))
+        self.note_answer(self._clock.monotonic() - asked_at)
 
-    async def keep(self, clock: Clock) -> None:
+    def note_answer(self, seconds: float) -> None:
+        """How long the sequencer took to answer about the lease."""
+        self._round_trips.append(seconds)
+
+    async def keep(self) -> None:
         """Renew lease and session until another compactor has the lease: this one's swaps are refused from then on."""
-        pause_s = min(self._lease_ms / RENEWALS_A_LEASE, self.session.lease_ms / 3) / 1000
         unavailable = (SequencerUnavailable, SequencerOverloaded)
         while True:
-            await clock.sleep(pause_s)
+            pause_ms = min(self.lease_ms / RENEWALS_A_LEASE, self.session.lease_ms / 3)
+            await self._clock.sleep(pause_ms / 1000)
             # Each by itself: a lease that is not renewed in time must not cost the session, too.
             with suppress(*unavailable):
                 await self._sequencer.renew_session(SessionRef(self.session.session_id))
@@ -77,10 +100,13 @@ async def held_lease(
 
     Raises LeaseLost while another compactor has it.
     """
+    asked_at = clock.monotonic()
     lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, holder, 0, lease_ms))
+    answered_in_s = clock.monotonic() - asked_at
     session = await sequencer.open_session(OpenSession(COMPACTOR_BROKER_ID, lease.epoch))
-    held = HeldLease(sequencer, holder, lease.epoch, lease_ms, session)
-    keeping = asyncio.create_task(held.keep(clock))
+    held = HeldLease(sequencer, clock, holder=holder, epoch=lease.epoch, lease_ms=lease_ms, session=session)
+    held.note_answer(answered_in_s)
+    keeping = asyncio.create_task(held.keep())
     try:
         yield held
     finally:

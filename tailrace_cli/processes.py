@@ -173,7 +173,28 @@ def compact(
     database: Database = None,
     database_password_file: PasswordFile = None,
     sequencer: Sequencers = None,
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master.")] = "local[*]",
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="Run until stopped, a round every 60s, 5m or 1h."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Compact only this topic. May be repeated."),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", metavar="URL", help="Spark's master. Default: spark-submit's, else local[*]"
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. May be repeated."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Address for metrics and health, with --every."),
+    ] = None,
     min_bytes: Annotated[
         int | None,
         typer.Option("--min-bytes", min=1, help="Compact partitions with this much uncompacted data."),
@@ -188,16 +209,31 @@ def compact(
     as_json: JsonFlag = False,
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
-    settings = _settings(config, data=data, store=store, database=database, sequencers=sequencer,
+    settings = _settings(config, data=data, store=store, database=database, sequencers=sequencer, http=http,
                          database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
                          log_level=log_level, log_format=log_format)  # fmt: skip
-    from tailrace_cli.compact import run_compact
+    from tailrace_cli.compact import CompactOptions, cancelled_by_signals, run_compact
+    from tailrace_cli.connecting import parse_pairs
     from tailrace_cli.loop import run
+    from tailrace_cli.record_text import parse_duration_ms
 
-    given = {"min_bytes": min_bytes, "min_age_ms": min_age_ms}
-    figures = run(
-        run_compact(settings, master, {name: value for name, value in given.items() if value is not None})
+    options = CompactOptions(
+        master=master,
+        every_s=None if every is None else parse_duration_ms(every, "--every") / 1000,
+        topics=frozenset(topic or ()),
+        spark=parse_pairs(conf or (), "--conf"),
+        min_bytes=min_bytes,
+        min_age_ms=min_age_ms,
     )
+
+    async def compacted() -> dict[str, Any]:
+        cancelled_by_signals()
+        return await run_compact(settings, options)
+
+    try:
+        figures = run(compacted())
+    except asyncio.CancelledError:
+        raise typer.Exit(0 if every else 130) from None
     failures = figures["failures"]
     if as_json:
         print_json(figures)

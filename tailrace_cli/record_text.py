@@ -164,6 +164,14 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def parse_duration_ms(text: str, flag: str) -> int:
+    """A positive duration in ms: 500ms, 90s, 15m, 2h, 7d. Raises CommandFailed."""
+    duration = _DURATION.fullmatch(text)
+    if duration is None or len(duration[1]) > 9 or not int(duration[1]):
+        raise CommandFailed(f"{flag} {text!r}: expected a duration, such as 60s, 5m or 1h")
+    return int(duration[1]) * _UNIT_MS[duration[2]]
+
+
 def iso_time(timestamp_ms: int) -> str:
     """ms since 1970 as ISO 8601 in UTC; the plain number if it is beyond the calendar."""
     try:

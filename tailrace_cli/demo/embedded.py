@@ -68,14 +68,16 @@ class EmbeddedCluster:
 
 async def compact_all(store_url: str, sequencers: list[str], security: RpcSecurity | None = None) -> None:
     """Run the Spark compactor until there is nothing left that it may compact, however young."""
-    from compactor.cycle import CompactionSettings
-    from compactor.job import run_compaction
+    from compactor.cycle import CompactionSettings, run_cycle
+    from compactor.job import spark_runner
     from sequencer.client import SequencerClient
 
-    remote = SequencerClient(sequencers, clock=SystemClock(), entropy=SystemEntropy(), security=security)
+    clock, entropy = SystemClock(), SystemEntropy()
+    remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
     try:
         settings = CompactionSettings(min_bytes=1, min_age_ms=0)
-        await run_compaction(store_url, remote.sequencer, settings=settings)
+        async with spark_runner(store_url) as runner:
+            await run_cycle(remote.sequencer, runner, clock=clock, entropy=entropy, settings=settings)
     finally:
         await remote.close()
 

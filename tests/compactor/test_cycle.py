@@ -18,6 +18,7 @@ from compactor.cycle import (
     TaskRunner,
     run_cycle,
 )
+from compactor.lease import held_lease
 from compactor.plan import PlanSettings, WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult, failure_of
 from sequencer.api import (
@@ -624,5 +625,33 @@ def test_a_lease_is_handed_on_within_five_seconds_after_its_holder_was_killed() 
                 await compacted(log)
             clock.advance(4.999)
             assert (await compacted(log)).objects == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("answers_s", "lease_ms"), [([3.0], ALL.lease_ms), ([3.0, 3.0], 12_000), ([30.0] * 4, 30_000)]
+)
+def test_before_a_slow_sequencer_the_lease_is_longer_and_one_late_answer_changes_nothing(
+    answers_s: list[float], lease_ms: int
+) -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _, clock):
+            asked: list[int] = []
+            take_lease = log.sequencer.take_lease
+            seconds = [0.0] * 4 + answers_s
+
+            async def slow(request: TakeLease) -> NamedLease:
+                asked.append(request.lease_ms)
+                granted = await take_lease(request)
+                clock.advance(seconds.pop(0) if seconds else 0.0)
+                return granted
+
+            log.sequencer.take_lease = slow  # type: ignore[method-assign]
+            async with held_lease(log.sequencer, clock, holder="this one") as lease:
+                while seconds:
+                    await lease.renew()
+                await lease.renew()
+                assert asked[-1] == lease_ms
 
     asyncio.run(scenario())

@@ -18,8 +18,9 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
 from compactor.cycle import CompactionSettings, run_cycle
-from compactor.job import SparkRunner, cause_of, compact, run_task, spark_session
+from compactor.job import SparkRunner, cause_of, compact, run_task
 from compactor.plan import PlanSettings
+from compactor.session import spark_session
 from sequencer.api import (
     CreatePartitions,
     DeleteRecords,

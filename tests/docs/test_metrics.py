@@ -10,15 +10,30 @@ from prometheus_client import CollectorRegistry, Metric
 
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
+from compactor.cycle import CompactionSummary
+from compactor.metrics import CompactorPages
+from compactor.rounds import Rounds
+from sequencer.api import Sequencer
+from sequencer.committer import Committer
 from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics
+from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
 from tailrace_cli.loop_watch import LoopWatch
 from tailrace_cli.process_metrics import add_process_metrics
+from tests.support.clocks import SeededEntropy
 
 TABLE = Path("docs/operations.md").read_text().split("## Metrics")[1].split("## Stopping")[0]
 OF_TLS = {"tailrace_tls_certificate_expiry_timestamp_seconds", "tailrace_security_reload_failures"}
 """Registered where certificates are opened."""
+
+
+def never_asked() -> Sequencer:
+    return Committer(MemoryRowStore(SystemClock()), SystemClock(), SeededEntropy(1)).sequencer
+
+
+async def no_round(_: CompactionSummary) -> None:
+    """Nothing."""
 
 
 def families() -> Iterator[Metric]:
@@ -30,7 +45,8 @@ def families() -> Iterator[Metric]:
     LoopWatch(SystemClock(), agent.registry)
     process = CollectorRegistry()
     add_process_metrics(process, version="1", kind="agent")
-    for registry in (agent.registry, SequencerPages().registry, process):
+    compactor = CompactorPages(Rounds(no_round, SystemClock()), never_asked(), SystemClock())
+    for registry in (agent.registry, SequencerPages().registry, compactor.registry, process):
         yield from (family for family in registry.collect() if family.name.startswith("tailrace_"))
 
 

@@ -1,0 +1,64 @@
+"""The pages of a compactor that runs for long: its metrics, and whether its last round worked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from compactor.rounds import RoundOutcome, Rounds
+from sequencer.api import Empty, Sequencer, SequencerError
+from tailrace.clock import Clock
+from tailrace.counters import CallbackCounter
+from tailrace.http_server import Page, Readiness
+
+
+class CompactorPages:
+    """The `tailrace.http_server.Pages` of `rounds`. `sequencer` is asked for the backlog."""
+
+    def __init__(self, rounds: Rounds, sequencer: Sequencer, clock: Clock) -> None:
+        self.routes: Mapping[str, Page] = {}
+        self.registry = CollectorRegistry()
+        self._rounds = rounds
+        self._sequencer = sequencer
+        self._clock = clock
+        self._backlog_bytes = Gauge(
+            "tailrace_compactor_backlog_bytes",
+            "Bytes of mixed objects that are not compacted yet.",
+            registry=self.registry,
+        )
+        Gauge(
+            "tailrace_compactor_backlog_age_seconds",
+            "Age of the oldest records that qualified for compaction and are not compacted yet.",
+            registry=self.registry,
+        ).set_function(self._age_s)
+        self._count("objects", "Parquet objects that were swapped in.", lambda: rounds.totals.objects)
+        self._count("records", "Records that were compacted.", lambda: rounds.totals.records)
+        self._count("source_bytes", "Bytes that were compacted.", lambda: rounds.totals.source_bytes)
+        self._count("written_bytes", "Bytes of Parquet swapped in.", lambda: rounds.totals.written_bytes)
+        self._count("failures", "Items that could not be compacted.", lambda: rounds.totals.failures)
+        self._count("refused_swaps", "Objects that no swap took.", lambda: rounds.totals.refused)
+        self._count("done_rounds", "Rounds that came to their end.", self._rounds_of(RoundOutcome.DONE))
+        self._count("failed_rounds", "Rounds that an error ended.", self._rounds_of(RoundOutcome.FAILED))
+
+    def _count(self, name: str, documentation: str, read: Callable[[], float]) -> None:
+        CallbackCounter(f"tailrace_compactor_{name}_total", documentation, read, registry=self.registry)
+
+    def _rounds_of(self, outcome: RoundOutcome) -> Callable[[], float]:
+        return lambda: self._rounds.outcomes[outcome]
+
+    def _age_s(self) -> float:
+        oldest_ms = self._rounds.oldest_ms
+        return max(0.0, (self._clock.wall_ms() - oldest_ms) / 1000) if oldest_ms else 0.0
+
+    async def readiness(self) -> Readiness:
+        """Whether the last round worked."""
+        return Readiness(["the last round failed"] if self._rounds.last is RoundOutcome.FAILED else [])
+
+    async def update_gauges(self) -> None:
+        """Ask the sequencer for the backlog."""
+        try:
+            statistics = await self._sequencer.statistics(Empty())
+        except SequencerError:
+            return  # the rounds say why
+        self._backlog_bytes.set(statistics.uncompacted_bytes)

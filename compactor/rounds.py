@@ -1,0 +1,143 @@
+"""Rounds of compaction, one after another for months: a round that fails is logged, and the next one comes.
+
+While another compactor has the lease this one stands by: it asks again every second, so that it takes over within five
+seconds when the other one is killed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from compactor.cycle import CompactionSummary
+from sequencer.api import LeaseLost, SequencerError
+from tailrace.clock import Clock
+from tailrace.keepers import outlived
+
+STANDBY_PAUSE_S = 1.0
+MAX_LOGGED_FAILURES = 20
+"""Of one round; the log says how many more there are."""
+
+log = structlog.get_logger("tailrace.compactor")
+
+
+class RoundOutcome(enum.StrEnum):
+    """How a round ended. `STANDBY`: another compactor has the lease."""
+
+    DONE = "done"
+    FAILED = "failed"
+    STANDBY = "standby"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What rounds have done together."""
+
+    objects: int = 0
+    records: int = 0
+    source_bytes: int = 0
+    written_bytes: int = 0
+    failures: int = 0
+    refused: int = 0
+
+    def plus(self, summary: CompactionSummary) -> Totals:
+        """With another round's."""
+        return Totals(
+            self.objects + summary.objects,
+            self.records + summary.records,
+            self.source_bytes + summary.source_bytes,
+            self.written_bytes + summary.written_bytes,
+            self.failures + len(summary.failures),
+            self.refused + len(summary.refused),
+        )
+
+
+class Rounds:
+    """Runs rounds and knows what they did.
+
+    `run_round`: fills the summary as it goes, and raises as `compactor.cycle.run_cycle`. `foreseen`: other errors that
+    end a round and that the operator can mend.
+    """
+
+    def __init__(
+        self,
+        run_round: Callable[[CompactionSummary], Awaitable[object]],
+        clock: Clock,
+        *,
+        foreseen: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._run_round = run_round
+        self._clock = clock
+        self._foreseen: tuple[type[Exception], ...] = (SequencerError, *foreseen)
+        self._past = Totals()
+        self.current = CompactionSummary()
+        """Of the round that runs, or ran last."""
+        self.outcomes: Counter[RoundOutcome] = Counter()
+        self.last: RoundOutcome | None = None
+        """How the last round ended; None while one runs."""
+
+    @property
+    def totals(self) -> Totals:
+        """Of all rounds, also of the one that runs."""
+        return self._past.plus(self.current)
+
+    @property
+    def oldest_ms(self) -> int:
+        """When the oldest records were committed that qualified and may not be compacted yet; 0: there are none."""
+        is_clear = self.last is RoundOutcome.DONE and not (self.current.failures or self.current.refused)
+        return 0 if is_clear else self.current.oldest_ms
+
+    async def run_once(self) -> RoundOutcome:
+        """One round. Its errors are logged."""
+        self._past = self.totals
+        self.current = CompactionSummary()
+        before, self.last = self.last, None
+        outcome = RoundOutcome.FAILED
+        with outlived(log, "a round of compaction failed", *self._foreseen):
+            try:
+                await self._run_round(self.current)
+                outcome = RoundOutcome.DONE
+            except LeaseLost:
+                outcome = RoundOutcome.STANDBY
+        self.outcomes[outcome] += 1
+        self.last = outcome
+        if outcome is not RoundOutcome.STANDBY:
+            self._tell()
+        elif outcome is not before:
+            log.info("another compactor is at work; this one stands by")
+        return outcome
+
+    async def keep_on(self, every_s: float, *, until: Callable[[], bool]) -> None:
+        """Begin a round every `every_s` seconds, or at once after one that took longer, until `until()` holds."""
+        while True:
+            began = self._clock.monotonic()
+            outcome = await self.run_once()
+            if until():
+                return
+            took_s = self._clock.monotonic() - began
+            is_standby = outcome is RoundOutcome.STANDBY
+            await self._clock.sleep(STANDBY_PAUSE_S if is_standby else max(0.0, every_s - took_s))
+
+    def _tell(self) -> None:
+        summary = self.current
+        for failure in summary.failures[:MAX_LOGGED_FAILURES]:
+            log.warning(
+                "an item was not compacted",
+                topic=failure.topic_name,
+                partitions=failure.partitions[:10],
+                reason=failure.reason,
+            )
+        if summary.objects or summary.failures or summary.refused:
+            log.info(
+                "compacted",
+                objects=summary.objects,
+                records=summary.records,
+                source_bytes=summary.source_bytes,
+                written_bytes=summary.written_bytes,
+                failures=len(summary.failures),
+                refused=len(summary.refused),
+            )

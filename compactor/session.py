@@ -1,0 +1,121 @@
+"""The Spark session: which settings it gets, and from whom.
+
+On `local[...]` the session is ours: quiet, without a UI, on loopback. On a cluster these are the operator's; only the
+memory of the executors' Python is set there, because Spark's default kills tasks of our size. What the operator gives
+(`--conf`, spark-defaults.conf, `spark-submit --conf`) always wins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compactor.java import find_java
+from compactor.plan import PlanSettings
+
+TASK_BYTES_PER_INPUT_BYTE = 4
+TASK_BASE_BYTES = 300_000_000
+"""A task needs at most four times its item, and as much again for Python and its libraries. A test measures it."""
+JVM_OVERHEAD_BYTES = 384 << 20
+"""What Spark itself reserves beside an executor's heap."""
+OVERHEAD = "spark.executor.memoryOverhead"
+
+_LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.log.level": "ERROR",
+}
+
+
+def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether spark-submit started this process, and so has chosen the master and the settings."""
+    return "PYSPARK_GATEWAY_PORT" in environ
+
+
+def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -> dict[str, str]:
+    """What to set beside the operator's `chosen` settings, for items of at most `item_bytes` of input.
+
+    The executors' Python gets its memory as overhead. `spark.executor.pyspark.memory` would bound its address space,
+    most of which Arrow's allocator reserves and never touches.
+    """
+    if master.startswith("local"):
+        wanted = _LOCAL_SETTINGS
+    else:
+        slots = max(
+            1, int(chosen.get("spark.executor.cores", "1")) // int(chosen.get("spark.task.cpus", "1"))
+        )
+        needed = JVM_OVERHEAD_BYTES + slots * task_memory_bytes(item_bytes)
+        wanted = {OVERHEAD: f"{-(-needed // (1 << 20))}m"}
+    return {name: value for name, value in wanted.items() if name not in chosen}
+
+
+def task_memory_bytes(item_bytes: int) -> int:
+    """What a task's Python process needs at most for an item of this input."""
+    return TASK_BYTES_PER_INPUT_BYTE * item_bytes + TASK_BASE_BYTES
+
+
+def file_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the operator's spark-defaults.conf sets; nothing where there is no such file."""
+    folder = environ.get("SPARK_CONF_DIR") or (
+        f"{environ['SPARK_HOME']}/conf" if environ.get("SPARK_HOME") else None
+    )
+    path = Path(folder) / "spark-defaults.conf" if folder else None
+    if path is None or not path.is_file():
+        return {}
+    lines = (line.strip() for line in path.read_text().splitlines())
+    pairs = (line.replace("=", " ", 1).split(None, 1) for line in lines if line and not line.startswith("#"))
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    name: str = "tailrace compact",
+    settings: Mapping[str, str] | None = None,
+    item_bytes: int = PlanSettings().target_bytes,
+) -> Any:
+    """A Spark session with what Tailrace needs; blocks for some seconds.
+
+    Args:
+        master: spark-submit's where None, else `local[*]`.
+        settings: the operator's, by Spark's names; they win.
+        item_bytes: input of the largest item that a task gets.
+
+    Raises NoJava.
+    """
+    from pyspark.sql import SparkSession
+
+    chosen = dict(settings or {})
+    if is_submitted():
+        known = {**_submitted_settings(), **chosen}
+        master = master or known.get("spark.master", "local[*]")
+    else:
+        known = {**file_settings(), **chosen}
+        master = master or known.get("spark.master", "local[*]")
+        os.environ["JAVA_HOME"] = str(find_java())
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName(known.get("spark.app.name", name))
+    for key, value in {**added_settings(master, known, item_bytes=item_bytes), **chosen}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _submitted_settings() -> dict[str, str]:
+    """What spark-submit was told: its JVM runs already, and knows it."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
