@@ -23,3 +23,8 @@ def peak_rss_mib(pid: int) -> float:
     """The highest resident memory since the process began."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def scheduled_seconds(pid: int) -> float:
+    """The time on a CPU of a process of one thread, in nanoseconds' precision."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

