@@ -1163,6 +1163,45 @@ class ObjectsAnswer(Value, frozen=True):
     objects: list[ObjectRecord]
 
 
+class LiveFilesRequest(Value, frozen=True):
+    """A topic's live Parquet runs from (partition, offset) `after` on, the `next` of the page before."""
+
+    topic_id: UUID
+    after: tuple[Int64, Int64] | None = None
+
+
+class LiveRun(Value, frozen=True):
+    """[base_offset, end_offset) of the partition is in this Parquet object. Below the log start, nothing is live."""
+
+    base_offset: int
+    end_offset: int
+    object_id: UUID
+    commit_number: int
+
+
+class LivePartition(Value, frozen=True, kw_only=True):
+    """A partition's bounds, and some of its live Parquet runs, in order."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    runs: list[LiveRun]
+
+
+class LiveFiles(Value, frozen=True):
+    """A page, in the order of partitions and offsets, with the objects that its runs name.
+
+    Pages are of one state of the log where no run of a later page has a higher commit number than the first page: no
+    swap came in between. What was deleted in between is left out of later pages.
+    """
+
+    commit_number: int
+    partitions: list[LivePartition]
+    objects: list[ObjectRecord]
+    next: tuple[int, int] | None = None
+
+
 class ObjectRef(Value, frozen=True):
     object_id: UUID
 
@@ -1320,6 +1359,7 @@ class Sequencer(Protocol):
     async def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer: ...
     async def feed(self, request: FeedRequest) -> FeedAnswer: ...
     async def sizes(self, request: SizesRequest) -> SizesAnswer: ...
+    async def live_files(self, request: LiveFilesRequest) -> LiveFiles: ...
 
     # Producers.
     async def init_producer(self, request: InitProducer) -> ProducerGrant: ...

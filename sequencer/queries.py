@@ -355,7 +355,7 @@ class Reader:
     async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
         """Objects in the order of their keys."""
         rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
-        return ObjectsAnswer([ObjectRecord(_description(row), row.live_runs, row.retired_ms) for row in rows])
+        return ObjectsAnswer([object_record(row) for row in rows])
 
     async def statistics(self) -> Statistics:
         """Counts and bytes, for metrics."""
@@ -382,8 +382,9 @@ class Reader:
         )
 
 
-def _description(row: ObjectRow) -> ObjectDescription:
-    return ObjectDescription(
+def object_record(row: ObjectRow) -> ObjectRecord:
+    """What the store's row says of an object."""
+    description = ObjectDescription(
         object_id=row.object_id,
         kind=row.kind,
         key=row.key,
@@ -394,6 +395,7 @@ def _description(row: ObjectRow) -> ObjectDescription:
         format_version=row.format_version,
         index_crc=row.index_crc,
     )
+    return ObjectRecord(description, row.live_runs, row.retired_ms)
 
 
 def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:

@@ -38,6 +38,7 @@ from sequencer.api import (
     StampRequest,
     Value,
 )
+from sequencer.live_files import live_files
 from sequencer.queries import Reader
 from sequencer.rules import access, compaction, garbage, groups, leases, sessions, topics, transactions
 from sequencer.rules.topics import ValidateConfig
@@ -334,6 +335,10 @@ QUERIES: dict[str, Query] = _by_name(
             ),
         ),
         _looks_up(Sequencer.sizes, lambda request, context: context.reader.sizes(request)),
+        _looks_up(
+            Sequencer.live_files,
+            lambda request, context: live_files(context.state, context.reader, context.reads, request),
+        ),
         _answers(
             Sequencer.describe_producers, lambda request, context: context.reader.describe_producers(request)
         ),

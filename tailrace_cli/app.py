@@ -21,6 +21,7 @@ from tailrace_cli import (
     processes,
     produce,
     recover,
+    table,
     topic,
     transaction,
 )
@@ -54,6 +55,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(objects.app, name="object")
+app.add_typer(table.app, name="table")
 app.add_typer(config.app, name="config")
 
 

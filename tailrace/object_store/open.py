@@ -59,6 +59,15 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
     return _open_folder(url, clock)
 
 
+def object_url(store_url: str, key: str) -> str:
+    """Where other programs find an object of the store: file:///path or s3://bucket/key."""
+    split = urlsplit(store_url)
+    if split.scheme == "s3":
+        return f"s3://{split.netloc}/{s3_location(store_url).prefix}{key}"
+    path = unquote(split.path) if split.scheme == "file" else store_url
+    return f"file://{Path(path).expanduser().absolute()}/{key}"
+
+
 def load_backend(url: str | None) -> None:
     """Import the libraries of this URL's store before the event loop starts: S3's would block it for a second."""
     if url is not None and url.startswith("s3:"):

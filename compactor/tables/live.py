@@ -1,0 +1,230 @@
+"""Which Parquet objects of a topic are live, and which rows of each, as of one state of the log.
+
+A file is partly live where DeleteRecords or retention has removed some of its rows, or where another file has
+replaced the runs of some of its partitions. Its footer says which rows these are: they are few ranges, as rows are
+sorted by partition and offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from sequencer.api import (
+    LiveFiles,
+    LiveFilesRequest,
+    LivePartition,
+    ObjectDescription,
+    Sequencer,
+    SequencerUnavailable,
+)
+from tailrace.object_store.api import ObjectStore
+from tailrace.parquet_object.header import ParquetHeader, ParquetRun
+from tailrace.parquet_object.read import ParquetIndex, read_index
+from tailrace.record_batch import HEADER_BYTES, read_header
+
+ATTEMPTS = 10
+"""Listings that are begun; a swap between two pages makes a listing start again."""
+FOOTERS_AT_ONCE = 16
+
+
+class LiveRange(NamedTuple):
+    """Offsets [start, end) of a partition that are live in a file; some offsets in it may have no record."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A file and its live offsets, by partition. `is_cut`: a log start lies inside one of its runs."""
+
+    object: ObjectDescription
+    ranges: tuple[LiveRange, ...]
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LivePartitionBounds:
+    """A partition's log, and how much of its stable part is in no Parquet file yet."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    uncompacted_offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFiles:
+    """A topic's live files by key, at one commit number."""
+
+    topic_id: UUID
+    commit_number: int
+    files: tuple[LiveFile, ...]
+    partitions: tuple[LivePartitionBounds, ...]
+
+
+class RowRange(NamedTuple):
+    """Rows [start, end) of a file."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """How many rows."""
+        return self.end - self.start
+
+
+async def list_live_files(sequencer: Sequencer, topic_id: UUID) -> TopicFiles:
+    """The topic's live files. Raises UnknownTopic, SequencerUnavailable where swaps keep coming in between."""
+    for _ in range(ATTEMPTS):
+        found = await _listed(sequencer, topic_id)
+        if found is not None:
+            return found
+    raise SequencerUnavailable(f"compaction changed the files during each of {ATTEMPTS} listings; try again")
+
+
+async def _listed(sequencer: Sequencer, topic_id: UUID) -> TopicFiles | None:
+    """None where the pages are not of one state."""
+    page = await sequencer.live_files(LiveFilesRequest(topic_id))
+    listing = _Listing(page.commit_number)
+    while listing.add(page):
+        if page.next is None:
+            return listing.files_of(topic_id)
+        page = await sequencer.live_files(LiveFilesRequest(topic_id, page.next))
+    return None
+
+
+@dataclass(slots=True)
+class _Listing:
+    """Pages put together."""
+
+    commit_number: int
+    objects: dict[UUID, ObjectDescription] = field(default_factory=dict)
+    ranges: dict[UUID, list[LiveRange]] = field(default_factory=dict)
+    cut: set[UUID] = field(default_factory=set)
+    bounds: dict[int, LivePartitionBounds] = field(default_factory=dict)
+
+    def add(self, page: LiveFiles) -> bool:
+        """Take a page in; False where it is of another state than the pages before."""
+        self.objects |= {each.description.object_id: each.description for each in page.objects}
+        return all(self._add_partition(each) for each in page.partitions)
+
+    def _add_partition(self, page: LivePartition) -> bool:
+        compacted = 0
+        for run in page.runs:
+            if run.commit_number > self.commit_number or run.object_id not in self.objects:
+                return False
+            start = max(run.base_offset, page.log_start_offset)
+            compacted += run.end_offset - start
+            self.ranges.setdefault(run.object_id, []).append(LiveRange(page.partition, start, run.end_offset))
+            if start > run.base_offset:
+                self.cut.add(run.object_id)
+        before = self.bounds.get(page.partition)
+        stable = page.last_stable_offset - page.log_start_offset
+        left = before.uncompacted_offsets if before is not None else stable
+        self.bounds[page.partition] = LivePartitionBounds(
+            page.partition, page.log_start_offset, page.last_stable_offset, max(0, left - compacted)
+        )
+        return True
+
+    def files_of(self, topic_id: UUID) -> TopicFiles:
+        files = [
+            LiveFile(self.objects[object_id], tuple(ranges), object_id in self.cut)
+            for object_id, ranges in self.ranges.items()
+        ]
+        files.sort(key=lambda file: file.object.key)
+        return TopicFiles(topic_id, self.commit_number, tuple(files), tuple(self.bounds.values()))
+
+
+def live_rows(header: ParquetHeader, topic_id: UUID, ranges: Iterable[LiveRange]) -> list[RowRange]:
+    """The rows of a file that are live, as few ranges in ascending order."""
+    by_partition: dict[int, list[LiveRange]] = {}
+    for each in ranges:
+        by_partition.setdefault(each.partition, []).append(each)
+    found: list[RowRange] = []
+    for run in header.runs:
+        if run.topic_id != topic_id:
+            continue
+        for rows in _rows_of_run(header, run, by_partition.get(run.partition, ())):
+            if found and found[-1].end == rows.start:
+                found[-1] = RowRange(found[-1].start, rows.end)
+            else:
+                found.append(rows)
+    return found
+
+
+def dead_rows(header: ParquetHeader, live: Sequence[RowRange]) -> list[RowRange]:
+    """The rows between the live ones."""
+    starts = [0, *(rows.end for rows in live)]
+    ends = [*(rows.start for rows in live), header.row_count]
+    return [RowRange(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
+
+
+def _rows_of_run(header: ParquetHeader, run: ParquetRun, ranges: Iterable[LiveRange]) -> Iterator[RowRange]:
+    for each in sorted(ranges):
+        if each.start <= run.base_offset and run.end_offset <= each.end:
+            rows = RowRange(run.first_row, run.first_row + run.row_count)
+        else:
+            rows = RowRange(_first_row_at(header, run, each.start), _first_row_at(header, run, each.end))
+        if rows.length:
+            yield rows
+
+
+def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
+    """The run's first row at or above the offset."""
+    row = run.first_row
+    for batch in range(run.first_batch, run.first_batch + run.batch_count):
+        found = read_header(header.batch_headers, batch * HEADER_BYTES)
+        count = header.record_counts[batch]
+        if found.end_offset <= offset:
+            row += count
+            continue
+        # Offsets within a batch have no holes: only whole batches are dropped.
+        assert found.end_offset - found.base_offset == count, f"batch at {found.base_offset} has holes"
+        return row + max(0, offset - found.base_offset)
+    return row
+
+
+async def read_footer(store: ObjectStore, described: ObjectDescription) -> ParquetIndex:
+    """The file's own index. Raises StoreError, InvalidParquetObject."""
+    tail = await store.get_range(described.key, described.index_start, described.size - described.index_start)
+    return read_index(tail, described.size, crc=described.index_crc)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """A file's rows, and which of them are live, by partition (`live`: range and its rows)."""
+
+    file: LiveFile
+    rows: int
+    live: tuple[tuple[LiveRange, int], ...]
+    dead: tuple[RowRange, ...]
+
+    @property
+    def live_count(self) -> int:
+        """Rows that are live."""
+        return sum(count for _, count in self.live)
+
+
+async def count_rows(store: ObjectStore, files: TopicFiles) -> list[FileRows]:
+    """Each file's rows, from its footer: one ranged read a file. Raises StoreError, InvalidParquetObject."""
+
+    async def count(file: LiveFile) -> FileRows:
+        header = (await read_footer(store, file.object)).header
+        live = tuple(
+            (each, sum(rows.length for rows in live_rows(header, files.topic_id, [each])))
+            for each in file.ranges
+        )
+        dead = dead_rows(header, live_rows(header, files.topic_id, file.ranges))
+        return FileRows(file, header.row_count, live, tuple(dead))
+
+    counted: list[FileRows] = []
+    for first in range(0, len(files.files), FOOTERS_AT_ONCE):
+        counted += await asyncio.gather(*map(count, files.files[first : first + FOOTERS_AT_ONCE]))
+    return counted

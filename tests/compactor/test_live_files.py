@@ -1,0 +1,150 @@
+"""Which files of a topic are live, and which of their rows."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.tables.live import RowRange, count_rows, dead_rows, list_live_files
+from sequencer import live_files as page_module
+from sequencer.api import (
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    LiveFiles,
+    LiveFilesRequest,
+    Sequencer,
+    SequencerUnavailable,
+    UnknownTopic,
+)
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.header import ParquetHeader
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.compaction import Log, batch_of
+
+
+async def opened() -> Log:
+    clock = ManualClock()
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await sequencer.start()
+    return Log(sequencer.sequencer, MemoryStore(clock), clock)
+
+
+async def compacted(log: Log) -> None:
+    assert isinstance(log.clock, ManualClock)
+    log.clock.advance(0.01)  # the lease of the round before ends
+    await run_cycle(
+        log.sequencer,
+        InProcess(log.store, log.clock, log.entropy),
+        clock=log.clock,
+        entropy=log.entropy,
+        settings=CompactionSettings(min_bytes=1, min_age_ms=0),
+    )
+
+
+def test_the_live_rows_of_all_files_are_the_stable_log() -> None:
+    async def scenario() -> None:
+        log = await opened()
+        topic = await log.topic("a", 3)
+        for number in range(3):
+            for partition in range(3):
+                await log.produce(("a", partition, batch_of([b"%d" % number] * 5)))
+            await compacted(log)
+        await log.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 1, 7)]))
+        await log.produce(("a", 2, batch_of([b"tail"])))
+        found = await list_live_files(log.sequencer, topic.topic_id)
+        counted = await count_rows(log.store, found)
+        assert [each.rows for each in counted] == [15, 15, 15]
+        assert sum(each.live_count for each in counted) == 45 - 7
+        assert sorted(len(each.dead) for each in counted) == [0, 1, 1]
+        assert [each.uncompacted_offsets for each in found.partitions] == [0, 0, 1]
+        assert [each.is_cut for each in found.files].count(True) == 1
+        await log.sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_listing_of_many_pages_has_each_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "PARTITIONS_A_PAGE", 2)
+
+    async def scenario() -> None:
+        log = await opened()
+        topic = await log.topic("a", 7)
+        await log.produce(*(("a", partition, batch_of([b"v"] * 2)) for partition in range(0, 7, 3)))
+        await compacted(log)
+        found = await list_live_files(log.sequencer, topic.topic_id)
+        assert [each.partition for each in found.partitions] == list(range(7))
+        assert [(each.partition, each.end) for each in found.files[0].ranges] == [(0, 2), (3, 2), (6, 2)]
+        await log.sequencer.close()
+
+    asyncio.run(scenario())
+
+
+class SwapsBetweenPages:
+    """A sequencer on which a compaction runs after the first page of a listing, `times` times."""
+
+    def __init__(self, log: Log, times: int) -> None:
+        self._log = log
+        self._left = times
+
+    async def live_files(self, request: LiveFilesRequest) -> LiveFiles:
+        page = await self._log.sequencer.live_files(request)
+        if request.after is None and self._left:
+            self._left -= 1
+            await self._log.produce(*(("a", partition, batch_of([b"v"])) for partition in range(3)))
+            await compacted(self._log)
+        return page
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_swap_between_two_pages_begins_the_listing_again(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "PARTITIONS_A_PAGE", 1)
+
+    async def scenario() -> None:
+        log = await opened()
+        topic = await log.topic("a", 3)
+        swapping: Sequencer = SwapsBetweenPages(log, times)  # type: ignore[assignment]
+        if times > 1:
+            with pytest.raises(SequencerUnavailable, match="during each of 10 listings"):
+                await list_live_files(swapping, topic.topic_id)
+        else:
+            found = await list_live_files(swapping, topic.topic_id)
+            (file,) = await count_rows(log.store, found)
+            assert (file.rows, file.live_count) == (3, 3)
+        await log.sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_topic_has_no_files() -> None:
+    async def scenario() -> None:
+        log = await opened()
+        topic = await log.topic("a")
+        await log.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        with pytest.raises(UnknownTopic):
+            await list_live_files(log.sequencer, topic.topic_id)
+        await log.sequencer.close()
+
+    asyncio.run(scenario())
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_live_and_dead_rows_tile_the_file(is_live: list[bool]) -> None:
+    live: list[RowRange] = []
+    for row, alive in enumerate(is_live):
+        if alive and live and live[-1].end == row:
+            live[-1] = RowRange(live[-1].start, row + 1)
+        elif alive:
+            live.append(RowRange(row, row + 1))
+    header = ParquetHeader(1, "c", UUID(int=1), 0, len(is_live), [], [], b"", [], b"")
+    dead = {row for rows in dead_rows(header, live) for row in range(rows.start, rows.end)}
+    assert dead == {row for row, alive in enumerate(is_live) if not alive}

@@ -1,0 +1,118 @@
+"""`tailrace table`, and the Python of docs/compactor.md that reads what it names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from sequencer.api import DeleteRecords, DeleteRecordsPartition
+from sequencer.committer import Committer
+from sequencer.store.sql.store import SqlRowStore
+from tailrace.clock import SystemClock
+from tailrace.object_store.folder import FolderStore
+from tests.support.clocks import SeededEntropy
+from tests.support.compaction import T0, Log, batch_of
+
+ROOT = Path(__file__).parents[2]
+SECTION = (ROOT / "docs/compactor.md").read_text().partition("\n## Reading the Parquet objects directly\n")[2]
+LISTING, IN_DUCKDB, IN_SPARK = re.findall(r"^```python\n(.+?)^```$", SECTION, flags=re.M | re.S)[:3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with `data`: topic flights, two partitions of 40 records, of which 30 are compacted and 7 of
+    these deleted."""
+    folder = tmp_path_factory.mktemp("table")
+    asyncio.run(_fill(folder / "data"))
+    (folder / "tailrace").write_text(f'#!/bin/sh\nexec {sys.executable} -m tailrace_cli.app "$@"\n')
+    (folder / "tailrace").chmod(0o755)
+    return folder
+
+
+async def _fill(data: Path) -> None:
+    clock, entropy = SystemClock(), SeededEntropy(1)
+    with ThreadPoolExecutor(2) as executor:
+        store = FolderStore(data / "objects", clock, executor)
+        sequencer = Committer(
+            SqlRowStore(f"sqlite:///{data / 'tailrace.db'}", clock=clock, entropy=entropy), clock, entropy
+        )
+        await sequencer.start()
+        log = Log(sequencer, store, clock)
+        topic = await log.topic("flights", 2)
+        for number in range(4):
+            batches = [
+                ("flights", partition, batch_of([b'{"carrier": "UA"}'] * 10, at=T0)) for partition in (0, 1)
+            ]
+            await log.produce(*batches)
+            if number == 2:
+                await run_cycle(
+                    sequencer, InProcess(store, clock, entropy), clock=clock, entropy=entropy,
+                    settings=CompactionSettings(min_bytes=1, min_age_ms=0),
+                )  # fmt: skip
+        await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 1, 7)]))
+        await sequencer.close()
+
+
+def run(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(folder / "tailrace"), *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
+    """The names that a piece of the page's Python leaves behind."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    names = dict(given)
+    exec(LISTING + code, names)
+    return names
+
+
+def test_files_are_named_with_their_live_rows(folder: Path) -> None:
+    found = json.loads(run(folder, "table", "files", "flights", "--data", "data", "--json"))
+    (file,) = found["files"]
+    assert Path(file["path"].removeprefix("file://")).stat().st_size == file["bytes"]
+    assert (file["rows"], file["live_rows"]) == (60, 53)
+    assert file["live"] == [
+        {"partition": 0, "start": 0, "end": 30, "rows": 30},
+        {"partition": 1, "start": 7, "end": 30, "rows": 23},
+    ]
+    assert [each["uncompacted_offsets"] for each in found["partitions"]] == [10, 10]
+    shown = run(folder, "table", "files", "flights", "--data", "data")
+    assert "1 files, 53 live rows; 20 offsets are in no Parquet file yet" in shown
+
+
+def test_duckdb_reads_the_live_rows_as_the_page_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = example(folder, IN_DUCKDB, monkeypatch)
+    assert sorted(names["records"].aggregate("partition, count(*)").fetchall()) == [(0, 30), (1, 23)]
+    assert "count_star()" in capsys.readouterr().out
+
+
+def test_spark_reads_the_live_rows_as_the_page_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from compactor.job import spark_session
+
+    spark = spark_session("local[1]")
+    try:
+        names = example(folder, IN_SPARK, monkeypatch, spark=spark)
+        assert names["records"].count() == 53
+        assert "UA" in capsys.readouterr().out
+    finally:
+        spark.stop()
