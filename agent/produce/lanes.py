@@ -298,8 +298,7 @@ class Lane:
     def _answered(self, session: UploadSession, number: int) -> None:
         session.answered(number)
         self._unanswered -= 1
-        if self._unanswered == self._settings.max_unanswered_commits - 1:  # there is a number again
-            self._buffer_changed.set()
+        self._buffer_changed.set()  # there is a number again, or nothing is being committed
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

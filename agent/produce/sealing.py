@@ -1,7 +1,8 @@
 """When an active buffer is sealed. Pure: the lane asks after every change and acts on the decision.
 
-A buffer is sealed at `linger_ms`; earlier, within the budget of PUTs, when no PUT is under way or nothing came for
-`quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. Seconds since it was opened:
+A buffer is sealed at `linger_ms`; earlier, within the budget of PUTs, when no commit is under way and either no PUT is
+or nothing came for `quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. Seconds
+since it was opened:
 
     0          early: idle, quiet          linger          stretched: no row budget          MAX_STRETCH * linger
     |--------------------------------------|--------------------------------------------------|
@@ -50,6 +51,11 @@ class LaneLoad:
     has_session: bool
     uploads: int
     unanswered: int
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a number's commit is under way: its object, if any, is stored."""
+        return self.unanswered > self.uploads
 
 
 class RateBudget:
@@ -112,9 +118,9 @@ def next_seal(
     """What to do with the buffer at `now` (monotonic seconds).
 
     Early sealing is for clients with a closed window: five requests in flight, then silence until they are answered.
-    What comes during a PUT is the next object, so there are no more objects than the store takes one after the other.
-    Past half of the bound of unanswered commits the sequencer is slow, and nothing is sealed early: fewer, larger
-    objects.
+    What comes during a PUT and its commit is the next object, so there are no more objects than store and sequencer
+    take one after the other: under load each costs the agent as much as many requests. Past half of the bound of
+    unanswered commits the store is slow, and nothing is sealed early, either.
     """
     if not can_seal(lane, settings):
         wait = buffer.opened_at + settings.upload_deadline_ms / 1000 - now
@@ -132,7 +138,7 @@ def next_seal(
     if rows_wait:
         return Wait(min(due - now, rows_wait))
 
-    if lane.unanswered >= settings.max_unanswered_commits // 2:
+    if lane.is_committing or lane.unanswered >= settings.max_unanswered_commits // 2:
         return Wait(due - now)
     quiet_at = buffer.last_added_at + settings.quiet_ms / 1000
     if lane.uploads and now < quiet_at:

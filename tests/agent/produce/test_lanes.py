@@ -379,13 +379,13 @@ def test_a_full_buffer_is_sealed_the_moment_that_there_is_a_number_for_it() -> N
 def test_past_half_of_the_bound_buffers_linger() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
-        bench.sequencer.may_commit.clear()
+        bench.store.plan = A_PUT_TAKES_A_SECOND
         for _ in range(8):
             submit(bench, topic, batch(b"1"))
             await bench.advance(0.05, 0.01)
-        assert flushes(bench) == {"idle": 2.0}
+        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0}
         await bench.advance(0.4, 0.01)
-        assert flushes(bench) == {"idle": 2.0, "linger": 1.0}
+        assert flushes(bench) == {"idle": 1.0, "quiet": 1.0, "linger": 1.0}
 
     run(scenario, max_unanswered_commits=4, linger_ms=500)
 
@@ -459,22 +459,37 @@ def test_an_idle_lane_seals_at_once_and_a_busy_one_when_it_is_quiet() -> None:
     run(scenario, quiet_ms=20, linger_ms=1_000)
 
 
-def test_what_comes_during_a_put_is_sealed_when_that_is_done_whatever_its_commit_does() -> None:
+def test_what_comes_during_a_put_and_its_commit_is_the_next_object() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic = await bench.topic()
         bench.store.plan = A_PUT_TAKES_A_SECOND
         bench.sequencer.may_commit.clear()
         submit(bench, topic, batch(b"1"))
         await settle()
-        for _ in range(5):
+        for _ in range(15):
             submit(bench, topic, batch(b"2"))
             await bench.advance(0.1)
-        assert flushes(bench) == {"idle": 1.0}
-        await bench.advance(0.55)
-        assert flushes(bench) == {"idle": 2.0}
-        assert len(bench.sequencer.commits) == 1 and not bench.lane.buffered_bytes
+        assert flushes(bench) == {"idle": 1.0} and len(bench.sequencer.commits) == 1
+        bench.sequencer.may_commit.set()
+        await settle()
+        assert flushes(bench) == {"idle": 2.0} and not bench.lane.buffered_bytes
 
     run(scenario, quiet_ms=60_000, linger_ms=60_000, max_puts_per_second=None)
+
+
+def test_a_commit_that_takes_long_holds_nothing_up_past_its_linger() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        bench.sequencer.may_commit.clear()
+        submit(bench, topic, batch(b"1"))
+        await settle()
+        submit(bench, topic, batch(b"2"))
+        await bench.advance(0.24, 0.01)
+        assert flushes(bench) == {"idle": 1.0}
+        await bench.advance(0.02, 0.01)
+        assert flushes(bench) == {"idle": 1.0, "linger": 1.0}
+
+    run(scenario, linger_ms=250, max_puts_per_second=None)
 
 
 def puts_in_ten_seconds(url: str) -> float:

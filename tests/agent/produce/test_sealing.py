@@ -81,9 +81,15 @@ def test_without_budget_for_an_early_put_the_buffer_waits_for_it_or_for_its_ling
 
 
 def test_past_half_of_the_bound_of_unanswered_commits_nothing_is_sealed_early() -> None:
-    assert decide(0.0, lane=LaneLoad(True, 0, 3)) == SealNow("idle")
-    assert seconds(decide(0.05, lane=LaneLoad(True, 0, 4))) == 0.15
-    assert decide(0.2, lane=LaneLoad(True, 0, 4)) == SealNow("linger")
+    assert decide(0.05, lane=LaneLoad(True, 3, 3)) == SealNow("quiet")
+    assert seconds(decide(0.05, lane=LaneLoad(True, 4, 4))) == 0.15
+    assert decide(0.2, lane=LaneLoad(True, 4, 4)) == SealNow("linger")
+
+
+def test_while_an_object_is_being_committed_nothing_is_sealed_early() -> None:
+    assert seconds(decide(0.05, lane=LaneLoad(True, 0, 1))) == 0.15
+    assert seconds(decide(0.05, lane=LaneLoad(True, 1, 2))) == 0.15
+    assert decide(0.2, lane=LaneLoad(True, 0, 1)) == SealNow("linger")
 
 
 # --- when it is due --------------------------------------------------------------------------------------------
