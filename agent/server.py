@@ -255,7 +255,7 @@ class Agent:
             entropy=self._entropy,
             settings=self._settings,
             identity=lambda: identity,
-            ring=lambda: self.catalog.snapshot.ring,
+            catalog=self.catalog,
         )
         self._services = Services(
             settings=self._settings,

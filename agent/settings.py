@@ -77,6 +77,12 @@ class AgentSettings(SettingsSection):
     """Members of one group (group.max.size)."""
     group_max_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=32 * MIB)
     """Metadata and assignments of the members of one group, together."""
+    group_consumer_session_timeout_ms: int = Field(default=45_000, ge=1, le=_DAY_MS)
+    """group.consumer.session.timeout.ms (KIP-848)."""
+    group_consumer_heartbeat_interval_ms: int = Field(default=5_000, ge=1, le=_DAY_MS)
+    """group.consumer.heartbeat.interval.ms (KIP-848)."""
+    group_consumer_max_size: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Members of one consumer group (group.consumer.max.size)."""
     offset_metadata_max_bytes: int = Field(default=4_096, ge=0, le=MIB)
     """offset.metadata.max.bytes"""
 

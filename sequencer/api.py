@@ -860,6 +860,10 @@ class LoadGroup(Value, frozen=True):
     lease_epoch: Int64
 
 
+CLASSIC_GROUP, CONSUMER_GROUP = "classic", "consumer"
+"""Types of groups: whose members make the assignment, or whose coordinator does (KIP-848)."""
+
+
 class GroupState(Value, frozen=True):
     """`blob` is the coordinator's own encoding (empty for a new group); `generation` and `members` are its
     keys. `term`: how often the group was taken up by a coordinator, this time included."""
@@ -871,6 +875,7 @@ class GroupState(Value, frozen=True):
     members: list[str]
     blob: bytes
     term: Int64 = 0
+    type: str = CLASSIC_GROUP
 
 
 def first_turn(term: int) -> int:
@@ -975,6 +980,7 @@ class GroupListing(Value, frozen=True):
     state: str
     protocol_type: str
     owner: int
+    type: str = CLASSIC_GROUP
 
 
 class GroupListings(Value, frozen=True):

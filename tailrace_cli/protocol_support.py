@@ -47,7 +47,11 @@ TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others b
   or upgrade.
 - kafka-leader-election, kafka-reassign-partitions (but `--generate`), kafka-acls and kafka-metadata-quorum
   fail with "The node does not support ...": there are no leaders to elect and no replicas to move.
-- `group.protocol=consumer` and share groups fail at once; Kafka's message says to set `classic`.
+- `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
+  members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
+  for; one with members is not changed from the classic protocol to the new one while it runs, nor back: the
+  second kind of client is refused until the others have left. Groups have no configs of their own.
+- Share groups fail at once.
 - `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read.
 """
 

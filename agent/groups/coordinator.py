@@ -24,20 +24,23 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from agent.groups.group import Answer, Group, GroupPhase, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from agent.groups.stored_group import restored, stored
+from agent.catalog import Catalog
+from agent.groups import stored_consumer_group, stored_group
+from agent.groups.consumer_group import ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat
+from agent.groups.group import Answer, Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import (
+    CONSUMER_GROUP,
     CommitOffsets,
     GroupOwner,
     GroupRef,
+    GroupState,
     LoadGroup,
     LocateGroup,
     OffsetErrors,
     OffsetPosition,
-    Ring,
     SaveGroup,
     Sequencer,
     SequencerError,
@@ -53,6 +56,9 @@ from tailrace.limits import is_name
 log = structlog.get_logger("agent.groups")
 
 T = TypeVar("T")
+G = TypeVar("G", Group, ConsumerGroup)
+
+AnyGroup = Group | ConsumerGroup
 
 RENEWAL_PATIENCE_SECONDS = 3.0
 """How long a request waits for the lease's next renewal: a committer's fail-over takes that long."""
@@ -73,8 +79,8 @@ MAX_ATTEMPTS = 3
 class GroupRefusal(Exception):
     """A request about a group can't be served; `code` is the whole answer."""
 
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or code.name)
         self.code = code
 
 
@@ -84,7 +90,7 @@ class _Held:
     that of the newest change which the sequencer was asked for.
     `is_stored`: it had a state when it was taken up, or was stored since; if it is gone, it is not to be made again."""
 
-    group: Group
+    group: AnyGroup
     lease_epoch: int
     is_stored: bool
     turn: int
@@ -108,14 +114,14 @@ class GroupCoordinator:
         entropy: Entropy,
         settings: AgentSettings,
         identity: Callable[[], AgentIdentity],
-        ring: Callable[[], Ring],
+        catalog: Catalog,
     ) -> None:
         self._sequencer = sequencer
         self._clock = clock
         self._entropy = entropy
         self._settings = settings
         self._identity = identity
-        self._ring = ring
+        self._catalog = catalog
         self._held: dict[str, _Held] = {}
         self._loading: dict[str, asyncio.Task[_Held]] = {}
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -148,7 +154,11 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup: waits until the next generation is made and stored."""
-        answer = await self._ask(group_id, lambda group, now, ticket: group.join(now, ticket, request))
+        answer = await self._ask(
+            group_id,
+            lambda group, now, ticket: group.join(now, ticket, request),
+            if_other=ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        )
         assert isinstance(answer, JoinAnswer), "a join is answered as a join"
         return answer
 
@@ -162,13 +172,22 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Heartbeat: keeps the session, and says when to join again."""
-        return await self._step(
-            group_id, lambda group, now: group.heartbeat(now, member_id, instance_id, generation)
+        return await self._step_of(
+            Group, group_id, lambda group, now: group.heartbeat(now, member_id, instance_id, generation)
+        )
+
+    async def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerAnswer:
+        """ConsumerGroupHeartbeat: everything that a member of a consumer group asks."""
+        return await self._step_of(
+            ConsumerGroup,
+            group_id,
+            lambda group, now: group.heartbeat(now, request, self._catalog.snapshot.by_name),
+            if_other=ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
         """LeaveGroup: one code per (member id, instance id)."""
-        return await self._step(group_id, lambda group, now: group.leave(now, leaving))
+        return await self._step_of(Group, group_id, lambda group, now: group.leave(now, leaving))
 
     async def commit(
         self,
@@ -210,20 +229,7 @@ class GroupCoordinator:
                 return await self._sequencer.commit_offsets(request)
             except StaleGroup as error:
                 raise GroupRefusal(ErrorCode.UNKNOWN_MEMBER_ID) from error
-        await self._may_commit(
-            group_id,
-            member_id=member_id,
-            instance_id=instance_id,
-            generation=generation,
-            is_transactional=is_transactional,
-        )
-        held = self._held.get(group_id)
-        if held is not None:
-            request = msgspec.structs.replace(request, turn=held.next_turn())
-        try:
-            return await self._sequencer.commit_offsets(request)
-        except StaleGroup as error:
-            # The group went on meanwhile, which memory knows; or it is another agent's now.
+        for _ in range(MAX_ATTEMPTS):
             await self._may_commit(
                 group_id,
                 member_id=member_id,
@@ -233,8 +239,19 @@ class GroupCoordinator:
             )
             held = self._held.get(group_id)
             if held is not None:
-                self._forget(held)
-            raise GroupRefusal(ErrorCode.NOT_COORDINATOR) from error
+                fence = held.group.generation  # of a consumer group, another number than its members' epochs
+                request = msgspec.structs.replace(request, turn=held.next_turn(), generation=fence)
+            try:
+                return await self._sequencer.commit_offsets(request)
+            except StaleGroup as error:
+                # The group went on meanwhile, which memory knows; or it is another agent's now.
+                stale = error
+                held = self._held.get(group_id)
+                if held is None or held.group.generation == request.generation:
+                    break
+        if held is not None:
+            self._forget(held)
+        raise GroupRefusal(ErrorCode.NOT_COORDINATOR) from stale
 
     async def _may_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int, is_transactional: bool
@@ -250,7 +267,7 @@ class GroupCoordinator:
 
     # --- what tools ask
 
-    async def look(self, group_id: str, view: Callable[[Group], T]) -> T:
+    async def look(self, group_id: str, view: Callable[[AnyGroup], T]) -> T:
         """What `view` makes of the group as it is now. The group must not be changed or kept."""
         return await self._step(group_id, lambda group, now: view(group))
 
@@ -262,8 +279,8 @@ class GroupCoordinator:
             SequencerError: UnknownGroup, or the sequencer can't.
         """
 
-        def refuse_if_used(group: Group) -> None:
-            if group.members or group.pending:
+        def refuse_if_used(group: AnyGroup) -> None:
+            if not group.is_idle:
                 raise GroupRefusal(ErrorCode.NON_EMPTY_GROUP)
 
         await self._step(group_id, lambda group, now: refuse_if_used(group))
@@ -274,32 +291,69 @@ class GroupCoordinator:
 
     async def locate(self, group_id: str) -> GroupOwner:
         """Who coordinates the group; it is placed by the ring if it has no live owner."""
-        candidates = group_candidates(self._ring(), group_id)
+        candidates = group_candidates(self._catalog.snapshot.ring, group_id)
         return await self._sequencer.locate_group(LocateGroup(group_id, candidates))
 
-    def phase_of(self, group_id: str) -> GroupPhase | None:
-        """The state of a group that is held in memory; between generations it is newer than what is stored."""
+    def held_group(self, group_id: str) -> AnyGroup | None:
+        """A group that is held in memory, where its state is newer than what is stored. It must not be changed."""
         held = self._held.get(group_id)
-        return held.group.phase if held is not None and self._is_mine(held) else None
+        return held.group if held is not None and self._is_mine(held) else None
 
     # --- one step of one group
 
-    async def _ask(self, group_id: str, act: Callable[[Group, float, int], None]) -> Answer:
+    async def _ask(
+        self,
+        group_id: str,
+        act: Callable[[Group, float, int], None],
+        if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
+    ) -> Answer:
         self._last_ticket += 1
         ticket = self._last_ticket
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
         try:
-            await self._step(group_id, lambda group, now: act(group, now, ticket))
+            await self._step_of(Group, group_id, lambda group, now: act(group, now, ticket), if_other)
             return await future
         finally:
             del self._waiting[ticket]
 
-    async def _step(self, group_id: str, act: Callable[[Group, float], T]) -> T:
+    async def _step_of(
+        self,
+        kind: type[G],
+        group_id: str,
+        act: Callable[[G, float], T],
+        if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
+    ) -> T:
+        """A step of a group of one type. An empty group is of the type that its next member asks for.
+
+        Raises:
+            GroupRefusal: also with `if_other`, where the group has members and is of another type.
+        """
+
+        def act_on(group: AnyGroup, now: float) -> T:
+            assert isinstance(group, kind), "it was made so"
+            return act(group, now)
+
+        return await self._step(group_id, act_on, lambda held: self._convert(held, kind, if_other))
+
+    def _convert(self, held: _Held, kind: type[AnyGroup], if_other: ErrorCode) -> None:
+        if isinstance(held.group, kind):
+            return
+        if not held.group.is_idle:
+            raise GroupRefusal(if_other, f"{held.group.group_id!r} is a {held.group.type} group")
+        empty = GroupState(held.group.group_id, held.group.generation, "", "", [], b"", type=kind.type)
+        held.group = self._restored(empty)
+
+    async def _step(
+        self,
+        group_id: str,
+        act: Callable[[AnyGroup, float], T],
+        prepare: Callable[[_Held], None] = lambda held: None,
+    ) -> T:
         if not is_name(group_id):
             raise GroupRefusal(ErrorCode.INVALID_GROUP_ID)
         await self._be_sure_of_lease()
-        return await self._to_its_end(self._perform(group_id, act))
+        return await self._to_its_end(self._perform(group_id, act, prepare))
 
     async def _to_its_end(self, step: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(step)
@@ -312,12 +366,15 @@ class GroupCoordinator:
         if not task.cancelled():
             task.exception()  # retrieved: nobody may be left who waits for it
 
-    async def _perform(self, group_id: str, act: Callable[[Group, float], T]) -> T:
+    async def _perform(
+        self, group_id: str, act: Callable[[AnyGroup, float], T], prepare: Callable[[_Held], None]
+    ) -> T:
         for _ in range(MAX_ATTEMPTS):
             held = await self._take_up(group_id)
             async with held.lock:
                 if held.is_over:
                     continue
+                prepare(held)
                 result = act(held.group, self._clock.monotonic())
                 if await self._settle(held):
                     return result
@@ -351,7 +408,7 @@ class GroupCoordinator:
                 SaveGroup(
                     identity.broker_id,
                     held.lease_epoch,
-                    stored(held.group),
+                    _stored(held.group),
                     may_create=not held.is_stored,
                     turn=held.next_turn(),
                 )
@@ -413,20 +470,32 @@ class GroupCoordinator:
         if owner.broker_id != broker_id:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         state = await self._sequencer.load_group(LoadGroup(group_id, broker_id, lease_epoch))
-        settings = self._settings
-        group = restored(
-            state,
-            now=self._clock.monotonic(),
-            initial_delay_seconds=settings.group_initial_rebalance_delay_ms / 1000,
-            max_size=settings.group_max_size,
-            max_bytes=settings.group_max_bytes,
-        )
-        held = _Held(group, lease_epoch, bool(state.blob), first_turn(state.term))
+        if state.type == CONSUMER_GROUP:
+            await self._catalog.refresh()  # not to take topics away that the coordinator before knew already
+        held = _Held(self._restored(state), lease_epoch, bool(state.blob), first_turn(state.term))
         if self._is_closed:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         self._held[group_id] = held
         self._arm(held)
         return held
+
+    def _restored(self, state: GroupState) -> AnyGroup:
+        settings, now = self._settings, self._clock.monotonic()
+        if state.type == CONSUMER_GROUP:
+            return stored_consumer_group.restored(
+                state,
+                now=now,
+                session_seconds=settings.group_consumer_session_timeout_ms / 1000,
+                max_size=settings.group_consumer_max_size,
+                max_bytes=settings.group_max_bytes,
+            )
+        return stored_group.restored(
+            state,
+            now=now,
+            initial_delay_seconds=settings.group_initial_rebalance_delay_ms / 1000,
+            max_size=settings.group_max_size,
+            max_bytes=settings.group_max_bytes,
+        )
 
     # --- time-outs
 
@@ -478,6 +547,12 @@ class GroupCoordinator:
             if deadline is not None and deadline <= now:
                 held.group.expire(now)
             await self._settle(held)
+
+
+def _stored(group: AnyGroup) -> GroupState:
+    if isinstance(group, ConsumerGroup):
+        return stored_consumer_group.stored(group)
+    return stored_group.stored(group)
 
 
 def _refused(answer: Answer) -> Answer:

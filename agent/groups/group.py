@@ -22,8 +22,10 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import ClassVar
 
 from agent.groups.subscription import CONSUMER, reads_the_same, topics_of
+from sequencer.api import CLASSIC_GROUP
 from tailrace.kafka.error_codes import ErrorCode
 
 
@@ -128,6 +130,8 @@ Answer = JoinAnswer | SyncAnswer
 class Group:
     """One group. Owned by one coordinator; `initial_delay_seconds`, `max_size` (members) and `max_bytes` (what they
     say of themselves and are assigned, all together) are its settings."""
+
+    type: ClassVar[str] = CLASSIC_GROUP
 
     group_id: str
     initial_delay_seconds: float = 0.0
@@ -529,6 +533,10 @@ class Group:
             if self.phase is GroupPhase.COMPLETING_REBALANCE and not is_transactional:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return code
+
+    def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
+        """Whether this member may ask for positions: anybody may."""
+        return ErrorCode.NONE
 
     def leave(self, now: float, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """Remove members, (id, instance id) each; a static one may be named by its instance alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.handlers import (
     api_versions,
     configs,
+    consumer_groups,
     describe_topic_partitions,
     fetch,
     group_admin,
@@ -59,6 +60,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_PRODUCERS: with_current_topics(producers.describe_producers, of_partitions),
     ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: transaction_admin.list_transactions,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
 }
 

@@ -1,7 +1,8 @@
 """ApiVersions: the versions of every API, and the cluster's features.
 
 Kafka's feature levels are what clients decide on. `transaction.version` 2 (KIP-890) makes them use Produce 12 and
-EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction.
+EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction. `group.version` 1 says that there are
+consumer groups (KIP-848).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from tailrace.kafka.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-TRANSACTION_VERSION = "transaction.version"
-TRANSACTION_LEVELS = (0, 2)
+FEATURES = {"group.version": (0, 1), "transaction.version": (0, 2)}
+"""The lowest level that is supported, and the highest, which is finalized."""
 FEATURES_EPOCH = 1
 """Rises when finalized levels change; clients take those of the highest epoch they have seen."""
 FIRST_WITH_LEVEL_0 = 4
@@ -28,11 +29,12 @@ async def handle(
     services: Services, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """List what is served."""
-    lowest, highest = TRANSACTION_LEVELS
-    supported = [SupportedFeatureKey(TRANSACTION_VERSION, lowest, highest)]
+    supported = [SupportedFeatureKey(name, lowest, highest) for name, (lowest, highest) in FEATURES.items()]
     return ApiVersionsResponse(
         api_keys=[ApiVersion(key, first, last) for key, first, last in listed_versions()],
         supported_features=supported if context.api_version >= FIRST_WITH_LEVEL_0 else [],
         finalized_features_epoch=FEATURES_EPOCH,
-        finalized_features=[FinalizedFeatureKey(TRANSACTION_VERSION, highest, highest)],
+        finalized_features=[
+            FinalizedFeatureKey(name, highest, highest) for name, (_, highest) in FEATURES.items()
+        ],
     )

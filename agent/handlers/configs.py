@@ -210,7 +210,10 @@ def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
         "group.max.session.timeout.ms": str(settings.group_max_session_timeout_ms),
         "group.max.size": str(settings.group_max_size),
         "group.consumer.migration.policy": "disabled",
-        "group.coordinator.rebalance.protocols": "classic",
+        "group.coordinator.rebalance.protocols": "classic,consumer",
+        "group.consumer.session.timeout.ms": str(settings.group_consumer_session_timeout_ms),
+        "group.consumer.heartbeat.interval.ms": str(settings.group_consumer_heartbeat_interval_ms),
+        "group.consumer.max.size": str(settings.group_consumer_max_size),
         "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent import authorized_operations
 from agent.errors import EXPECTED
+from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.group import Group, GroupPhase
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
@@ -24,7 +25,6 @@ from tailrace.kafka.messages.describe_groups import (
 )
 from tailrace.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-CLASSIC = "classic"
 MISSING_IS_AN_ERROR = 6
 """From this DescribeGroups version on an unknown group is GROUP_ID_NOT_FOUND, not just Dead (KIP-1043)."""
 
@@ -46,22 +46,32 @@ async def describe_groups(
 async def _describe(services: Services, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
         described = await services.groups.look(group_id, _description)
-        if described is None:
-            if await _has_offsets(services, group_id):
-                return DescribedGroup(group_id=group_id, group_state=GroupPhase.EMPTY)
-            missing = DescribedGroup(group_id=group_id, group_state=GroupPhase.DEAD)
-            if context.api_version >= MISSING_IS_AN_ERROR:
-                missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                missing.error_message = f"Group {group_id} not found."
-            return missing
+        if described is None and await _has_offsets(services, group_id):
+            return DescribedGroup(group_id=group_id, group_state=GroupPhase.EMPTY)
     except REFUSALS as error:
-        return DescribedGroup(error_code=group_code(error), group_id=group_id)
-    return described
+        code = group_code(error)
+        if code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            return DescribedGroup(error_code=code, group_id=group_id)
+        return _missing(context, group_id, str(error))
+    return described or _missing(context, group_id, f"Group {group_id} not found.")
 
 
-def _description(group: Group) -> DescribedGroup | None:
+def _missing(context: RequestContext, group_id: str, message: str) -> DescribedGroup:
+    missing = DescribedGroup(group_id=group_id, group_state=GroupPhase.DEAD)
+    if context.api_version >= MISSING_IS_AN_ERROR:
+        missing.error_code, missing.error_message = ErrorCode.GROUP_ID_NOT_FOUND, message
+    return missing
+
+
+def _is_unused(group: AnyGroup) -> bool:
+    return group.generation == 0 and group.is_idle
+
+
+def _description(group: AnyGroup) -> DescribedGroup | None:
     """None for a group that never had a member: it may be there for its offsets only, or not at all."""
-    if group.generation == 0 and not group.members and not group.pending:
+    if not isinstance(group, Group):
+        raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a classic group.")
+    if _is_unused(group):
         return None
     is_settled = group.phase is GroupPhase.STABLE
     protocol = (group.protocol or "") if is_settled else ""
@@ -91,8 +101,6 @@ async def list_groups(
     states = {name.lower() for name in request.states_filter}
     types = {name.lower() for name in request.types_filter}
     response = ListGroupsResponse()
-    if types and CLASSIC not in types:
-        return response
     try:
         snapshot = await services.catalog.refresh()
         live = {member.broker_id for member in snapshot.ring.members}
@@ -104,9 +112,11 @@ async def list_groups(
                 is_ours = group_candidates(snapshot.ring, row.group_id)[:1] == [me]
             if not is_ours:
                 continue
-            state = str(services.groups.phase_of(row.group_id) or row.state)
-            if (not states or state.lower() in states) and await _exists(services, row, state):
-                response.groups.append(ListedGroup(row.group_id, row.protocol_type, state, CLASSIC))
+            held = services.groups.held_group(row.group_id)
+            state, group_type = (row.state, row.type) if held is None else (str(held.phase), held.type)
+            is_asked = (not states or state.lower() in states) and (not types or group_type in types)
+            if is_asked and await _exists(services, row, state):
+                response.groups.append(ListedGroup(row.group_id, row.protocol_type, state, group_type))
     except EXPECTED as error:
         return ListGroupsResponse(error_code=_tool_code(error))
     return response
@@ -131,7 +141,7 @@ async def delete_groups(
     for group_id in request.groups_names:
         code = ErrorCode.NONE
         try:
-            never_used = await services.groups.look(group_id, _description) is None
+            never_used = await services.groups.look(group_id, _is_unused)
             if never_used and not await _has_offsets(services, group_id):
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             else:

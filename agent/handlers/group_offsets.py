@@ -6,7 +6,7 @@ from uuid import UUID
 
 from agent.catalog import KnownTopic
 from agent.errors import PARTITION_CODES
-from agent.groups.group import Group
+from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.handlers.groups import REFUSALS, group_code, position_code
 from agent.services import RequestContext, Services
 from sequencer.api import DeleteOffsets, FetchOffsets, OffsetPosition, Topic, UnknownGroup
@@ -167,6 +167,8 @@ async def _fetch(
         response.error_code = ErrorCode.INVALID_GROUP_ID
         return response
     try:
+        if request.member_id is not None and request.member_epoch >= 0:
+            await _validate_reader(services, request, request.member_id)
         if request.topics is None:
             response.topics = await _all_positions(services, request.group_id, require_stable)
         else:
@@ -189,6 +191,15 @@ async def _fetch(
     except REFUSALS as error:
         response.error_code = position_code(error)
     return response
+
+
+async def _validate_reader(services: Services, request: OffsetFetchRequestGroup, member_id: str) -> None:
+    """Raises GroupRefusal where the group's members read at their epochs only (KIP-848), and this is none of them."""
+    code = await services.groups.look(
+        request.group_id, lambda group: group.validate_reader(member_id, request.member_epoch)
+    )
+    if code is not ErrorCode.NONE:
+        raise GroupRefusal(code)
 
 
 async def _asked_positions(
@@ -290,7 +301,7 @@ async def offset_delete(
     return response
 
 
-def _use_of(group: Group) -> tuple[frozenset[str] | None, bool, bool]:
+def _use_of(group: AnyGroup) -> tuple[frozenset[str] | None, bool, bool]:
     """The topics it reads (None: nobody can tell), whether it has members, whether it ever had."""
     return group.subscribed_topics(), bool(group.members), bool(group.generation or group.members)
 

@@ -86,6 +86,7 @@ def load_group(draft: Draft, request: LoadGroup) -> GroupState:
         members=row.members,
         blob=row.blob,
         term=row.term,
+        type=row.type,
     )
 
 
@@ -125,6 +126,7 @@ def save_group(draft: Draft, request: SaveGroup, settings: SequencerSettings) ->
             protocol_type=state.protocol_type,
             members=list(state.members),
             blob=state.blob,
+            type=state.type,
             updated_ms=draft.now_ms,
         )
     )
@@ -426,7 +428,7 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
         assert row is not None, "nothing changes meanwhile"
         if not room.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
             return GroupListings(listed, listed[-1].group_id)
-        listed.append(GroupListing(group_id, row.state, row.protocol_type, row.owner))
+        listed.append(GroupListing(group_id, row.state, row.protocol_type, row.owner, row.type))
     return GroupListings(listed)
 
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from sequencer.api import ObjectKind, Run, TransactionState
+from sequencer.api import CLASSIC_GROUP, ObjectKind, Run, TransactionState
 
 Int32 = Annotated[int, "int32"]
 """A number that needs no more than 32 bits in a column."""
@@ -133,6 +133,7 @@ class GroupRow(Row, frozen=True):
     updated_ms: int
     term: int = 0
     turn: int = 0
+    type: str = CLASSIC_GROUP
 
 
 class GroupOffsetRow(Row, frozen=True):

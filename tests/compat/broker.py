@@ -70,6 +70,7 @@ def running_broker(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={
+                    "TAILRACE_AGENT__GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "200",
                     **{key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
                     **(settings or {}),
                 },

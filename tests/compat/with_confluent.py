@@ -83,9 +83,14 @@ def consume(broker: Broker) -> None:
 
 
 def groups(broker: Broker) -> None:
-    """Range, round robin and cooperative; join and leave; static members; commits; the admin's view of groups."""
+    """Each assignor, of clients and of the coordinator; join and leave; static members; commits; what admins see."""
     for strategy in ("range", "roundrobin", "cooperative-sticky"):
-        _group_shares(broker, strategy)
+        classic = {"heartbeat.interval.ms": 200, "session.timeout.ms": 6000}
+        _group_shares(broker, strategy, {"partition.assignment.strategy": strategy, **classic})
+    for assignor in ("uniform", "range"):
+        _group_shares(
+            broker, f"consumer-{assignor}", {"group.protocol": "consumer", "group.remote.assignor": assignor}
+        )
     _static_member_keeps_its_partitions(broker)
     _groups_by_admin(broker)
 
@@ -254,11 +259,9 @@ def _too_large_is_refused(broker: Broker) -> None:
     equal([error and error.code() for error in errors], [KafkaError.MSG_SIZE_TOO_LARGE], "delivery errors")
 
 
-def _group_shares(broker: Broker, strategy: str) -> None:
-    topic, group = broker.name(f"confluent-{strategy}"), broker.name("confluent-group")
+def _group_shares(broker: Broker, name: str, settings: dict[str, Any]) -> None:
+    topic, group = broker.name(f"confluent-{name}"), broker.name("confluent-group")
     _create(broker, topic, partitions=4)
-    settings = {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 200}
-    settings["session.timeout.ms"] = 6000
     first, second = _consumer(broker, group, **settings), _consumer(broker, group, **settings)
     try:
         first.subscribe([topic])

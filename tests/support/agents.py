@@ -146,7 +146,7 @@ class AgentBench:
                 SeededEntropy(6),
                 self.settings,
                 lambda: identity,
-                lambda: catalog.snapshot.ring,
+                catalog,
             ),
             decoding=self._pool,
             telemetry=telemetry,

@@ -48,7 +48,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The number of the newest migration."""
 
 metadata = sa.MetaData()

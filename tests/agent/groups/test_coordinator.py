@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
+from agent.catalog import EMPTY, Catalog
+from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
+from cache.ring import Replicas
 from sequencer.api import (
     AgentInfo,
     CreateTopic,
     FetchOffsets,
     Member,
     OffsetPosition,
+    PartitionError,
     RenewAgent,
     Ring,
     SaveGroup,
@@ -51,6 +56,8 @@ class Bench:
             self.identities.append(identity)
         first = self.identities[0]
         ring = Ring(1, [Member(first.broker_id, first.lease_epoch, first.info, False)])
+        self.catalog = catalog = Catalog(self.sequencer)
+        catalog.snapshot = replace(EMPTY, replicas=Replicas(ring))
         for number, identity in enumerate(self.identities):
             agent = GroupCoordinator(
                 self.sequencer,
@@ -58,7 +65,7 @@ class Bench:
                 SeededEntropy(number),
                 AgentSettings.model_validate({"group_initial_rebalance_delay_ms": 0}),
                 self.identity_of(identity),
-                lambda: ring,
+                catalog,
             )
             self.agents.append(agent)
             await agent.start()
@@ -84,6 +91,11 @@ class Bench:
             for _ in range(20):
                 await asyncio.sleep(0)
 
+    async def learn_topics(self) -> None:
+        """The topics that there are; the ring stays what it was."""
+        replicas = self.catalog.snapshot.replicas
+        self.catalog.snapshot = replace(await self.catalog.refresh(), replicas=replicas)
+
     async def member(self, agent: int, name: str, instance: str | None = None) -> JoinAnswer:
         return await self.agents[agent].join("g", request(name, instance))
 
@@ -93,6 +105,10 @@ class Bench:
             "g", SyncRequest("m", "i", answer.generation, "consumer", "range", [("m", b"all")])
         )
         return answer
+
+
+def joining(name: str) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(name, 0, rebalance_seconds=30.0, topics=frozenset({"t"}), owned={})
 
 
 def request(name: str, instance: str | None = None, member_id: str = "") -> JoinRequest:
@@ -124,6 +140,48 @@ def test_a_take_over_keeps_generation_and_assignment() -> None:
             "g", SyncRequest("m", "i", answer.generation, "consumer", "range", [])
         )
         assert synced.assignment == b"all"
+
+    run(scenario)
+
+
+def test_a_consumer_group_goes_on_at_another_agent_where_it_was() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
+        await bench.learn_topics()
+        told = await bench.agents[0].consumer_heartbeat("g", joining("m"))
+        assert told.assigned is not None and set(map(len, told.assigned.values())) == {2}
+
+        await bench.advance(14, 1)
+        answer = await bench.agents[1].consumer_heartbeat("g", ConsumerHeartbeat("m", told.epoch))
+
+        assert answer == ConsumerAnswer(ErrorCode.NONE, "m", told.epoch)
+
+    run(scenario)
+
+
+def test_a_heartbeat_that_changes_nothing_is_not_stored() -> None:
+    async def scenario(bench: Bench) -> None:
+        told = await bench.agents[0].consumer_heartbeat("g", joining("m"))
+        bench.sequencer.save_group = None  # type: ignore[method-assign, assignment]
+
+        answer = await bench.agents[0].consumer_heartbeat("g", ConsumerHeartbeat("m", told.epoch))
+
+        assert answer.code is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_a_commit_of_a_consumer_is_fenced_by_the_groups_epoch() -> None:
+    async def scenario(bench: Bench) -> None:
+        topic = await bench.sequencer.create_topic(CreateTopic("t", 2, {}))
+        await bench.learn_topics()
+        first = await bench.agents[0].consumer_heartbeat("g", joining("m-1"))
+        await bench.agents[0].consumer_heartbeat("g", joining("m-2"))  # the group is an epoch further
+        position = OffsetPosition(topic.topic_id, 0, 7, -1, "", -1)
+
+        done = await bench.agents[0].commit("g", "m-1", None, first.epoch, [position])
+
+        assert done.errors == [PartitionError.NONE]
 
     run(scenario)
 
@@ -235,7 +293,8 @@ def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() ->
             bench.clock.advance(seconds)
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert bench.agents[0].phase_of("g") is phase, "an empty group is let go"
+            held = bench.agents[0].held_group("g")
+            assert (held and held.phase) is phase, "an empty group is let go"
 
     run(scenario)
 

@@ -1,0 +1,154 @@
+"""The assignors of consumer groups that run on the coordinator (KIP-848), as functions of what the members read.
+
+    uniform   each partition stays where it is as long as no reader has two more than another
+    range     of each topic, neighbouring partitions to one reader, readers in the order of their ids
+
+Each partition of a topic that somebody subscribes to gets one of the topic's subscribers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+Assignment = dict[UUID, frozenset[int]]
+"""Partitions by topic id; a topic without partitions is not in it."""
+
+MAX_PASSES = 8
+"""How often `uniform` goes over all topics: members that read the same take one pass, others are nearly even then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A member as an assignor sees it. `topics`: those that exist; `current`: what it was to have before."""
+
+    topics: frozenset[UUID]
+    instance_id: str | None = None
+    current: Assignment = field(default_factory=dict)
+
+
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Assignment]]
+"""Makes an assignment for each member (by id) out of the members and the topics' partition counts."""
+
+
+def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
+    """Neighbouring partitions to each; the first members have one more where they don't come out even."""
+    target: dict[str, Assignment] = {member_id: {} for member_id in members}
+    in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
+    for topic_id, count in partitions.items():
+        readers = [member_id for member_id in in_order if topic_id in members[member_id].topics]
+        each, more = divmod(count, max(1, len(readers)))
+        for place, member_id in enumerate(readers):
+            first = place * each + min(place, more)
+            if share := range(first, first + each + (place < more)):
+                target[member_id][topic_id] = frozenset(share)
+    return target
+
+
+def uniform(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
+    """As even as the subscriptions allow, with as few moves as that takes."""
+    loads = dict.fromkeys(sorted(members), 0)
+    shares = _shares_of(members, partitions)
+    for share in shares:
+        share.keep(members, loads)
+    for share in shares:
+        share.give(loads)
+    for _ in range(MAX_PASSES):
+        if not sum(share.level(loads) for share in shares):
+            break
+    held: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in members}
+    for share in shares:
+        for member_id, places in share.held.items():
+            for topic_id, partition in places:
+                held[member_id][topic_id].add(partition)
+    return {
+        member_id: {topic_id: frozenset(of_topic) for topic_id, of_topic in topics.items()}
+        for member_id, topics in held.items()
+    }
+
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": range_}
+"""By the name that a client asks for; the first is the default."""
+
+
+@dataclass(slots=True)
+class _Share:
+    """The topics that the same members read. `held`: their partitions, by member; `free`: those nobody has yet."""
+
+    topics: list[UUID]
+    held: dict[str, list[tuple[UUID, int]]]
+    free: list[tuple[UUID, int]]
+
+    def keep(self, members: Mapping[str, Subscriber], loads: dict[str, int]) -> None:
+        """Leave each partition where it is; of two that claim it, with the one of the lower id."""
+        free = dict.fromkeys(self.free)
+        for member_id, held in self.held.items():
+            current = members[member_id].current
+            for topic_id in self.topics:
+                for partition in sorted(current.get(topic_id, ())):
+                    if (topic_id, partition) in free:
+                        del free[topic_id, partition]
+                        held.append((topic_id, partition))
+            loads[member_id] += len(held)
+        self.free = list(free)
+
+    def give(self, loads: dict[str, int]) -> None:
+        """Give what is free, each to whoever has least."""
+        readers = _by(loads, self.held)
+        for place in self.free:
+            load, member_id = readers[0]
+            self.held[member_id].append(place)
+            loads[member_id] = load + 1
+            heapq.heapreplace(readers, (load + 1, member_id))
+
+    def level(self, loads: dict[str, int]) -> int:
+        """Move partitions from those who have most to those who have least. Returns how many moved."""
+        moved = 0
+        takers = _by(loads, self.held)
+        givers = [(-loads[member_id], member_id) for member_id, held in self.held.items() if held]
+        heapq.heapify(givers)
+        while givers:
+            (negative, giver), (least, taker) = givers[0], takers[0]
+            if -negative != loads[giver] or not self.held[giver]:
+                heapq.heappop(givers)  # it took, or has no more of these topics
+            elif least != loads[taker]:
+                heapq.heapreplace(takers, (loads[taker], taker))
+            elif loads[giver] - least <= 1:
+                break
+            else:
+                self.held[taker].append(self.held[giver].pop())
+                loads[giver] -= 1
+                loads[taker] += 1
+                heapq.heapreplace(givers, (-loads[giver], giver))
+                heapq.heapreplace(takers, (loads[taker], taker))
+                moved += 1
+        return moved
+
+
+def _by(loads: Mapping[str, int], readers: Iterable[str]) -> list[tuple[int, str]]:
+    """A heap: the member with least first, and of equals the one of the lower id."""
+    heap = [(loads[member_id], member_id) for member_id in readers]
+    heapq.heapify(heap)
+    return heap
+
+
+def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> list[_Share]:
+    """The topics by who reads them; those of the fewest readers first, as their partitions have the least choice."""
+    readers: dict[UUID, list[str]] = defaultdict(list)
+    for member_id in sorted(members):
+        for topic_id in members[member_id].topics:
+            readers[topic_id].append(member_id)
+    topics: dict[tuple[str, ...], list[UUID]] = defaultdict(list)
+    for topic_id in sorted(readers.keys() & partitions.keys()):
+        topics[tuple(readers[topic_id])].append(topic_id)
+    return [
+        _Share(
+            topics[who],
+            {member_id: [] for member_id in who},
+            [(topic_id, partition) for topic_id in topics[who] for partition in range(partitions[topic_id])],
+        )
+        for who in sorted(topics, key=lambda who: (len(who), who))
+    ]

@@ -1,0 +1,576 @@
+"""A consumer group whose assignment the coordinator makes (KIP-848), with no I/O, no clock and no tasks in it.
+
+Members heartbeat; everything else follows from three epochs. The group's rises whenever what is read or who reads it
+changes. The target assignment is made for a group epoch. Each member moves towards the target by itself, and has the
+target's epoch once it has given up all that it must give up:
+
+    member       | what it waits for                                   | left when
+    Stable       | nothing                                             | the target has a later epoch
+    Unrevoked    | that its client gives up what others are to have    | a heartbeat no longer names it, or time is over
+    Unreleased   | that others give up what it is to have              | they have, at one of its heartbeats
+
+    group        |
+    Empty        | no members; offsets may remain
+    Assigning    | the target is older than the group's epoch
+    Reconciling  | some member has not reached the target
+    Stable       | all have
+
+Every call takes `now` (seconds, monotonic). `is_dirty` says that the state must be stored before an answer may leave.
+
+Invariants:
+- a partition is with one member at most: it is given to nobody before its holder's client no longer names it, or the
+  holder is gone;
+- the group's epoch never falls; a member's rises by steps that it was told.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import ClassVar
+from uuid import UUID
+
+from agent.catalog import KnownTopic
+from agent.groups.assignors import ASSIGNORS, Assignment, Subscriber
+from agent.groups.group import Answer
+from agent.groups.topic_pattern import TopicPattern
+from sequencer.api import CONSUMER_GROUP
+from tailrace.kafka.error_codes import ErrorCode
+
+JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
+"""Member epochs that say what a heartbeat is for. Only a static member leaves for now: its place is kept."""
+
+MAX_PATTERNS = 16
+"""Different regular expressions in one group: each is matched with all topics whenever these change."""
+
+DEFAULT_ASSIGNOR = next(iter(ASSIGNORS))
+
+Topics = Mapping[str, KnownTopic]
+"""The cluster's topics by name; another mapping whenever one has changed."""
+
+
+class ConsumerGroupPhase(enum.StrEnum):
+    """The states, by Kafka's names."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class MemberPhase(enum.IntEnum):
+    """How far a member is with its target."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    UNRELEASED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member reads, and how it wants that to be shared out."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    assignor: str = ""
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self.topics)) + len(self.pattern)
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A member. `assigned`: what its client may read; `revoking`: what it is to give up, and may read still."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_seconds: float = 0.0
+    subscription: Subscription = Subscription()
+    epoch: int = 0
+    previous_epoch: int = 0
+    phase: MemberPhase = MemberPhase.STABLE
+    assigned: Assignment = field(default_factory=dict)
+    revoking: Assignment = field(default_factory=dict)
+    target: Assignment = field(default_factory=dict)
+    session_deadline: float = 0.0
+    revocation_deadline: float = inf
+
+    @property
+    def has_left_for_now(self) -> bool:
+        return self.epoch == LEAVES_FOR_NOW
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """A ConsumerGroupHeartbeat request; None for what the client leaves out, as it has not changed."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_seconds: float | None = None
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Assignment | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client says everything, as it does when it is not sure what the coordinator knows."""
+        has_subscription = self.topics is not None or self.pattern is not None
+        return self.rebalance_seconds is not None and has_subscription and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAnswer:
+    """What a heartbeat is answered. `assigned` None: as the client knows."""
+
+    code: ErrorCode
+    member_id: str = ""
+    epoch: int = 0
+    assigned: Assignment | None = None
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """One group. Owned by one coordinator; `session_seconds`, `max_size` (members) and `max_bytes` (of subscriptions,
+    all together) are its settings."""
+
+    type: ClassVar[str] = CONSUMER_GROUP
+
+    group_id: str
+    session_seconds: float = 45.0
+    max_size: int = 10_000
+    max_bytes: int = 4 << 20
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = DEFAULT_ASSIGNOR
+    members: dict[str, Consumer] = field(default_factory=dict)
+    partitions: dict[UUID, int] = field(default_factory=dict)
+    """Of the topics that are read, how many each has."""
+    is_dirty: bool = False
+    _is_dead: bool = False
+    _known: Topics | None = None
+    """What `partitions` and `_read` were looked up in."""
+    _read: dict[str, frozenset[UUID]] = field(default_factory=dict)
+    """By member, the topics it reads. `_is_read`: of every member."""
+    _is_read: bool = False
+    _instances: dict[str, Consumer] = field(default_factory=dict)
+    """The static members, by instance id."""
+    _holders: dict[tuple[UUID, int], str] = field(default_factory=dict)
+    """Who may read a partition, assigned or not yet given up."""
+    _nothing_before: float | None = None
+    """Nothing is due earlier; None when that has to be found."""
+
+    # --- what a coordinator asks
+
+    @property
+    def generation(self) -> int:
+        """What fences commits at the sequencer: it rises with everything that is stored of a change."""
+        return self.epoch
+
+    @property
+    def phase(self) -> ConsumerGroupPhase:
+        if self._is_dead:
+            return ConsumerGroupPhase.DEAD
+        if not self.members:
+            return ConsumerGroupPhase.EMPTY
+        if self.target_epoch < self.epoch:
+            return ConsumerGroupPhase.ASSIGNING
+        is_there = all(
+            member.phase is MemberPhase.STABLE and member.epoch in (self.target_epoch, LEAVES_FOR_NOW)
+            for member in self.members.values()
+        )
+        return ConsumerGroupPhase.STABLE if is_there else ConsumerGroupPhase.RECONCILING
+
+    def take_answers(self) -> list[tuple[int, Answer]]:
+        """None: every heartbeat is answered at once."""
+        return []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost by forgetting it (once stored)."""
+        return not self.members
+
+    def next_deadline(self, now: float) -> float | None:
+        """Until when `expire` has nothing to do, None for ever. Heartbeats only move a deadline on, so that members
+        are looked through only once what was found then is over."""
+        if self._nothing_before is None or self._nothing_before <= now:
+            self._nothing_before = min(
+                (
+                    min(member.session_deadline, member.revocation_deadline)
+                    for member in self.members.values()
+                ),
+                default=inf,
+            )
+        return None if self._nothing_before == inf else self._nothing_before
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """The names that members subscribe to; of patterns, those that match what is known."""
+        names: set[str] = set()
+        for member in self.members.values():
+            names |= self._names_of(member)
+        return frozenset(names)
+
+    def static_member(self, instance_id: str) -> Consumer | None:
+        """The member that holds this instance id."""
+        return self._instances.get(instance_id)
+
+    # --- ConsumerGroupHeartbeat
+
+    def heartbeat(self, now: float, request: ConsumerHeartbeat, topics: Topics) -> ConsumerAnswer:
+        """Join, go on, or leave; and take the member's next step towards its target."""
+        if self._is_dead:
+            return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if request.epoch in (LEAVES, LEAVES_FOR_NOW):
+            return self._leave(request)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        size = len(self.members)
+        member = self._member_of(request)
+        before = (member.epoch, member.assigned)
+        is_changed = self._take(member, request) or len(self.members) > size
+        if not (topics is self._known and self._is_read) and self._look_up(topics):
+            is_changed = True
+        if is_changed:
+            self._raise_epoch()
+        if self.target_epoch < self.epoch:
+            self._assign()
+        self._reconcile(now, member, request.owned)
+        member.session_deadline = now + self.session_seconds
+        is_news = before != (member.epoch, member.assigned) or request.epoch != member.epoch
+        return ConsumerAnswer(
+            ErrorCode.NONE,
+            member.member_id,
+            member.epoch,
+            member.assigned if is_news or request.is_full else None,
+        )
+
+    def _refusal(self, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
+        """Why this request can't be served, None if it can."""
+        known = self.members.get(request.member_id)
+        held_by = None if request.instance_id is None else self.static_member(request.instance_id)
+        if request.epoch == JOINS:
+            if held_by is not None and held_by is not known and not held_by.has_left_for_now:
+                return _refused(
+                    ErrorCode.UNRELEASED_INSTANCE_ID, f"{held_by.member_id} holds {request.instance_id}"
+                )
+            if known is None and held_by is None and len(self.members) >= self.max_size:
+                return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self.max_size} members are allowed")
+        else:
+            code = self._code_of_member(request.member_id, request.instance_id)
+            if code is not ErrorCode.NONE:
+                return _refused(code)
+            assert known is not None, "it was just looked up"
+            if not _is_current(known, request):
+                return _refused(
+                    ErrorCode.FENCED_MEMBER_EPOCH,
+                    f"{request.member_id} is at epoch {known.epoch}, not {request.epoch}; join again",
+                )
+        return self._refusal_of_size(known, request)
+
+    def _refusal_of_size(self, known: Consumer | None, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
+        if request.topics is None and request.pattern is None:
+            return None
+        asked = _merged(Subscription() if known is None else known.subscription, request)
+        others = [member.subscription for member in self.members.values() if member is not known]
+        if asked.kept_bytes + sum(other.kept_bytes for other in others) > self.max_bytes:
+            return _refused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"subscriptions of more than {self.max_bytes} bytes"
+            )
+        if len({asked.pattern, *(other.pattern for other in others)} - {""}) > MAX_PATTERNS:
+            return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{MAX_PATTERNS} in one group are allowed")
+        return None
+
+    def _member_of(self, request: ConsumerHeartbeat) -> Consumer:
+        """The member that asks; a new one, or one that takes the place of the static member that it was before."""
+        member = self.members.get(request.member_id)
+        if member is None and request.instance_id is not None:
+            member = self.static_member(request.instance_id)
+            if member is not None:
+                self._rename(member, request.member_id)
+        if member is None:
+            member = Consumer(request.member_id, request.instance_id)
+            self._add(member)
+        if request.epoch == JOINS:
+            # Its client reads nothing yet, whatever it read before.
+            member.epoch = member.previous_epoch = 0
+            member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
+            self._release(member, member.revoking)
+            member.revoking = {}
+            self._nothing_before, self.is_dirty = None, True
+        return member
+
+    def _add(self, member: Consumer) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._instances[member.instance_id] = member
+        self._is_read = False
+
+    def _rename(self, member: Consumer, member_id: str) -> None:
+        for place, holder in self._holders.items():
+            if holder == member.member_id:
+                self._holders[place] = member_id
+        if member.member_id in self._read:
+            self._read[member_id] = self._read.pop(member.member_id)
+        member.member_id = member_id
+        self.members = {each.member_id: each for each in self.members.values()}
+
+    def _take(self, member: Consumer, request: ConsumerHeartbeat) -> bool:
+        """Note what the request says of the member. Returns whether it wants something else."""
+        subscription = _merged(member.subscription, request)
+        described = (
+            request.client_id,
+            request.client_host,
+            member.rack_id if request.rack_id is None else request.rack_id,
+            member.rebalance_seconds if request.rebalance_seconds is None else request.rebalance_seconds,
+        )
+        if described != (member.client_id, member.client_host, member.rack_id, member.rebalance_seconds):
+            member.client_id, member.client_host, member.rack_id, member.rebalance_seconds = described
+            self.is_dirty = True
+        if subscription == member.subscription:
+            return False
+        member.subscription = subscription
+        self._read.pop(member.member_id, None)
+        self._is_read = False
+        return True
+
+    def _leave(self, request: ConsumerHeartbeat) -> ConsumerAnswer:
+        code = self._code_of_member(request.member_id, request.instance_id)
+        if code is not ErrorCode.NONE:
+            return _refused(code)
+        member = self.members[request.member_id]
+        if request.epoch == LEAVES_FOR_NOW:
+            self._release(member, member.revoking)
+            member.epoch, member.phase, member.revoking = LEAVES_FOR_NOW, MemberPhase.STABLE, {}
+            member.revocation_deadline, self.is_dirty = inf, True
+        else:
+            self._remove(member)
+        return ConsumerAnswer(ErrorCode.NONE, request.member_id, request.epoch)
+
+    def _code_of_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """NONE if this is a member, and the one that holds its instance id."""
+        if instance_id is not None:
+            held_by = self.static_member(instance_id)
+            if held_by is not None and held_by.member_id != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    # --- the target
+
+    def _look_up(self, topics: Topics) -> bool:
+        """Find what is read: by members that are new or want something else, or by all if there are other topics.
+
+        Returns whether other topics or partitions are read because of that."""
+        is_all = topics is not self._known
+        unknown = [
+            member for member_id, member in self.members.items() if is_all or member_id not in self._read
+        ]
+        patterns = {member.subscription.pattern for member in unknown} - {""}
+        matches = {pattern: TopicPattern(pattern).matches(topics) for pattern in patterns}
+        partitions: dict[UUID, int] = {} if is_all else dict(self.partitions)
+        for member in unknown:
+            names = member.subscription.topics | matches.get(member.subscription.pattern, frozenset())
+            read = [topics[name].topic for name in names if name in topics]
+            self._read[member.member_id] = frozenset(topic.topic_id for topic in read)
+            partitions.update((topic.topic_id, topic.partitions) for topic in read)
+        is_other = partitions != self.partitions
+        self._known, self.partitions, self._is_read = topics, partitions, True
+        return is_other
+
+    def _names_of(self, member: Consumer) -> frozenset[str]:
+        pattern = member.subscription.pattern
+        matching = TopicPattern(pattern).matches(self._known or {}) if pattern else frozenset()
+        return member.subscription.topics | matching
+
+    def _raise_epoch(self) -> None:
+        self.epoch += 1
+        self.is_dirty = True
+
+    def _assign(self) -> None:
+        """Make the target of the group's epoch."""
+        self.assignor = self._vote()
+        target = ASSIGNORS[self.assignor](
+            {
+                member_id: Subscriber(
+                    self._read.get(member_id, frozenset()), member.instance_id, member.target
+                )
+                for member_id, member in self.members.items()
+            },
+            self.partitions,
+        )
+        for member_id, member in self.members.items():
+            member.target = target[member_id]
+        self.target_epoch, self.is_dirty = self.epoch, True
+
+    def _vote(self) -> str:
+        """The assignor that most members ask for; of equals the first."""
+        votes = [member.subscription.assignor for member in self.members.values()]
+        return max(ASSIGNORS, key=votes.count) if any(votes) else DEFAULT_ASSIGNOR
+
+    # --- a member's way to the target
+
+    def _reconcile(self, now: float, member: Consumer, owned: Assignment | None) -> None:
+        """Take the member's next step. `owned`: what its client says it has, None if as before."""
+        if member.phase is MemberPhase.UNREVOKED:
+            if owned is None or _overlap(member.revoking, owned):
+                return
+            self._release(member, member.revoking)
+            self._step(now, member, owned, member.epoch + 1)
+        elif member.phase is MemberPhase.UNRELEASED or member.epoch != self.target_epoch:
+            self._step(now, member, owned, member.epoch)
+
+    def _step(self, now: float, member: Consumer, owned: Assignment | None, epoch: int) -> None:
+        """From what it has to what it is to have: first give up, then take what is free."""
+        kept = _both(member.assigned, member.target)
+        leaving = _without(member.assigned, kept)
+        before = (member.epoch, member.phase, member.assigned, member.revoking)
+        must_give_up = leaving and member.epoch != JOINS and (owned is None or _overlap(leaving, owned))
+        if must_give_up:
+            member.assigned, member.revoking = kept, leaving
+            member.phase, next_epoch = MemberPhase.UNREVOKED, min(epoch, self.target_epoch)
+            member.revocation_deadline = now + member.rebalance_seconds
+        else:
+            self._release(member, leaving)
+            wanted = _without(member.target, kept)
+            free = {
+                topic_id: frozenset(
+                    partition
+                    for partition in partitions
+                    if self._holders.get((topic_id, partition), member.member_id) == member.member_id
+                )
+                for topic_id, partitions in wanted.items()
+            }
+            member.assigned, member.revoking = _union(kept, free), {}
+            is_complete = member.assigned == member.target
+            member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
+            next_epoch, member.revocation_deadline = self.target_epoch, inf
+            for place in _places(member.assigned):
+                self._holders[place] = member.member_id
+        if next_epoch != member.epoch:
+            member.previous_epoch, member.epoch = member.epoch, next_epoch
+        if before != (member.epoch, member.phase, member.assigned, member.revoking):
+            self.is_dirty, self._nothing_before = True, None
+
+    def _release(self, member: Consumer, partitions: Assignment) -> None:
+        for place in _places(partitions):
+            if self._holders.get(place) == member.member_id:
+                del self._holders[place]
+
+    # --- OffsetCommit, OffsetFetch
+
+    def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
+        """Whether this member may ask for positions now."""
+        return self.commit(0.0, member_id, None, epoch)
+
+    def commit(
+        self,
+        now: float,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        *,
+        is_transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether this member may commit offsets now: at its epoch only, as a later one may no longer own them."""
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
+        code = code or self._code_of_member(member_id, instance_id)
+        if code is ErrorCode.NONE and self.members[member_id].epoch != epoch:
+            return ErrorCode.ILLEGAL_GENERATION if is_transactional else ErrorCode.STALE_MEMBER_EPOCH
+        return code
+
+    # --- time, and the end
+
+    def expire(self, now: float) -> None:
+        """Remove members whose session is over, and those who did not give up in time what others are to have."""
+        self._nothing_before = None
+        for member in list(self.members.values()):
+            if min(member.session_deadline, member.revocation_deadline) <= now:
+                self._remove(member)
+
+    def resume(self, now: float) -> None:
+        """Go on after another coordinator: every session, and what is to be given up, gets its full time."""
+        self._nothing_before = None
+        for member in list(self.members.values()):
+            self._add(member)
+            member.session_deadline = now + self.session_seconds
+            if member.phase is MemberPhase.UNREVOKED:
+                member.revocation_deadline = now + member.rebalance_seconds
+            for held in (member.assigned, member.revoking):
+                self._holders.update(dict.fromkeys(_places(held), member.member_id))
+
+    def close(self, code: ErrorCode) -> None:
+        """Be Dead. Nobody waits for an answer of this group."""
+        self._is_dead = True
+
+    def _remove(self, member: Consumer) -> None:
+        del self.members[member.member_id]
+        self._read.pop(member.member_id, None)
+        if member.instance_id is not None:
+            del self._instances[member.instance_id]
+        self._release(member, member.assigned)
+        self._release(member, member.revoking)
+        self._nothing_before = None
+        self._raise_epoch()
+
+
+def _refused(code: ErrorCode, message: str | None = None) -> ConsumerAnswer:
+    return ConsumerAnswer(code, message=message)
+
+
+def _is_current(member: Consumer, request: ConsumerHeartbeat) -> bool:
+    """Whether the client is where the coordinator is; or one step behind, as the last answer was lost on its way."""
+    if request.epoch == member.epoch:
+        return True
+    if request.epoch != member.previous_epoch or request.owned is None:
+        return False
+    return not _without(request.owned, member.assigned)
+
+
+def _merged(known: Subscription, request: ConsumerHeartbeat) -> Subscription:
+    """What the member reads from now on: of what the request leaves out, what is known."""
+    if request.topics is None and request.pattern is None and request.assignor is None:
+        return known
+    return Subscription(
+        known.topics if request.topics is None else request.topics,
+        known.pattern if request.pattern is None else request.pattern,
+        known.assignor if request.assignor is None else request.assignor,
+    )
+
+
+def _places(assignment: Assignment) -> Iterable[tuple[UUID, int]]:
+    return ((topic_id, partition) for topic_id, partitions in assignment.items() for partition in partitions)
+
+
+def _nonempty(assignment: Iterable[tuple[UUID, frozenset[int]]]) -> Assignment:
+    return {topic_id: partitions for topic_id, partitions in assignment if partitions}
+
+
+def _both(one: Assignment, other: Assignment) -> Assignment:
+    return _nonempty((topic_id, one[topic_id] & other.get(topic_id, frozenset())) for topic_id in one)
+
+
+def _without(one: Assignment, other: Assignment) -> Assignment:
+    return _nonempty((topic_id, one[topic_id] - other.get(topic_id, frozenset())) for topic_id in one)
+
+
+def _union(one: Assignment, other: Assignment) -> Assignment:
+    return _nonempty(
+        (topic_id, one.get(topic_id, frozenset()) | other.get(topic_id, frozenset()))
+        for topic_id in one.keys() | other.keys()
+    )
+
+
+def _overlap(one: Assignment, other: Assignment) -> bool:
+    return any(one[topic_id] & other.get(topic_id, frozenset()) for topic_id in one)

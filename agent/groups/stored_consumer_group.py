@@ -1,0 +1,136 @@
+"""What is kept of a consumer group in the sequencer: enough for another agent to go on as if nothing had happened."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from agent.groups.assignors import Assignment
+from agent.groups.consumer_group import Consumer, ConsumerGroup, MemberPhase, Subscription
+from sequencer.api import CONSUMER_GROUP, GroupState
+
+VERSION = 1
+
+Places = list[tuple[UUID, list[int]]]
+"""An assignment: partitions by topic."""
+
+
+class StoredConsumer(msgspec.Struct, array_like=True, frozen=True):
+    """A member without its deadlines: the agent that takes over restarts them."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_seconds: float
+    topics: list[str]
+    pattern: str
+    assignor: str
+    epoch: int
+    previous_epoch: int
+    phase: int
+    assigned: Places
+    revoking: Places
+    target: Places
+
+
+class StoredConsumerGroup(msgspec.Struct, array_like=True, frozen=True):
+    """The blob of a group's row. Fields are only ever appended."""
+
+    version: int
+    target_epoch: int
+    assignor: str
+    partitions: list[tuple[UUID, int]]
+    members: list[StoredConsumer]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(StoredConsumerGroup)
+
+
+def stored(group: ConsumerGroup) -> GroupState:
+    """The group as its row keeps it."""
+    blob = StoredConsumerGroup(
+        version=VERSION,
+        target_epoch=group.target_epoch,
+        assignor=group.assignor,
+        partitions=list(group.partitions.items()),
+        members=[_stored_member(member) for member in group.members.values()],
+    )
+    return GroupState(
+        group_id=group.group_id,
+        generation=group.epoch,
+        state=str(group.phase),
+        protocol_type="consumer",
+        members=list(group.members),
+        blob=_ENCODER.encode(blob),
+        type=CONSUMER_GROUP,
+    )
+
+
+def _stored_member(member: Consumer) -> StoredConsumer:
+    subscription = member.subscription
+    return StoredConsumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_seconds=member.rebalance_seconds,
+        topics=sorted(subscription.topics),
+        pattern=subscription.pattern,
+        assignor=subscription.assignor,
+        epoch=member.epoch,
+        previous_epoch=member.previous_epoch,
+        phase=member.phase,
+        assigned=_places(member.assigned),
+        revoking=_places(member.revoking),
+        target=_places(member.target),
+    )
+
+
+def _places(assignment: Assignment) -> Places:
+    return [(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
+
+
+def restored(
+    state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
+) -> ConsumerGroup:
+    """The group that goes on from a row, with every deadline restarted at `now`."""
+    group = ConsumerGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
+    if not state.blob:
+        return group
+    blob = _DECODER.decode(state.blob)
+    if blob.version != VERSION:
+        raise ValueError(
+            f"group {state.group_id!r} is stored in version {blob.version}; this agent reads {VERSION}"
+        )
+    group.target_epoch, group.assignor = blob.target_epoch, blob.assignor
+    group.partitions = dict(blob.partitions)
+    group.members = {member.member_id: _restored_member(member) for member in blob.members}
+    group.resume(now)
+    return group
+
+
+def _restored_member(member: StoredConsumer) -> Consumer:
+    return Consumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_seconds=member.rebalance_seconds,
+        subscription=Subscription(frozenset(member.topics), member.pattern, member.assignor),
+        epoch=member.epoch,
+        previous_epoch=member.previous_epoch,
+        phase=MemberPhase(member.phase),
+        assigned=_assignment(member.assigned),
+        revoking=_assignment(member.revoking),
+        target=_assignment(member.target),
+    )
+
+
+def _assignment(places: Places) -> Assignment:
+    return {topic_id: frozenset(partitions) for topic_id, partitions in places}

@@ -1,0 +1,200 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups whose assignment the coordinator makes (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from agent import authorized_operations
+from agent.catalog import KnownTopic
+from agent.groups.assignors import ASSIGNORS, Assignment
+from agent.groups.consumer_group import (
+    JOINS,
+    LEAVES_FOR_NOW,
+    Consumer,
+    ConsumerGroup,
+    ConsumerHeartbeat,
+)
+from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.topic_pattern import InvalidPattern, TopicPattern
+from agent.handlers.groups import REFUSALS, group_code
+from agent.services import RequestContext, Services
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
+)
+from tailrace.kafka.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatAssignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatTopicPartitions,
+)
+from tailrace.limits import is_name
+
+CLIENT_NAMES_MEMBER = 1
+"""From this version on a client makes its member id itself (KIP-1082)."""
+
+CONSUMER_MEMBER = 1
+"""What ConsumerGroupDescribe calls a member of the new protocol."""
+
+
+async def heartbeat(
+    services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """Join, go on, leave: the member's epoch says which; the answer has its next step."""
+    try:
+        _check(request, context.api_version)
+        for name in request.subscribed_topic_names or ():
+            await services.catalog.topic_by_name(name)  # it may have been created a moment ago
+        answer = await services.groups.consumer_heartbeat(
+            request.group_id, _heartbeat(services, context, request)
+        )
+    except REFUSALS as error:
+        return ConsumerGroupHeartbeatResponse(error_code=group_code(error), error_message=str(error))
+    except InvalidPattern as error:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=str(error)
+        )
+    if answer.code is not ErrorCode.NONE:
+        message = answer.message or answer.code.name
+        return ConsumerGroupHeartbeatResponse(error_code=answer.code, error_message=message)
+    assigned = answer.assigned
+    return ConsumerGroupHeartbeatResponse(
+        member_id=answer.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=services.settings.group_consumer_heartbeat_interval_ms,
+        assignment=None
+        if assigned is None
+        else ConsumerGroupHeartbeatAssignment(_topic_partitions(assigned)),
+    )
+
+
+def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+    """Raise GroupRefusal for what Kafka refuses before it looks at the group, and for what is too large."""
+    is_joining = request.member_epoch == JOINS
+    problems = (
+        (not request.member_id and (version >= CLIENT_NAMES_MEMBER or not is_joining), "MemberId is missing"),
+        (bool(request.member_id) and not is_name(request.member_id), "MemberId is too long"),
+        (
+            request.instance_id is not None and not is_name(request.instance_id),
+            "InstanceId is empty or too long",
+        ),
+        (request.rack_id is not None and not is_name(request.rack_id), "RackId is empty or too long"),
+        (request.member_epoch < LEAVES_FOR_NOW, f"MemberEpoch is {request.member_epoch}"),
+        (
+            request.member_epoch == LEAVES_FOR_NOW and request.instance_id is None,
+            "InstanceId is missing: only a static member leaves for a while",
+        ),
+        (is_joining and request.rebalance_timeout_ms < 0, "RebalanceTimeoutMs is missing"),
+        (
+            is_joining and bool(request.topic_partitions),
+            "TopicPartitions of a member that joins must be empty",
+        ),
+        (
+            is_joining and request.subscribed_topic_names is None and not request.subscribed_topic_regex,
+            "SubscribedTopicNames or SubscribedTopicRegex is missing",
+        ),
+        (
+            any(not is_name(name) for name in request.subscribed_topic_names or ()),
+            "SubscribedTopicNames has an empty name, or one that is too long",
+        ),
+    )
+    for is_wrong, message in problems:
+        if is_wrong:
+            raise GroupRefusal(ErrorCode.INVALID_REQUEST, message)
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        known = ", ".join(ASSIGNORS)
+        raise GroupRefusal(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{request.server_assignor!r} is none of {known}")
+    if request.subscribed_topic_regex:
+        TopicPattern(request.subscribed_topic_regex)
+
+
+def _heartbeat(
+    services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerHeartbeat:
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    rebalance_ms = request.rebalance_timeout_ms
+    return ConsumerHeartbeat(
+        member_id=request.member_id or str(services.entropy.uuid()),
+        epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        client_id=context.client_id,
+        client_host=f"/{context.client_host}",
+        rebalance_seconds=None if rebalance_ms < 0 else rebalance_ms / 1000,
+        topics=None if names is None else frozenset(names),
+        pattern=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=None if owned is None else {topic.topic_id: frozenset(topic.partitions) for topic in owned},
+    )
+
+
+def _topic_partitions(assigned: Assignment) -> list[ConsumerGroupHeartbeatTopicPartitions]:
+    return [
+        ConsumerGroupHeartbeatTopicPartitions(topic_id, sorted(partitions))
+        for topic_id, partitions in assigned.items()
+    ]
+
+
+async def describe(
+    services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Epochs, members, what they have and what they are to have."""
+    response = ConsumerGroupDescribeResponse()
+    topics = services.catalog.snapshot.by_id
+    for group_id in request.group_ids:
+        try:
+            group = await services.groups.look(group_id, lambda group: _description(group, topics))
+            if request.include_authorized_operations:
+                group.authorized_operations = authorized_operations.ON_GROUP
+        except REFUSALS as error:
+            group = DescribedConsumerGroup(group_code(error), error_message=str(error), group_id=group_id)
+        response.groups.append(group)
+    return response
+
+
+def _description(group: AnyGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedConsumerGroup:
+    if not isinstance(group, ConsumerGroup):
+        is_unused = group.generation == 0 and group.is_idle
+        problem = "not found" if is_unused else "not a consumer group"
+        raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is {problem}.")
+    return DescribedConsumerGroup(
+        group_id=group.group_id,
+        group_state=group.phase,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor,
+        members=[_described_member(member, topics) for member in group.members.values()],
+    )
+
+
+def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> DescribedConsumer:
+    return DescribedConsumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.subscription.topics),
+        subscribed_topic_regex=member.subscription.pattern or None,
+        assignment=_described_assignment(member.assigned, topics),
+        target_assignment=_described_assignment(member.target, topics),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
+    """By name, too; a topic that was deleted meanwhile is left out."""
+    return DescribedAssignment(
+        [
+            DescribedTopicPartitions(topic_id, topics[topic_id].topic.name, sorted(partitions))
+            for topic_id, partitions in assignment.items()
+            if topic_id in topics
+        ]
+    )
