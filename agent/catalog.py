@@ -1,4 +1,4 @@
-"""The catalog: topics and ring as an agent knows them, kept current by asking with the version it has.
+"""The catalog: topics, ring, users and ACLs as an agent knows them, kept current by asking with the version it has.
 
 A Metadata answer, or a look-up of something unknown, asks the sequencer first, so metadata is right the moment after
 it changed. All others use what is known, and ask when it may be old: a name, id or partition that is unknown here, or
@@ -21,10 +21,14 @@ from sequencer.api import (
     Metadata,
     MetadataRequest,
     Ring,
+    ScramCredentials,
+    ScramName,
+    SecurityRequest,
     Sequencer,
     SequencerError,
     Topic,
 )
+from tailrace.acls import Acl
 from tailrace.topic_config import TopicSettings, topic_settings
 
 MAX_DEPARTED = 32
@@ -62,6 +66,15 @@ class Snapshot:
         return self.replicas.ring
 
 
+@dataclass(frozen=True, slots=True)
+class KnownSecurity:
+    """All users and ACLs at one version."""
+
+    version: int = 0
+    users: dict[ScramName, ScramCredentials] = field(default_factory=dict, repr=False)
+    acls: tuple[Acl, ...] = ()
+
+
 EMPTY = Snapshot(
     cluster_id="",
     incarnation=0,
@@ -80,6 +93,7 @@ class Catalog:
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer
         self.snapshot = EMPTY
+        self.security = KnownSecurity()
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
@@ -108,12 +122,20 @@ class Catalog:
         answer = await self._sequencer.metadata(
             MetadataRequest(known.version, known.ring.generation, takes_changes=True)
         )
+        if answer.security_version != self.security.version:
+            await self._ask_security()
         if answer.version == known.version and answer.topics is None and answer.ring is None:
             return
         broker_configs = known.broker_configs
         if answer.version != known.version or answer.topics is not None:
             broker_configs = (await self._sequencer.broker_configs(BrokerConfigsRequest(""))).configs
         self.snapshot = _snapshot(known, answer, broker_configs)
+
+    async def _ask_security(self) -> None:
+        answer = await self._sequencer.security(SecurityRequest(self.security.version))
+        if answer.users is not None and answer.acls is not None:
+            users = {user.name: user for user in answer.users}
+            self.security = KnownSecurity(answer.version, users, tuple(answer.acls))
 
     async def topic_by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:
         """The topic, asking once if it isn't known, or is known with fewer than this many partitions."""

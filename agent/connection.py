@@ -32,6 +32,7 @@ import structlog
 from agent.framing import SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
 from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
+from agent.security.access import ANYBODY, Access
 from tailrace.buffers import Buffer
 
 STAGING_BYTES = 16 * 1024
@@ -150,6 +151,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     Args:
         staging: where heads are read; shared by the connections of one loop.
+        on_open: called once the peer's address is known.
     """
 
     def __init__(
@@ -162,11 +164,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         on_close: Callable[[KafkaConnection], None],
         monotonic: Callable[[], float],
         staging: bytearray | None = None,
+        on_open: Callable[[KafkaConnection], None] | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._budget = budget
         self._limits = FrameLimits.of(max_frame_bytes, budget.largest)
         self._max_inflight = max_inflight
+        self._on_open = on_open
         self._on_close = on_close
         self._monotonic = monotonic
         self._staging = bytearray(STAGING_BYTES) if staging is None else staging
@@ -195,6 +199,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer_host = "?"
         self.client_software = ""
         self.leadership = KnownLeadership()
+        self.access: Access = ANYBODY
         self.deferred = 0
         """Produce requests that wait for their answer."""
 
@@ -214,6 +219,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
         loop = asyncio.get_running_loop()
         self._handling = loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}")
+        if self._on_open is not None:
+            self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -484,6 +491,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._phase = _CLOSED
         if self._transport is not None:
             self._transport.abort()
+
+    def serve_by(self, dispatch: Dispatch) -> None:
+        """Hand the next frames to another dispatcher."""
+        self._dispatch = dispatch
+
+    def allow_frames(self, max_frame_bytes: int) -> None:
+        """Read the next frames up to this size."""
+        self._limits = FrameLimits.of(max_frame_bytes, self._budget.largest)
+
+    def peer_certificate(self) -> bytes | None:
+        """The client's certificate (DER), if it showed one."""
+        assert self._transport is not None, "a connection that has read a frame was made"
+        connection = self._transport.get_extra_info("ssl_object")
+        return None if connection is None else connection.getpeercert(binary_form=True)
 
     def drain(self) -> None:
         """Read no more; close once every request that was read is answered."""

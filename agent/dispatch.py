@@ -13,7 +13,7 @@ An exception that no handler foresaw is logged with its stack, counted, and clos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,8 @@ from agent.services import (
     MUST_WAIT,
     Deferred,
     EncodedResponse,
+    Handler,
+    HandlerAtOnce,
     HeldResponse,
     RequestContext,
     Services,
@@ -64,17 +66,24 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Handles the frames of all connections of an agent."""
+    """Handles the frames of all connections of a listener, by handlers that check what a client may do or don't."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(
+        self,
+        services: Services,
+        handlers: Mapping[int, Handler] = HANDLERS,
+        at_once: Mapping[int, HandlerAtOnce] = AT_ONCE,
+    ) -> None:
         self._services = services
+        self._handlers = handlers
+        self._at_once = at_once
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
         asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
         try:
-            response = await HANDLERS[asked.spec.key](self._services, asked.context, asked.request)
+            response = await self._handlers[asked.spec.key](self._services, asked.context, asked.request)
             return self._replied(asked, response)
         except SequencerError as error:
             return self._sequencer_failed(asked, error)
@@ -84,13 +93,13 @@ class Dispatcher:
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """The reply where nothing has to be waited for, and it is of an API that is worth a try; None elsewhere."""
-        if int.from_bytes(frame[:2], "big") not in AT_ONCE:
+        if int.from_bytes(frame[:2], "big") not in self._at_once:
             return None
         asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
         try:
-            response = AT_ONCE[asked.spec.key](self._services, asked.context, asked.request)
+            response = self._at_once[asked.spec.key](self._services, asked.context, asked.request)
             return None if response is MUST_WAIT else self._replied(asked, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(asked, error)
@@ -123,6 +132,7 @@ class Dispatcher:
             client_software=connection.client_software,
             leadership=connection.leadership,
             is_first_waiting=connection.deferred == 0,
+            access=connection.access,
         )
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"

@@ -7,10 +7,10 @@ every request that was read be answered, flush, give sessions and lease back.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -29,6 +29,11 @@ from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.security.audit import Audit
+from agent.security.doors import ClientSecurity, CurrentAcls, mechanisms, open_doors
+from agent.security.listeners import Listener, SecurityProtocol
+from agent.security.sessions import Door
+from agent.security.users import Users
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -88,6 +93,7 @@ PEER_GRACE_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     """Where an agent listens and how others reach it. Port 0 takes a free one; `advertise_port` 0 the bound one.
+    `listen_*` and `advertise_*` are of the only listener, where `clients` names none.
 
     `peer_port` None: the agent serves no peers and owns no chunks of others.
     """
@@ -103,7 +109,20 @@ class AgentOptions:
     http_port: int = 0
     max_rpc_connections: int = 4096
     rpc: RpcSecurity = field(default_factory=RpcSecurity)
-    tls: ssl.SSLContext | None = None
+    clients: ClientSecurity = field(default_factory=ClientSecurity)
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Those of `clients`; else the only one, which has no name."""
+        plain = Listener(
+            "",
+            SecurityProtocol.PLAINTEXT,
+            self.listen_host,
+            self.listen_port,
+            self.advertise_host,
+            self.advertise_port,
+        )
+        return self.clients.listeners or (plain,)
 
 
 def package_version() -> str:
@@ -147,7 +166,8 @@ class Agent:
         self._staging = bytearray(STAGING_BYTES)
         self._fetch_memory = FetchMemory(settings.fetch_memory_bytes, clock)
         self._connections: dict[KafkaConnection, None] = {}
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._doors: dict[str, Door] = {}
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -178,14 +198,14 @@ class Agent:
         self._reader = BatchReader(self.cache, clock, self._executor, cache_observer)
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
-        self.kafka_port = 0
+        self.kafka_ports: dict[str, int] = {}
+        """By the listener's name."""
         self.peer_port = 0
 
     # --- start ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the ring and listen. Raises OSError (address in use) and what the sequencer raises."""
-        loop = asyncio.get_running_loop()
         if self._options.peer_port is not None:
             self._peer_server = RpcServer(
                 self._serve_peer,
@@ -197,38 +217,66 @@ class Agent:
             )
             await self._peer_server.listen(self._options.peer_host, self._options.peer_port)
             self.peer_port = self._peer_server.port
-        listener = await loop.create_server(
-            self._accept,
-            self._options.listen_host,
-            self._options.listen_port,
-            ssl=self._options.tls,
-            backlog=LISTEN_BACKLOG,
-            start_serving=False,
-        )
-        self.kafka_port = listener.sockets[0].getsockname()[1]
+        await self._bind()
         try:
             await self._join()
-            await listener.start_serving()
+            for server in self._listeners:
+                await server.start_serving()
         except BaseException:
-            listener.close()
+            for server in self._listeners:
+                server.close()
             raise
-        self._listener = listener
         log.info(
             "serving Kafka clients",
-            listen=f"{self._options.listen_host}:{self.kafka_port}", broker_id=self.services.identity.broker_id,
+            listen=[
+                f"{each.protocol.value}://{each.host}:{self.kafka_ports[each.name]}"
+                for each in self._options.listeners
+            ],
+            broker_id=self.services.identity.broker_id,
             zone=self._options.zone,
-        )  # fmt: skip
+        )
+
+    async def _bind(self) -> None:
+        """Take the listeners' addresses, without serving there yet."""
+        for listener in self._options.listeners:
+            tls = self._options.clients.tls_of(listener)
+            timeout = self._options.clients.settings.handshake_timeout_ms / 1000
+            server = await asyncio.get_running_loop().create_server(
+                partial(self._accept, listener.name),
+                listener.host,
+                listener.port,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else timeout,
+                backlog=LISTEN_BACKLOG,
+                start_serving=False,
+            )
+            self._listeners.append(server)
+            self.kafka_ports[listener.name] = server.sockets[0].getsockname()[1]
+
+    @property
+    def kafka_port(self) -> int:
+        """The port of the first listener."""
+        return next(iter(self.kafka_ports.values()), 0)
 
     async def _join(self) -> None:
+        advertised = {
+            listener.name: (
+                listener.advertise_host or listener.host,
+                listener.advertise_port or self.kafka_ports[listener.name],
+            )
+            for listener in self._options.listeners
+        }
+        host, port = next(iter(advertised.values()))
         info = AgentInfo(
-            host=self._options.advertise_host or self._options.listen_host,
-            port=self._options.advertise_port or self.kafka_port,
+            host=host,
+            port=port,
             peer_host=self._options.peer_advertise_host or self._options.peer_host,
             peer_port=self.peer_port,
             http_port=self._options.http_port,
             zone=self._options.zone,
             version=package_version(),
             instance=self._instance,
+            listeners=advertised if self._options.clients.listeners else {},
         )
         asked_at = self._clock.monotonic()
         lease = await self._sequencer.register_agent(info)
@@ -275,6 +323,7 @@ class Agent:
             telemetry=self.telemetry,
         )
         self._dispatcher = Dispatcher(self._services)
+        self._open_doors()
         self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
         self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
         self._neighbour = NeighbourWatch(
@@ -291,6 +340,20 @@ class Agent:
         self._services.tail.start()
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
+
+    def _open_doors(self) -> None:
+        clients = self._options.clients
+        users = Users(self.catalog, self._clock, self._entropy, self._executor)
+        acls = CurrentAcls(self.catalog, clients.settings.super_users) if clients.is_authenticating else None
+        self._doors = open_doors(
+            clients,
+            dispatch=self._dispatcher,
+            acls=acls,
+            mechanisms=mechanisms(clients.settings, users),
+            max_request_bytes=self._settings.max_request_bytes,
+            clock=self._clock,
+            audit=Audit(self.telemetry, self._clock),
+        )
 
     @property
     def services(self) -> Services:
@@ -421,13 +484,15 @@ class Agent:
 
     # --- connections -----------------------------------------------------------------------------------------
 
-    def _accept(self) -> KafkaConnection:
+    def _accept(self, listener: str) -> KafkaConnection:
+        door = self._doors.get(listener)
         connection = KafkaConnection(
-            self._dispatcher,
+            self._dispatcher if door is None else door.session(),
             self._budget,
             max_frame_bytes=self._settings.max_request_bytes,
             max_inflight=self._settings.max_inflight_requests,
-            on_close=lambda closed: self._connections.pop(closed, None),
+            on_open=None if door is None else door.expect_login,
+            on_close=self._forget if door is None else partial(self._forget_of, door),
             monotonic=self._clock.monotonic,
             staging=self._staging,
         )
@@ -438,6 +503,20 @@ class Agent:
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection
 
+    def _forget(self, closed: KafkaConnection) -> None:
+        self._connections.pop(closed, None)
+
+    def _forget_of(self, door: Door, closed: KafkaConnection) -> None:
+        self._connections.pop(closed, None)
+        door.pending.pop(closed, None)
+
+    def _close_late_logins(self) -> None:
+        for name, door in self._doors.items():
+            late = door.close_late()
+            if late:
+                self.telemetry.closed_connections.labels("no login").inc(len(late))
+                log.info("closed connections that did not log in", listener=name, count=len(late))
+
     async def _sweep_connections(self) -> None:
         """Close what is idle or stuck for too long: seldom, and every second while somebody waits for memory."""
         idle = self._settings.idle_connection_ms / 1000
@@ -446,6 +525,7 @@ class Agent:
         due = self._clock.monotonic() + seldom
         while True:
             await self._clock.sleep(min(seldom, PRESSED_SWEEP_SECONDS))
+            self._close_late_logins()
             pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
             now = self._clock.monotonic()
             if now < due and pressed == NOT_PRESSED:
@@ -481,8 +561,8 @@ class Agent:
         leaving = RenewAgent(identity.broker_id, identity.lease_epoch, True)
         await self._part("leave leadership", self._sequencer.renew_agent(leaving))
         await self._part("send clients elsewhere", self._send_clients_elsewhere(identity))
-        if self._listener is not None:
-            self._listener.close()
+        for server in self._listeners:
+            server.close()
         for connection in list(self._connections):
             connection.drain()
         drain_seconds = self._settings.drain_ms / 1000

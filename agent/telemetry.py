@@ -37,6 +37,20 @@ class AgentTelemetry:
         self.closed_connections = self._counter(
             "closed_connections", "Connections closed by the agent, by reason.", "reason"
         )
+        self.logins = self._counter(
+            "logins",
+            "Logins of clients, by listener, mechanism and result.",
+            "listener",
+            "mechanism",
+            "result",
+        )
+        self.authorization_refusals = self._counter(
+            "authorization_refusals",
+            "What clients asked for and may not do, by API, resource type and operation.",
+            "api",
+            "resource_type",
+            "operation",
+        )
         self.request_failures = self._counter(
             "request_failures", "Requests that failed with an unexpected exception, by API.", "api"
         )

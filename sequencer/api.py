@@ -321,6 +321,10 @@ class AgentInfo(Value, frozen=True):
     instance: UUID
     listeners: dict[str, tuple[str, Int64]] = {}
 
+    def address_of(self, listener: str) -> tuple[str, int] | None:
+        """Where clients of this listener ('' for the only one) find the agent; None where it has no such listener."""
+        return self.listeners.get(listener) if listener else (self.host, self.port)
+
 
 class AgentLease(Value, frozen=True):
     """`silence_ms`: an agent that renews three times in this time is never suspected; a coordinator answers from memory

@@ -46,8 +46,9 @@ class TlsFiles:
 class Tls:
     """One TLS identity, kept up to date by `refresh`.
 
-    With `authorities`, both sides show a certificate (mutual TLS). `peer_name`: what must stand in a peer's
-    certificate as a DNS name; '' for the host that a client connects to, and for any client of a server.
+    With `authorities`, both sides show a certificate (mutual TLS); `client_certificates` says whether clients of a
+    server must, may (CERT_OPTIONAL) or need not. `peer_name`: what must stand in a peer's certificate as a DNS name;
+    '' for the host that a client connects to, and for any client of a server.
 
     Raises BadCertificate when it is made; later, bad files are logged and counted, and the last good ones stay.
     """
@@ -59,15 +60,17 @@ class Tls:
         *,
         peer_name: str = "",
         minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+        client_certificates: ssl.VerifyMode = ssl.CERT_REQUIRED,
     ) -> None:
         self.purpose = purpose
+        self._of_clients = client_certificates if files.authorities is not None else ssl.CERT_NONE
         self.peer_name = peer_name
         self.failures = 0
         self._files = files
         self._minimum = minimum
         self._seen = self._look()
         self._current = self._load()
-        self.server_context = self._empty(ssl.PROTOCOL_TLS_SERVER, files.authorities is not None)
+        self.server_context = self._empty(ssl.PROTOCOL_TLS_SERVER, self._of_clients)
         self.server_context.sni_callback = self._hand_on  # called for every handshake, with or without a name
 
     @property
@@ -116,8 +119,8 @@ class Tls:
 
     def _load(self) -> _Contexts:
         files = self._files
-        server = self._empty(ssl.PROTOCOL_TLS_SERVER, files.authorities is not None)
-        client = self._empty(ssl.PROTOCOL_TLS_CLIENT, True)
+        server = self._empty(ssl.PROTOCOL_TLS_SERVER, self._of_clients)
+        client = self._empty(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
         try:
             check_private(files.key)
         except BadCredential as error:
@@ -137,13 +140,13 @@ class Tls:
                 raise BadCertificate(f"authorities {str(files.authorities)!r}: {_reason(error)}") from error
         return _Contexts(server, client, expiry_s(files.certificate))
 
-    def _empty(self, protocol: int, is_verified: bool) -> ssl.SSLContext:
+    def _empty(self, protocol: int, peers: ssl.VerifyMode) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = self._minimum
         context.options |= ssl.OP_NO_TICKET  # a resumed session would not meet the newest authorities
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0
-            context.verify_mode = ssl.CERT_REQUIRED if is_verified else ssl.CERT_NONE
+            context.verify_mode = peers
         return context
 
 

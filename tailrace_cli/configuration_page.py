@@ -38,6 +38,7 @@ _SECTIONS = {
     "agent": "[agent]: buffers, requests, fetches, groups",
     "sequencer": "[sequencer]: leases and limits",
     "cache": "[cache]: budgets of an agent's cache",
+    "security": "[security]: logins of Kafka clients",
     "tls": "[tls]: certificates",
 }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from agent.http import AgentPages
+from agent.security.doors import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
@@ -54,6 +55,7 @@ from tailrace_cli.security import (
     check_rpc_is_closed,
     database_password,
     kept_current,
+    open_client_security,
     open_http_tls,
     open_security,
 )
@@ -238,13 +240,15 @@ async def _run_agent(
     runtime = Runtime(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
     observer = SequencerMetrics(telemetry.registry)
-    http_tls = open_http_tls(settings)
+    http_tls, clients = open_http_tls(settings), open_client_security(settings)
     async with AsyncExitStack() as stack:
         kind = "agent" if data is None else "serve"
         add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
         stack.enter_context(watched_loop(runtime.clock, telemetry.registry))
         notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
-        await stack.enter_async_context(kept_current(runtime.clock, telemetry.registry, security, http_tls))
+        await stack.enter_async_context(
+            kept_current(runtime.clock, telemetry.registry, security, http_tls, clients.tls)
+        )
         store = await stack.enter_async_context(
             opened_store(store_url, runtime, StoreMetrics(telemetry.registry))
         )
@@ -279,7 +283,7 @@ async def _run_agent(
         stack.push_async_callback(http.close)
         await http.start(*split_address(settings.http), http_tls)
         agent = Agent(
-            agent_options(settings, http.port, security.rpc),
+            agent_options(settings, http.port, security.rpc, clients),
             settings.agent.on_store(store_url),
             sequencer=sequencer,
             store=store,
@@ -309,11 +313,15 @@ def _agent_name(kind: str, agent: Agent) -> str:
     return kind if agent.broker_id is None else f"{kind} {agent.broker_id}"
 
 
-def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> AgentOptions:
+def agent_options(
+    settings: Settings, http_port: int, security: RpcSecurity, clients: ClientSecurity
+) -> AgentOptions:
     """Where the agent listens and where others reach it, from the addresses of the settings."""
     host, port = split_address(settings.listen)
     advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
-    if not advertise_host and host in ("0.0.0.0", "::"):
+    if clients.listeners:
+        advertise_host = clients.listeners[0].advertise_host
+    elif not advertise_host and host in ("0.0.0.0", "::"):
         raise CommandFailed(
             f"listen {settings.listen!r} stands for every address of this machine, so clients can't be sent there; "
             "give --advertise HOST:PORT"
@@ -334,6 +342,7 @@ def agent_options(settings: Settings, http_port: int, security: RpcSecurity) -> 
         max_rpc_connections=settings.max_rpc_connections,
         http_port=http_port,
         rpc=security,
+        clients=clients,
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
+from agent.security.doors import ClientSecurity
+from agent.security.listeners import BadListener, parse_listeners, parse_rules
 from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
 from tailrace.rpc.link import split_address
@@ -81,38 +83,68 @@ def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecu
 def open_http_tls(settings: Settings) -> Tls | None:
     """The TLS identity of `http`; None for plain HTTP. Raises CommandFailed."""
     tls = settings.tls
-    certificate, key, authorities = tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file
+    return _open_tls("http", tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file)
+
+
+def open_client_security(settings: Settings) -> ClientSecurity:
+    """How Kafka clients come in. Raises CommandFailed."""
+    security, files = settings.security, settings.tls
+    try:
+        listeners = parse_listeners(settings.listeners, settings.advertised_listeners)
+        parse_rules(security.principal_mapping_rules)
+    except BadListener as error:
+        raise CommandFailed(str(error)) from error
+    asks = security.client_auth != "none"
+    if asks and files.kafka_client_ca_file is None:
+        raise CommandFailed(
+            "security.client_auth needs the authorities of clients: set tls.kafka_client_ca_file"
+        )
+    authorities = files.kafka_client_ca_file if asks else None
+    peers = ssl.CERT_REQUIRED if security.client_auth == "required" else ssl.CERT_OPTIONAL
+    tls = _open_tls("kafka", files.kafka_cert_file, files.kafka_key_file, authorities, peers)
+    if tls is None and any(listener.protocol.has_tls for listener in listeners):
+        raise CommandFailed("a listener with TLS needs tls.kafka_cert_file and tls.kafka_key_file")
+    return ClientSecurity(listeners, security, tls)
+
+
+def _open_tls(
+    purpose: str,
+    certificate: Path | None,
+    key: Path | None,
+    authorities: Path | None,
+    peers: ssl.VerifyMode = ssl.CERT_REQUIRED,
+) -> Tls | None:
+    """TLS from 1.2 on: load balancers' checks and some clients don't speak 1.3. None without files."""
     if certificate is None and key is None and authorities is None:
         return None
     if certificate is None or key is None:
-        missing = "http_cert_file" if certificate is None else "http_key_file"
+        missing = "cert_file" if certificate is None else "key_file"
         raise CommandFailed(
-            f"tls.{missing} is missing; `http` needs tls.http_cert_file and tls.http_key_file"
+            f"tls.{purpose}_{missing} is missing; `{purpose}` needs tls.{purpose}_cert_file and tls.{purpose}_key_file"
         )
     files = TlsFiles(
         certificate.expanduser(), key.expanduser(), None if authorities is None else authorities.expanduser()
     )
     try:
-        return Tls(
-            "http", files, minimum=ssl.TLSVersion.TLSv1_2
-        )  # load balancers' checks don't all speak 1.3
+        return Tls(purpose, files, minimum=ssl.TLSVersion.TLSv1_2, client_certificates=peers)
     except BadCertificate as error:
         raise CommandFailed(str(error)) from error
 
 
 @asynccontextmanager
 async def kept_current(
-    clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None
+    clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, *identities: Tls | None
 ) -> AsyncIterator[None]:
     """Inside the block, replaced files are reloaded, and metrics say when certificates expire."""
-    _export(registry, rpc, http)
+    served = [tls for tls in identities if tls is not None]
+    _export(registry, rpc, served)
 
     async def keep() -> None:
         while True:
             await clock.sleep(REFRESH_SECONDS)
             rpc.refresh()
-            if http is not None:
-                http.refresh()
+            for tls in served:
+                tls.refresh()
 
     keeper = asyncio.create_task(keep(), name="security files")
     try:
@@ -122,7 +154,7 @@ async def kept_current(
         await asyncio.gather(keeper, return_exceptions=True)
 
 
-def _export(registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None) -> None:
+def _export(registry: CollectorRegistry, rpc: OpenedSecurity, served: Sequence[Tls]) -> None:
     expiry = Gauge(
         "tailrace_tls_certificate_expiry_timestamp_seconds",
         "When the certificate in use ends, in seconds of Unix time.",
@@ -136,7 +168,7 @@ def _export(registry: CollectorRegistry, rpc: OpenedSecurity, http: Tls | None) 
         registry=registry,
     )
     unused.labels("rpc_secret").set_function(lambda: rpc.failures)
-    for tls in (rpc.tls, http):
+    for tls in (rpc.tls, *served):
         if tls is not None:
             expiry.labels(tls.purpose).set_function(partial(getattr, tls, "expires_s"))
             unused.labels(tls.purpose).set_function(partial(getattr, tls, "failures"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
+from agent.security.settings import SecuritySettings
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from sequencer.settings import SequencerSettings
@@ -63,6 +64,12 @@ class TlsSettings(SettingsSection):
     rpc_name: str = ""
     """A DNS name that each peer's certificate must have. Without it, a server's certificate must have the host of the
     connection, and a client's may have any name."""
+    kafka_cert_file: Path | None = None
+    """The certificate of listeners with protocol SSL or SASL_SSL."""
+    kafka_key_file: Path | None = None
+    """Its key, without a passphrase."""
+    kafka_client_ca_file: Path | None = None
+    """The authorities of Kafka clients' certificates (see security.client_auth)."""
     http_cert_file: Path | None = None
     """The certificate of `http`. With it and its key, `http` serves HTTPS."""
     http_key_file: Path | None = None
@@ -91,6 +98,11 @@ class Settings(LayeredSettings):
     """The address for Kafka clients."""
     advertise: Address | None = None
     """The address that clients connect to; by default the one of `listen`."""
+    listeners: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Several addresses for Kafka clients, or others than plain ones, in place of `listen`: NAME://HOST:PORT with a
+    protocol (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL) as the name, or NAME:PROTOCOL://HOST:PORT."""
+    advertised_listeners: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """NAME://HOST:PORT: the address that clients of this listener connect to; by default its own."""
     http: Address = "127.0.0.1:9644"
     """The address for metrics, health and the overview."""
     rpc: Address | None = None
@@ -119,4 +131,5 @@ class Settings(LayeredSettings):
     agent: AgentSettings = AgentSettings()
     sequencer: SequencerSettings = SequencerSettings()
     cache: CacheSettings = CacheSettings()
+    security: SecuritySettings = SecuritySettings()
     tls: TlsSettings = TlsSettings()

@@ -85,8 +85,19 @@ def plan_children(
         ):
             if address is not None:
                 command += [flag, shifted(address, number)]
-        plans.append(ChildPlan(f"agent {number}", tuple(command), hidden))
+        named = {
+            f"{PREFIX}{name.upper()}": ",".join(shifted_listener(each, number) for each in given)
+            for name in ("listeners", "advertised_listeners")
+            if (given := getattr(settings, name))
+        }
+        plans.append(ChildPlan(f"agent {number}", tuple(command), {**hidden, **named}))
     return plans
+
+
+def shifted_listener(listener: str, by: int) -> str:
+    """The same of NAME://HOST:PORT."""
+    name, _, address = listener.rpartition("://")
+    return f"{name}://{shifted(address, by)}"
 
 
 def shifted(address: str, by: int) -> str:

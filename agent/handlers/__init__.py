@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.handlers import (
+    acls,
     api_versions,
     configs,
     consumer_groups,
@@ -12,12 +13,14 @@ from agent.handlers import (
     group_offsets,
     groups,
     list_offsets,
+    logins,
     metadata,
     produce,
     producers,
     topics,
     transaction_admin,
     transactions,
+    users,
 )
 from agent.handlers.current_topics import of_added_partitions, of_markers, of_partitions, with_current_topics
 from agent.services import Handler, HandlerAtOnce
@@ -37,6 +40,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.SYNC_GROUP: groups.sync_group,
     ApiKey.DESCRIBE_GROUPS: group_admin.describe_groups,
     ApiKey.LIST_GROUPS: group_admin.list_groups,
+    ApiKey.SASL_HANDSHAKE: logins.handshake,
     ApiKey.API_VERSIONS: api_versions.handle,
     ApiKey.CREATE_TOPICS: topics.create_topics,
     ApiKey.DELETE_TOPICS: topics.delete_topics,
@@ -48,14 +52,20 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_TXN: transactions.end,
     ApiKey.WRITE_TXN_MARKERS: with_current_topics(transaction_admin.write_txn_markers, of_markers),
     ApiKey.TXN_OFFSET_COMMIT: with_current_topics(transactions.txn_offset_commit, of_partitions),
+    ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+    ApiKey.CREATE_ACLS: acls.create_acls,
+    ApiKey.DELETE_ACLS: acls.delete_acls,
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     ApiKey.DESCRIBE_LOG_DIRS: topics.describe_log_dirs,
+    ApiKey.SASL_AUTHENTICATE: logins.authenticate,
     ApiKey.CREATE_PARTITIONS: topics.create_partitions,
     ApiKey.DELETE_GROUPS: group_admin.delete_groups,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     ApiKey.OFFSET_DELETE: with_current_topics(group_offsets.offset_delete, of_partitions),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: with_current_topics(producers.describe_producers, of_partitions),
     ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.describe_transactions,

@@ -186,7 +186,9 @@ def _is_fixed(definition: ConfigDefinition | KafkaConfig) -> bool:
 def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
     """The agent's own settings under Kafka's names, where Kafka has one."""
     settings, identity = services.settings, services.identity
-    here = f"PLAINTEXT://{join_address(identity.info.host, identity.info.port)}"
+    info = identity.info
+    addresses = info.listeners or {"PLAINTEXT": (info.host, info.port)}
+    here = ",".join(f"{name}://{join_address(*address)}" for name, address in addresses.items())
     values = {
         "broker.id": str(identity.broker_id),
         "node.id": str(identity.broker_id),

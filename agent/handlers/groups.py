@@ -8,7 +8,7 @@ from agent.groups.group import JoinRequest, SyncRequest
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
-from sequencer.api import LimitReached, Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
+from sequencer.api import LimitReached, Member, Ring, SequencerOverloaded, SequencerUnavailable, StaleGroup
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.find_coordinator import (
     Coordinator,
@@ -62,7 +62,7 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """Where the coordinators of groups (placed by the sequencer) or transactional ids (any live agent) are."""
     keys = request.coordinator_keys if context.api_version >= BATCHED else [request.key]
-    coordinators = [await _coordinator(services, context.zone, key, request.key_type) for key in keys]
+    coordinators = [await _coordinator(services, context, key, request.key_type) for key in keys]
     if context.api_version >= BATCHED:
         return FindCoordinatorResponse(coordinators=coordinators)
     first = coordinators[0]
@@ -75,7 +75,7 @@ async def find_coordinator(
     )
 
 
-async def _coordinator(services: Services, zone: str, key: str, key_type: int) -> Coordinator:
+async def _coordinator(services: Services, context: RequestContext, key: str, key_type: int) -> Coordinator:
     if key_type not in (GROUP, TRANSACTION):
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not served")
     if not is_name(key):
@@ -89,7 +89,7 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
         # Any agent serves any transactional id; one of the client's zone costs it no traffic between zones. Of these
         # only this one is known to live: another may have died and be in the ring until its lease ends.
         near = [
-            agent for agent in ring.members if agent.info.zone == zone and not agent.draining
+            agent for agent in ring.members if agent.info.zone == context.zone and not agent.draining
         ] or ring.members
         mine = services.identity.broker_id
         chosen = next(iter(group_candidates(Ring(ring.generation, near), key)), None)
@@ -98,7 +98,7 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
         member = next((agent for agent in ring.members if agent.broker_id == chosen), None)
         if member is None:
             return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no agent is live; ask again")
-        return Coordinator(key, member.broker_id, member.info.host, member.info.port, error_message=None)
+        return _at(context, key, member)
     try:
         owner = await services.groups.locate(key)
     except EXPECTED as error:
@@ -106,7 +106,28 @@ async def _coordinator(services: Services, zone: str, key: str, key_type: int) -
         if code is ErrorCode.NOT_COORDINATOR:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return _no_coordinator(key, code, str(error))
-    return Coordinator(key, owner.broker_id, owner.host, owner.port, error_message=None)
+    if not context.access.listener:
+        return Coordinator(key, owner.broker_id, owner.host, owner.port, error_message=None)
+    members = services.catalog.snapshot.ring.members
+    if all(member.broker_id != owner.broker_id for member in members):
+        await services.catalog.refresh_if_possible()
+        members = services.catalog.snapshot.ring.members
+    found = next((member for member in members if member.broker_id == owner.broker_id), None)
+    if found is None:
+        return _no_coordinator(
+            key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is not known here yet"
+        )
+    return _at(context, key, found)
+
+
+def _at(context: RequestContext, key: str, member: Member) -> Coordinator:
+    """The agent, at the address of the listener by which the client came."""
+    listener = context.access.listener
+    address = member.info.address_of(listener)
+    if address is None:
+        reason = f"agent {member.broker_id} has no listener {listener!r}; all agents need the same ones"
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
+    return Coordinator(key, member.broker_id, *address, error_message=None)
 
 
 def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:

@@ -141,6 +141,7 @@ def _asked(context: RequestContext, request: MetadataRequest) -> Hashable:
     return (
         context.api_version,
         context.zone,
+        context.access.listener,
         _wants_departed(context),
         request.include_cluster_authorized_operations,
         request.include_topic_authorized_operations,
@@ -169,10 +170,9 @@ async def _answer(
     members = [*snapshot.ring.members, *(snapshot.departed if _wants_departed(context) else ())]
     response = MetadataResponse(
         brokers=[
-            MetadataResponseBroker(
-                member.broker_id, member.info.host, member.info.port, member.info.zone or None
-            )
+            MetadataResponseBroker(member.broker_id, *address, member.info.zone or None)
             for member in members
+            if (address := member.info.address_of(context.access.listener)) is not None
         ],
         cluster_id=snapshot.cluster_id,
         controller_id=_controller(services, snapshot),
@@ -283,8 +283,9 @@ async def describe_cluster(
     response.cluster_id = snapshot.cluster_id
     response.controller_id = _controller(services, snapshot)
     response.brokers = [
-        DescribeClusterBroker(member.broker_id, member.info.host, member.info.port, member.info.zone or None)
+        DescribeClusterBroker(member.broker_id, *address, member.info.zone or None)
         for member in snapshot.ring.members
+        if (address := member.info.address_of(context.access.listener)) is not None
     ]
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations.ON_CLUSTER

@@ -28,7 +28,7 @@ from tailrace.limits import MAX_NAME_BYTES, is_name
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
 """Kafka's bounds. The maximum is what an unauthenticated client can make a server compute for one attempt."""
-MAX_SALT_BYTES = 64
+MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 64
 KEY_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 MAX_CHANGES = 1_000
 """Users or ACLs that one request changes."""
@@ -90,8 +90,10 @@ def _check_credentials(credentials: ScramCredentials) -> None:
         raise InvalidRequest(
             f"{credentials.iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed"
         )
-    if not 1 <= len(credentials.salt) <= MAX_SALT_BYTES:
-        raise InvalidRequest(f"a salt of {len(credentials.salt)} bytes; 1 to {MAX_SALT_BYTES} are allowed")
+    if not MIN_SALT_BYTES <= len(credentials.salt) <= MAX_SALT_BYTES:
+        raise InvalidRequest(
+            f"a salt of {len(credentials.salt)} bytes; {MIN_SALT_BYTES} to {MAX_SALT_BYTES} are allowed"
+        )
     size = KEY_BYTES[name.mechanism]
     if len(credentials.stored_key) != size or len(credentials.server_key) != size:
         raise InvalidRequest(f"keys of {name.mechanism.name} have {size} bytes each")

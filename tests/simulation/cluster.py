@@ -273,9 +273,10 @@ class SimulatedAgent(Agent):
             self._serve_peer, clock=self._clock, entropy=self._entropy, known=self._known
         )
         self._network.serve(f"{self.host}:{PEER_PORT}", self.process, self._peer_server)
-        self.kafka_port, self.peer_port = KAFKA_PORT, PEER_PORT
+        self.kafka_ports, self.peer_port = {"": KAFKA_PORT}, PEER_PORT
         await self._join()
-        self._listener = cast(asyncio.Server, _Listener(lambda: self._network.stop_listening(self.address)))
+        listener = _Listener(lambda: self._network.stop_listening(self.address))
+        self._listeners = [cast(asyncio.Server, listener)]
         self._network.listen(self.address, self)
 
     def _mark_lost(self, reason: str) -> None:
@@ -283,7 +284,7 @@ class SimulatedAgent(Agent):
 
     def accept(self) -> KafkaConnection:
         """A connection for a client."""
-        return self._accept()
+        return self._accept("")
 
     def _peer_link(self, member: Member) -> RpcClient:
         address = f"{member.info.peer_host}:{member.info.peer_port}"

@@ -21,6 +21,7 @@ from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
+from agent.security.access import ANYBODY
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -238,6 +239,7 @@ def connection() -> KafkaConnection:
     made = object.__new__(KafkaConnection)
     made.peer_host = "client-host"
     made.client_software = ""
+    made.access = ANYBODY
     made.leadership = KnownLeadership()
     made.deferred = 0
     return made

@@ -44,6 +44,7 @@ class Authority:
         self,
         folder: Path,
         *names: str,
+        subject: str = "",
         authorities: bytes | None = None,
         end: datetime.datetime = _END,
         usages: tuple[x509.ObjectIdentifier, ...] = (
@@ -53,9 +54,9 @@ class Authority:
     ) -> TlsFiles:
         """A certificate for these DNS names and addresses, its key, and the authorities (this one), as files."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(x509.Name([]), self.name, key.public_key(), end)
+        builder = _builder(x509.Name.from_rfc4514_string(subject), self.name, key.public_key(), end)
         builder = builder.add_extension(
-            x509.SubjectAlternativeName([_name(name) for name in names]), critical=True
+            x509.SubjectAlternativeName([_name(name) for name in names]), critical=not subject
         )
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         builder = builder.add_extension(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
+from agent.security.doors import ClientSecurity
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -145,6 +146,7 @@ async def wired_agent(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     sequencer_settings: SequencerSettings | None = None,
+    clients: ClientSecurity | None = None,
     **settings: Any,
 ) -> AsyncIterator[WiredAgent]:
     """An agent on a free port over SQLite in `folder` and a faulty store; drained at the end."""
@@ -157,7 +159,7 @@ async def wired_agent(
     sequencer = Committer(cast(RowStore, rows), clock, entropy, sequencer_settings)
     await sequencer.start()
     agent = Agent(
-        AgentOptions(listen_port=0),
+        AgentOptions(listen_port=0, clients=clients or ClientSecurity()),
         AgentSettings.model_validate({**HASTY, **settings}),
         sequencer=sequencer,
         store=MeteredStore(store, clock, StoreMetrics(telemetry.registry)),

@@ -27,7 +27,7 @@ def state_after(state: HotState, draft: Draft) -> HotState:
 
 
 def credentials(user: str, *, iterations: int = 4096, key: bytes = b"k" * 32) -> ScramCredentials:
-    return ScramCredentials(ScramName(user, ScramMechanism.SCRAM_SHA_256), b"salt", key, key, iterations)
+    return ScramCredentials(ScramName(user, ScramMechanism.SCRAM_SHA_256), b"s" * 12, key, key, iterations)
 
 
 def acl(name: str = "flights", **changes: object) -> Acl:

@@ -1,0 +1,153 @@
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from agent.errors import EXPECTED, code_of
+from agent.services import RequestContext, Services
+from sequencer.api import CreateAcls, DeleteAcls, InvalidRequest
+from sequencer.rules.access import MAX_CHANGES, check_acl
+from tailrace.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from tailrace.kafka.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from tailrace.kafka.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+NO_AUTHORIZER = "No Authorizer is configured."
+"""Kafka's words: no listener of this agent asks who its clients are, so ACLs would have no effect."""
+
+
+async def describe_acls(
+    services: Services, context: RequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
+    """What the filter matches, grouped by resource pattern."""
+    if context.access.acls is None:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    try:
+        wanted = _filter(request)
+        await services.catalog.refresh()
+    except EXPECTED as error:
+        return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
+    resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
+    for acl in services.catalog.security.acls:
+        if wanted.matches(acl):
+            pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
+            resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))
+            resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission))
+    return DescribeAclsResponse(resources=list(resources.values()))
+
+
+async def create_acls(
+    services: Services, context: RequestContext, request: CreateAclsRequest
+) -> CreateAclsResponse:
+    """Add each binding on its own; one that is refused does not hinder the others."""
+    results = [AclCreationResult() for _ in request.creations]
+    acls: list[tuple[Acl, AclCreationResult]] = []
+    for creation, result in zip(request.creations, results, strict=True):
+        if context.access.acls is None:
+            result.error_code, result.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
+            continue
+        try:
+            acls.append((_acl(creation), result))
+        except InvalidRequest as error:
+            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
+    for first in range(0, len(acls), MAX_CHANGES):
+        some = acls[first : first + MAX_CHANGES]
+        try:
+            await services.sequencer.create_acls(CreateAcls([acl for acl, _ in some]))
+        except EXPECTED as error:
+            for _, result in some:
+                result.error_code, result.error_message = code_of(error), str(error)
+    await services.catalog.refresh_if_possible()
+    return CreateAclsResponse(results=results)
+
+
+async def delete_acls(
+    services: Services, context: RequestContext, request: DeleteAclsRequest
+) -> DeleteAclsResponse:
+    """Remove what each filter matches, and say what that was."""
+    results = [DeleteAclsFilterResult() for _ in request.filters]
+    filters: list[tuple[AclFilter, DeleteAclsFilterResult]] = []
+    for given, result in zip(request.filters, results, strict=True):
+        if context.access.acls is None:
+            result.error_code, result.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
+            continue
+        try:
+            filters.append((_filter(given), result))
+        except InvalidRequest as error:
+            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
+    for first in range(0, len(filters), MAX_CHANGES):
+        some = filters[first : first + MAX_CHANGES]
+        try:
+            deleted = await services.sequencer.delete_acls(DeleteAcls([wanted for wanted, _ in some]))
+        except EXPECTED as error:
+            for _, result in some:
+                result.error_code, result.error_message = code_of(error), str(error)
+            continue
+        for (_, result), matches in zip(some, deleted.matches, strict=True):
+            result.matching_acls = [_matching(acl) for acl in matches]
+    await services.catalog.refresh_if_possible()
+    return DeleteAclsResponse(filter_results=results)
+
+
+def _acl(creation: AclCreation) -> Acl:
+    """The binding. Raises InvalidRequest."""
+    try:
+        acl = Acl(
+            ResourceType(creation.resource_type),
+            creation.resource_name,
+            PatternType(creation.resource_pattern_type),
+            creation.principal,
+            creation.host,
+            Operation(creation.operation),
+            Permission(creation.permission_type),
+        )
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+    if acl.resource_type is ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    check_acl(acl)
+    return acl
+
+
+def _filter(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """The filter. Raises InvalidRequest."""
+    try:
+        return AclFilter(
+            ResourceType(given.resource_type_filter),
+            given.resource_name_filter,
+            PatternType(given.pattern_type_filter),
+            given.principal_filter,
+            given.host_filter,
+            Operation(given.operation),
+            Permission(given.permission_type),
+        )
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -1,0 +1,157 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+
+from agent.errors import EXPECTED, code_of
+from agent.security.users import NAMES
+from agent.services import RequestContext, Services
+from sequencer.api import AlterScram, ScramCredentials, ScramMechanism, ScramName
+from sequencer.rules.access import (
+    KEY_BYTES,
+    MAX_CHANGES,
+    MAX_ITERATIONS,
+    MAX_SALT_BYTES,
+    MIN_ITERATIONS,
+    MIN_SALT_BYTES,
+)
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialUpsertion,
+)
+from tailrace.kafka.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from tailrace.limits import MAX_NAME_BYTES, is_name
+
+
+class _Refused(Exception):
+    """One user's change can't be done; carries Kafka's code."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def describe(
+    services: Services, context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Mechanisms and iterations of the users that are named, or of all. Never their keys."""
+    try:
+        await services.catalog.refresh()
+    except EXPECTED as error:
+        return DescribeUserScramCredentialsResponse(error_code=code_of(error), error_message=str(error))
+    infos: dict[str, list[CredentialInfo]] = {}
+    for name, credentials in sorted(services.catalog.security.users.items(), key=lambda item: item[0].user):
+        infos.setdefault(name.user, []).append(CredentialInfo(name.mechanism, credentials.iterations))
+    counts = Counter(user.name for user in request.users or [])
+    response = DescribeUserScramCredentialsResponse()
+    for user, mentions in (counts or dict.fromkeys(infos, 1)).items():
+        result = DescribeUserScramCredentialsResult(user=user)
+        response.results.append(result)
+        if mentions > 1:
+            result.error_code = ErrorCode.DUPLICATE_RESOURCE
+            result.error_message = f"Cannot describe SCRAM credentials for the same user twice: {user}"
+        elif user not in infos:
+            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+            result.error_message = f"Attempt to describe a user credential that does not exist: {user}"
+        else:
+            result.credential_infos = infos[user]
+    return response
+
+
+async def alter(
+    services: Services, context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Delete and set credentials. Nothing is done for a user of whom one change is refused."""
+    users = dict.fromkeys(
+        [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
+    )
+    if len(request.deletions) + len(request.upsertions) > MAX_CHANGES:
+        return _all(list(users), ErrorCode.INVALID_REQUEST, f"more than {MAX_CHANGES} changes in one request")
+    changes = Counter((each.name, each.mechanism) for each in request.deletions)
+    changes.update((each.name, each.mechanism) for each in request.upsertions)
+    results: dict[str, AlterUserScramCredentialsResult] = {}
+    upserts: list[ScramCredentials] = []
+    deletes: list[ScramName] = []
+    for user in users:
+        result = results[user] = AlterUserScramCredentialsResult(user=user)
+        try:
+            if any(count > 1 for (name, _), count in changes.items() if name == user):
+                raise _Refused(
+                    ErrorCode.DUPLICATE_RESOURCE,
+                    "A user credential cannot be altered twice in the same request",
+                )
+            if not is_name(user):
+                raise _Refused(
+                    ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must have 1 to {MAX_NAME_BYTES} bytes"
+                )
+            removed = [
+                ScramName(user, _mechanism(each.mechanism)) for each in request.deletions if each.name == user
+            ]
+            stored = [_credentials(each) for each in request.upsertions if each.name == user]
+        except _Refused as error:
+            result.error_code, result.error_message = error.code, str(error)
+            continue
+        deletes += removed
+        upserts += stored
+    if not upserts and not deletes:
+        return AlterUserScramCredentialsResponse(results=list(results.values()))
+    try:
+        altered = await services.sequencer.alter_scram(AlterScram(upserts, deletes))
+    except EXPECTED as error:
+        return _all(list(users), code_of(error), str(error))
+    for name in altered.missing:
+        results[name.user].error_code = ErrorCode.RESOURCE_NOT_FOUND
+        results[name.user].error_message = "Attempt to delete a user credential that does not exist"
+    await services.catalog.refresh_if_possible()
+    return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _mechanism(number: int) -> ScramMechanism:
+    try:
+        return ScramMechanism(number)
+    except ValueError:
+        raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism") from None
+
+
+def _credentials(wanted: ScramCredentialUpsertion) -> ScramCredentials:
+    """What is stored of a salted password: RFC 5802's StoredKey and ServerKey, from which it can't be found."""
+    mechanism = _mechanism(wanted.mechanism)
+    if not MIN_ITERATIONS <= wanted.iterations <= MAX_ITERATIONS:
+        raise _Refused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"{wanted.iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed",
+        )
+    if not MIN_SALT_BYTES <= len(wanted.salt) <= MAX_SALT_BYTES:
+        raise _Refused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"a salt has {MIN_SALT_BYTES} to {MAX_SALT_BYTES} bytes"
+        )
+    salted = bytes(wanted.salted_password)
+    if len(salted) != KEY_BYTES[mechanism]:
+        raise _Refused(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"a salted password of {NAMES[mechanism]} has {KEY_BYTES[mechanism]} bytes",
+        )
+    digest = "sha256" if mechanism is ScramMechanism.SCRAM_SHA_256 else "sha512"
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    stored_key = hashlib.new(digest, client_key).digest()
+    server_key = hmac.digest(salted, b"Server Key", digest)
+    return ScramCredentials(
+        ScramName(wanted.name, mechanism), bytes(wanted.salt), stored_key, server_key, wanted.iterations
+    )
+
+
+def _all(users: list[str], code: ErrorCode, message: str) -> AlterUserScramCredentialsResponse:
+    return AlterUserScramCredentialsResponse(
+        results=[AlterUserScramCredentialsResult(user, code, message) for user in users]
+    )

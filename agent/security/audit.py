@@ -1,0 +1,65 @@
+"""The audit log: who logged in, who could not, and what was refused; each also counted.
+
+Refusals are written at most MAX_LINES_PER_SECOND; how many were left out stands in the next line. Counters count all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from agent.telemetry import AgentTelemetry
+from tailrace.clock import Clock
+
+MAX_LINES_PER_SECOND = 20
+
+log = structlog.get_logger("tailrace.audit")
+
+
+class Audit:
+    """Of one agent."""
+
+    def __init__(self, telemetry: AgentTelemetry, clock: Clock) -> None:
+        self._telemetry = telemetry
+        self._clock = clock
+        self._second = -1
+        self._lines = 0
+        self._left_out = 0
+
+    def logged_in(self, host: str, listener: str, mechanism: str, principal: str) -> None:
+        self._telemetry.logins.labels(listener, mechanism, "success").inc()
+        log.debug(
+            "a client has logged in", peer=host, listener=listener, mechanism=mechanism, principal=principal
+        )
+
+    def login_failed(self, host: str, listener: str, mechanism: str, reason: str) -> None:
+        self._telemetry.logins.labels(listener, mechanism, "failure").inc()
+        self._write("a login failed", peer=host, listener=listener, mechanism=mechanism, reason=reason[:300])
+
+    def refused(
+        self, *, host: str, principal: str, api: str, resource_type: str, resource: str, operation: str
+    ) -> None:
+        """The principal asked for what it may not do."""
+        self._telemetry.authorization_refusals.labels(api, resource_type, operation).inc()
+        self._write(
+            "refused",
+            peer=host,
+            principal=principal,
+            api=api,
+            resource_type=resource_type,
+            resource=resource[:300],
+            operation=operation,
+        )
+
+    def _write(self, event: str, **fields: Any) -> None:
+        second = int(self._clock.monotonic())
+        if second != self._second:
+            self._second, self._lines = second, 0
+        if self._lines >= MAX_LINES_PER_SECOND:
+            self._left_out += 1
+            return
+        self._lines += 1
+        if self._left_out:
+            fields["left_out"], self._left_out = self._left_out, 0
+        log.warning(event, **fields)

@@ -1,0 +1,132 @@
+"""May this principal, from this host, do this? Kafka's rules over a set of ACLs.
+
+As Kafka's StandardAuthorizer decides:
+- a super user may do everything;
+- a DENY that matches wins over every ALLOW;
+- READ, WRITE, DELETE and ALTER that are allowed imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. A DENY implies
+  nothing;
+- where nothing matches, the answer is no.
+
+Pure. What was decided is remembered, since clients ask the same again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from tailrace.acls import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+MAX_REMEMBERED = 50_000
+"""Decisions; above it all are forgotten and made anew."""
+
+_IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
+    Operation.DESCRIBE: frozenset((Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)),
+    Operation.DESCRIBE_CONFIGS: frozenset((Operation.ALTER_CONFIGS,)),
+}
+_Question = tuple[str, str, Operation, ResourceType, str]
+
+
+class AclIndex:
+    """ACLs, found by the resources that they cover. Immutable; a change of ACLs is a new index."""
+
+    def __init__(self, acls: Iterable[Acl], super_users: Collection[str] = ()) -> None:
+        self._super_users = frozenset(super_users)
+        self._literal: dict[tuple[ResourceType, str], list[Acl]] = {}
+        self._prefixed: dict[tuple[ResourceType, str], list[Acl]] = {}
+        self._prefix_lengths: dict[ResourceType, list[int]] = {}
+        self._of_type: dict[ResourceType, list[Acl]] = {}
+        for acl in acls:
+            is_prefixed = acl.pattern_type is PatternType.PREFIXED
+            found = self._prefixed if is_prefixed else self._literal
+            found.setdefault((acl.resource_type, acl.resource_name), []).append(acl)
+            self._of_type.setdefault(acl.resource_type, []).append(acl)
+        for resource_type, prefix in self._prefixed:
+            lengths = self._prefix_lengths.setdefault(resource_type, [])
+            if len(prefix) not in lengths:
+                lengths.append(len(prefix))
+        self._remembered: dict[_Question, bool] = {}
+
+    def allows(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Whether the principal may do this with the resource of this name."""
+        question = (principal, host, operation, resource_type, name)
+        answer = self._remembered.get(question)
+        if answer is None:
+            answer = self._decide(*question)
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[question] = answer
+        return answer
+
+    def allows_some(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether there may be a resource of this type with which the principal may do this
+        (Authorizer.authorizeByResourceType, KIP-679)."""
+        if principal in self._super_users:
+            return True
+        mine = [
+            acl
+            for acl in self._of_type.get(resource_type, ())
+            if _is_about(acl, principal, host) and acl.operation in (operation, Operation.ALL)
+        ]
+        denied = [acl for acl in mine if acl.permission is Permission.DENY]
+        if any(_is_wildcard(acl) for acl in denied):
+            return False
+        literals = {acl.resource_name for acl in denied if acl.pattern_type is PatternType.LITERAL}
+        prefixes = tuple(acl.resource_name for acl in denied if acl.pattern_type is PatternType.PREFIXED)
+        for acl in mine:
+            if acl.permission is not Permission.ALLOW:
+                continue
+            if _is_wildcard(acl):
+                return True
+            is_literal = acl.pattern_type is PatternType.LITERAL
+            if not acl.resource_name.startswith(prefixes) and not (
+                is_literal and acl.resource_name in literals
+            ):
+                return True
+        return False
+
+    def _decide(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if principal in self._super_users:
+            return True
+        is_allowed = False
+        for acl in self._covering(resource_type, name):
+            if not _is_about(acl, principal, host):
+                continue
+            if acl.permission is Permission.DENY:
+                if acl.operation in (operation, Operation.ALL):
+                    return False
+            elif acl.operation in (operation, Operation.ALL) or acl.operation in _IMPLIED_BY.get(
+                operation, ()
+            ):
+                is_allowed = True
+        return is_allowed
+
+    def _covering(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
+        """The ACLs whose patterns cover the resource."""
+        yield from self._literal.get((resource_type, name), ())
+        if name != WILDCARD:
+            yield from self._literal.get((resource_type, WILDCARD), ())
+        for length in self._prefix_lengths.get(resource_type, ()):
+            if length <= len(name):
+                yield from self._prefixed.get((resource_type, name[:length]), ())
+
+
+def _is_about(acl: Acl, principal: str, host: str) -> bool:
+    return acl.principal in (principal, WILDCARD_PRINCIPAL) and acl.host in (host, WILDCARD)
+
+
+def _is_wildcard(acl: Acl) -> bool:
+    return acl.pattern_type is PatternType.LITERAL and acl.resource_name == WILDCARD

@@ -1,0 +1,106 @@
+"""The listeners of an agent, opened: which dispatcher, TLS identity and mechanisms each one's connections get."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from agent.catalog import Catalog
+from agent.connection import Dispatch
+from agent.security.audit import Audit
+from agent.security.authorize import AclIndex
+from agent.security.listeners import Listener, SecurityProtocol, parse_rules
+from agent.security.sasl import Exchange, PlainExchange, ScramExchange
+from agent.security.sessions import Door
+from agent.security.settings import SecuritySettings
+from agent.security.users import MECHANISMS, Users
+from tailrace.clock import Clock
+from tailrace.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """How clients come in; the default: by one plain listener, without a login."""
+
+    listeners: tuple[Listener, ...] = ()
+    settings: SecuritySettings = field(default_factory=SecuritySettings)
+    tls: Tls | None = None
+
+    @property
+    def is_authenticating(self) -> bool:
+        """Whether a listener asks who its clients are; then every listener's clients need ACLs."""
+        return any(
+            listener.protocol.has_sasl
+            or (listener.protocol is SecurityProtocol.SSL and self.settings.client_auth != "none")
+            for listener in self.listeners
+        )
+
+    def tls_of(self, listener: Listener) -> ssl.SSLContext | None:
+        """What a listening socket is opened with."""
+        if not listener.protocol.has_tls:
+            return None
+        assert self.tls is not None, "settings with a TLS listener have its files"
+        return self.tls.server_context
+
+
+class CurrentAcls:
+    """The index of the catalog's ACLs, made anew when they have changed."""
+
+    def __init__(self, catalog: Catalog, super_users: Sequence[str]) -> None:
+        self._catalog = catalog
+        self._super_users = super_users
+        self._version = -1
+        self._index = AclIndex((), super_users)
+
+    def __call__(self) -> AclIndex:
+        known = self._catalog.security
+        if known.version != self._version:
+            self._version, self._index = known.version, AclIndex(known.acls, self._super_users)
+        return self._index
+
+
+def mechanisms(settings: SecuritySettings, users: Users) -> dict[str, Callable[[], Exchange]]:
+    """What makes the exchange of each mechanism that is on."""
+    made: dict[str, Callable[[], Exchange]] = {}
+    for name in settings.sasl_mechanisms:
+        if name == "PLAIN":
+            made[name] = partial(PlainExchange, users)
+        elif name in MECHANISMS:
+            made[name] = partial(ScramExchange, users, MECHANISMS[name])
+    return made
+
+
+def open_doors(
+    security: ClientSecurity,
+    *,
+    dispatch: Dispatch,
+    acls: Callable[[], AclIndex] | None,
+    mechanisms: Mapping[str, Callable[[], Exchange]],
+    max_request_bytes: int,
+    clock: Clock,
+    audit: Audit,
+) -> dict[str, Door]:
+    """A door for each listener, by name."""
+    name_of = None
+    if security.tls is not None and security.settings.client_auth != "none":
+        from agent.security.certificates import distinguished_name
+
+        name_of = distinguished_name
+    rules = parse_rules(security.settings.principal_mapping_rules)
+    return {
+        listener.name: Door(
+            listener=listener,
+            dispatch=dispatch,
+            acls=acls,
+            mechanisms=mechanisms,
+            settings=security.settings,
+            max_request_bytes=max_request_bytes,
+            clock=clock,
+            audit=audit,
+            rules=rules,
+            distinguished_name=name_of if listener.protocol is SecurityProtocol.SSL else None,
+        )
+        for listener in security.listeners
+    }

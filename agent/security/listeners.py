@@ -1,0 +1,142 @@
+"""Listeners: by which name, protocol and address clients come in, and how a certificate names its principal.
+
+Written as Kafka writes them: `NAME://HOST:PORT` where the name is a protocol, else `NAME:PROTOCOL://HOST:PORT`. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tailrace.rpc.link import split_address
+
+_LISTENER = re.compile(r"([A-Za-z0-9_]{1,64})(?::([A-Z_]+))?://(.+)")
+_RULE = re.compile(r"RULE:((?:\\/|[^/])*)/((?:\\/|[^/])*)/([LU]?)")
+_REFERENCE = re.compile(r"\$(\d)")
+EVERY_ADDRESS = ("0.0.0.0", "::")
+
+
+class BadListener(ValueError):
+    """A listener or a mapping rule can't be used; the message says which, what was seen and what is wanted."""
+
+
+class SecurityProtocol(enum.Enum):
+    """Kafka's four ways to serve a connection."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where clients connect to, and what they are told to connect to (port 0: the bound one)."""
+
+    name: str
+    protocol: SecurityProtocol
+    host: str
+    port: int
+    advertise_host: str = ""
+    advertise_port: int = 0
+
+
+def parse_listeners(given: Sequence[str], advertised: Sequence[str]) -> tuple[Listener, ...]:
+    """The listeners that the settings name. Raises BadListener."""
+    listeners: dict[str, Listener] = {}
+    for text in given:
+        name, protocol, host, port = _parse(text)
+        if name in listeners:
+            raise BadListener(f"listener {name!r} is given twice; each needs a name of its own")
+        listeners[name] = Listener(name, protocol or _protocol(name, text), host, port)
+    for text in advertised:
+        name, _, host, port = _parse(text)
+        if name not in listeners:
+            raise BadListener(f"{text!r} advertises a listener that is not among {', '.join(listeners)}")
+        listeners[name] = replace(listeners[name], advertise_host=host, advertise_port=port)
+    for listener in listeners.values():
+        if listener.host in EVERY_ADDRESS and not listener.advertise_host:
+            raise BadListener(
+                f"listener {listener.name!r} stands for every address of this machine, so clients can't be sent there; "
+                f"give advertised_listeners = [{listener.name + '://HOST:PORT'!r}]"
+            )
+    return tuple(listeners.values())
+
+
+def _parse(text: str) -> tuple[str, SecurityProtocol | None, str, int]:
+    found = _LISTENER.fullmatch(text)
+    if found is None:
+        raise BadListener(f"{text!r}: expected NAME://HOST:PORT or NAME:PROTOCOL://HOST:PORT")
+    try:
+        host, port = split_address(found[3])
+    except ValueError as error:
+        raise BadListener(f"{text!r}: {error}") from None
+    return found[1], _protocol(found[2], text) if found[2] else None, host, port
+
+
+def _protocol(name: str, text: str) -> SecurityProtocol:
+    try:
+        return SecurityProtocol(name)
+    except ValueError:
+        known = ", ".join(protocol.value for protocol in SecurityProtocol)
+        raise BadListener(
+            f"{text!r}: {name!r} is no protocol; write NAME:PROTOCOL:// with one of {known}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalRule:
+    """One rule of Kafka's ssl.principal.mapping.rules. `pattern` None: DEFAULT, the name as it is."""
+
+    pattern: re.Pattern[str] | None = None
+    replacement: str = ""
+    case: str = ""
+
+    def apply(self, name: str) -> str | None:
+        """What the name becomes; None where the rule does not match all of it."""
+        if self.pattern is None:
+            return name
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        mapped = _REFERENCE.sub(lambda reference: found[int(reference[1])] or "", self.replacement)
+        return mapped.lower() if self.case == "L" else mapped.upper() if self.case == "U" else mapped
+
+
+def parse_rules(rules: Sequence[str]) -> tuple[PrincipalRule, ...]:
+    """The rules, each `DEFAULT` or `RULE:pattern/replacement/[LU]`. Raises BadListener."""
+    parsed = []
+    for text in rules:
+        if text.strip() == "DEFAULT":
+            parsed.append(PrincipalRule())
+            continue
+        found = _RULE.fullmatch(text.strip())
+        if found is None:
+            raise BadListener(f"principal rule {text!r}: expected DEFAULT or RULE:pattern/replacement/[LU]")
+        try:
+            pattern = re.compile(found[1].replace(r"\/", "/"))
+        except re.error as error:
+            raise BadListener(f"principal rule {text!r}: {error}") from None
+        if any(int(number) > pattern.groups for number in _REFERENCE.findall(found[2])):
+            raise BadListener(f"principal rule {text!r} refers to a group that its pattern does not have")
+        parsed.append(PrincipalRule(pattern, found[2].replace(r"\/", "/"), found[3]))
+    return tuple(parsed)
+
+
+def map_principal(distinguished_name: str, rules: Sequence[PrincipalRule]) -> str | None:
+    """The principal's name by the first rule that matches; None if none does, and the client is refused."""
+    for rule in rules or (PrincipalRule(),):
+        mapped = rule.apply(distinguished_name)
+        if mapped is not None:
+            return mapped
+    return None

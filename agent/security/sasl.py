@@ -1,0 +1,118 @@
+"""SASL mechanisms, from the server's side: each an exchange of tokens that ends in a login or fails.
+
+PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677) check passwords against the same stored SCRAM keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from scramp import ScramException
+from scramp import ScramMechanism as Scramp
+from scramp.core import ScramServer
+
+from agent.security.users import NAMES, Users
+from sequencer.api import ScramCredentials, ScramMechanism
+from tailrace.limits import is_name
+
+MAX_TOKEN_BYTES = 16 * 1024
+"""Of one token, but OAUTHBEARER's. Names and passwords are far shorter."""
+
+
+class LoginFailed(Exception):
+    """The client did not prove who it is. The message is for the client, and says nothing that helps to guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who the client is. `expires_ms`: until when, on the wall clock; None for as long as it likes."""
+
+    user: str
+    expires_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the client is sent, and its login once the exchange is complete."""
+
+    token: bytes
+    login: Login | None = None
+
+
+class Exchange(Protocol):
+    """One login under way."""
+
+    async def answer(self, token: bytes) -> Step:
+        """Take the client's next token. Raises LoginFailed."""
+        ...
+
+
+class PlainExchange:
+    """`[authzid] NUL user NUL password`, in one token."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    async def answer(self, token: bytes) -> Step:
+        parts = _text(token).split("\0")
+        if len(parts) != 3 or not is_name(parts[1]) or not parts[2]:
+            raise LoginFailed("Invalid SASL/PLAIN response")
+        acts_as, user, password = parts
+        if acts_as not in ("", user):
+            raise LoginFailed("Client requested an authorization id that is different from username")
+        if not await self._users.check_password(user, password):
+            raise LoginFailed("Invalid username or password")
+        return Step(b"", Login(user))
+
+
+class ScramExchange:
+    """Two tokens: the user's name; then the proof that the client knows the password."""
+
+    def __init__(self, users: Users, mechanism: ScramMechanism) -> None:
+        self._users = users
+        self._mechanism = mechanism
+        name = NAMES[mechanism]
+        self._failed = f"Authentication failed due to invalid credentials with SASL mechanism {name}"
+        self._server: ScramServer | None = None
+        self._user = ""
+
+    async def answer(self, token: bytes) -> Step:
+        text = _text(token)
+        try:
+            if self._server is None:
+                return await self._first(text)
+            self._server.set_client_final(text)
+            return Step(self._server.get_server_final().encode(), Login(self._user))
+        except ScramException as error:
+            raise LoginFailed(self._failed) from error
+
+    async def _first(self, message: str) -> Step:
+        self._begin(message, None)
+        if not is_name(self._user):
+            raise LoginFailed(self._failed)
+        server = self._begin(message, await self._users.credentials(self._user, self._mechanism))
+        self._server = server
+        return Step(server.get_server_first().encode())
+
+    def _begin(self, message: str, known: ScramCredentials | None) -> ScramServer:
+        """Read the first message: without credentials only for the user's name, which their look-up has to wait for."""
+
+        def look_up(user: str) -> tuple[bytes, bytes, bytes, int]:
+            self._user = user
+            if known is None:
+                return bytes(16), b"", b"", 4_096
+            return known.salt, known.stored_key, known.server_key, known.iterations
+
+        server = Scramp(NAMES[self._mechanism]).make_server(look_up)
+        server.set_client_first(message)
+        return server
+
+
+def _text(token: bytes) -> str:
+    if len(token) > MAX_TOKEN_BYTES:
+        raise LoginFailed("the token is too long")
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        raise LoginFailed("the token is not UTF-8") from None

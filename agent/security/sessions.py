@@ -1,0 +1,251 @@
+"""From an open connection to a client that is known: what a listener does with the first requests.
+
+    PLAINTEXT, SSL     the first request: note who it is (anonymous, or the certificate's name); serve it
+    SASL_*             ApiVersions? -> SaslHandshake -> SaslAuthenticate ... -> everything; later, the login again
+
+Before the login nothing else is served: any other request closes the connection, as do requests above
+`max_login_bytes` and above MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so that connections that need
+none pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from agent.connection import Dispatch, KafkaConnection, Reply
+from agent.security.access import ANONYMOUS, Access
+from agent.security.audit import Audit
+from agent.security.authorize import AclIndex
+from agent.security.listeners import Listener, PrincipalRule, map_principal
+from agent.security.sasl import Exchange, Login, LoginFailed
+from agent.security.settings import SecuritySettings
+from tailrace.clock import Clock
+from tailrace.kafka import (
+    ApiKey,
+    MalformedRequest,
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    encode_response,
+    parse_request_header,
+)
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+log = structlog.get_logger("agent.security")
+
+MAX_LOGIN_REQUESTS = 12
+"""Requests before the login is complete: more than any client needs."""
+FIRST_WITH_LIFETIME = 1
+"""Clients of this SaslAuthenticate version on are told when to log in again (KIP-368)."""
+
+
+class DistinguishedName(Protocol):
+    """The subject of a certificate (DER), as RFC 2253 writes it."""
+
+    def __call__(self, certificate: bytes) -> str: ...
+
+
+@dataclass(slots=True)
+class Door:
+    """What all connections of one listener share.
+
+    `pending`: connections that have not logged in, and when they will be closed (monotonic).
+    """
+
+    listener: Listener
+    dispatch: Dispatch
+    acls: Callable[[], AclIndex] | None
+    mechanisms: Mapping[str, Callable[[], Exchange]]
+    settings: SecuritySettings
+    max_request_bytes: int
+    clock: Clock
+    audit: Audit
+    rules: tuple[PrincipalRule, ...] = ()
+    distinguished_name: DistinguishedName | None = None
+    pending: dict[KafkaConnection, float] = field(default_factory=dict)
+
+    def session(self) -> Dispatch:
+        """The dispatcher of a new connection."""
+        if self.listener.protocol.has_sasl:
+            return SaslSession(self)
+        return FirstRequest(self)
+
+    def expect_login(self, connection: KafkaConnection) -> None:
+        """A connection was made: it must log in in time, with small requests."""
+        if self.listener.protocol.has_sasl:
+            connection.allow_frames(self.settings.max_login_bytes)
+            seconds = self.settings.authentication_timeout_ms / 1000
+            self.pending[connection] = self.clock.monotonic() + seconds
+
+    def close_late(self) -> list[KafkaConnection]:
+        """Close those that have not logged in in time."""
+        now = self.clock.monotonic()
+        late = [connection for connection, until in self.pending.items() if now >= until]
+        for connection in late:
+            del self.pending[connection]
+            connection.abort()
+        return late
+
+    def access(self, connection: KafkaConnection, principal: str) -> Access:
+        return Access(self.listener.name, connection.peer_host, principal, self.acls)
+
+
+class FirstRequest:
+    """The dispatcher of a connection without SASL, until its first request: then the listener's own serves it."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        door = self._door
+        principal = ANONYMOUS
+        certificate = connection.peer_certificate()
+        if certificate is not None and door.distinguished_name is not None:
+            try:
+                distinguished_name = door.distinguished_name(certificate)
+            except ValueError as error:  # such as a name that is not encoded as it claims
+                door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", str(error))
+                return Reply(close=True)
+            mapped = map_principal(distinguished_name, door.rules)
+            if not mapped:
+                reason = f"no principal mapping rule fits {distinguished_name!r}"
+                door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", reason)
+                return Reply(close=True)
+            principal = f"User:{mapped}"
+            door.audit.logged_in(connection.peer_host, door.listener.name, "SSL", principal)
+        connection.access = door.access(connection, principal)
+        connection.serve_by(door.dispatch)
+        return await door.dispatch(frame, connection)
+
+    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
+        """None: who the client is has to be noted first."""
+        return None
+
+
+class SaslSession:
+    """The dispatcher of a SASL connection."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._requests = 0
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        self._logged_in_by = ""
+        self._expires: float | None = None
+
+    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        key = int.from_bytes(frame[:2], "big")
+        if key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
+            return await self._login_request(frame, connection)
+        if self._logged_in_by:
+            if self._is_valid():
+                return await self._door.dispatch(frame, connection)
+            return self._refused(connection, "the session has expired, and the client did not log in again")
+        self._requests += 1
+        if key != ApiKey.API_VERSIONS or self._mechanism or self._requests > MAX_LOGIN_REQUESTS:
+            return self._refused(connection, f"API {key} was requested before the login")
+        return await self._door.dispatch(frame, connection)
+
+    def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
+        """As the listener's own dispatcher, once the client has logged in."""
+        if self._logged_in_by and self._is_valid():
+            return self._door.dispatch.at_once(frame, connection)
+        return None
+
+    def _is_valid(self) -> bool:
+        return self._expires is None or self._door.clock.monotonic() < self._expires
+
+    def _refused(self, connection: KafkaConnection, reason: str) -> Reply:
+        door = self._door
+        door.audit.login_failed(connection.peer_host, door.listener.name, self._mechanism or "SASL", reason)
+        return Reply(close=True)
+
+    async def _login_request(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+        self._requests += 1
+        if self._requests > MAX_LOGIN_REQUESTS:
+            return self._refused(connection, "too many requests for a login")
+        try:
+            header = parse_request_header(frame)
+            request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        except (MalformedRequest, UnsupportedVersion) as error:
+            return self._refused(connection, str(error))
+        if isinstance(request, SaslHandshakeRequest):
+            return self._handshake(header, request)
+        return await self._authenticate(header, request, connection)
+
+    def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Reply:
+        known = self._door.mechanisms
+        response = SaslHandshakeResponse(mechanisms=list(known))
+        make = known.get(request.mechanism)
+        if header.api_version not in APIS[ApiKey.SASL_HANDSHAKE].served:
+            response.error_code = ErrorCode.UNSUPPORTED_VERSION
+        elif self._exchange is not None or (self._mechanism and not self._logged_in_by):
+            response.error_code = ErrorCode.ILLEGAL_SASL_STATE
+        elif make is None or (self._logged_in_by and request.mechanism != self._mechanism):
+            response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        else:
+            self._mechanism, self._exchange = request.mechanism, make()
+        return _reply(header, response, close=response.error_code != ErrorCode.NONE)
+
+    async def _authenticate(
+        self, header: RequestHeader, request: SaslAuthenticateRequest, connection: KafkaConnection
+    ) -> Reply:
+        if self._exchange is None:
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate request received after successful authentication"
+                if self._logged_in_by
+                else "SaslHandshake must come before SaslAuthenticate",
+            )
+            return _reply(header, response, close=True)
+        door = self._door
+        try:
+            step = await self._exchange.answer(bytes(request.auth_bytes))
+            if step.login is None:
+                return _reply(header, SaslAuthenticateResponse(auth_bytes=step.token))
+            lifetime_ms = self._accept(step.login, connection)
+        except LoginFailed as error:
+            reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
+            door.audit.login_failed(connection.peer_host, door.listener.name, self._mechanism, reason)
+            await door.clock.sleep(door.settings.failed_authentication_delay_ms / 1000)
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
+            )
+            return _reply(header, response, close=True)
+        response = SaslAuthenticateResponse(auth_bytes=step.token)
+        if header.api_version >= FIRST_WITH_LIFETIME:
+            response.session_lifetime_ms = lifetime_ms
+        return _reply(header, response)
+
+    def _accept(self, login: Login, connection: KafkaConnection) -> int:
+        """The client is who it says. Returns for how many ms, 0 for ever. Raises LoginFailed."""
+        door = self._door
+        principal = f"User:{login.user}"
+        if self._logged_in_by not in ("", principal):
+            raise LoginFailed("Cannot change principals during re-authentication")
+        lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
+        if login.expires_ms is not None:
+            lifetimes.append(max(0, login.expires_ms - door.clock.wall_ms()))
+        lifetime_ms = min(lifetimes, default=0)
+        self._expires = door.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
+        if not self._logged_in_by:
+            door.pending.pop(connection, None)
+            connection.access = door.access(connection, principal)
+            connection.allow_frames(door.max_request_bytes)
+        door.audit.logged_in(connection.peer_host, door.listener.name, self._mechanism, principal)
+        self._logged_in_by, self._exchange, self._requests = principal, None, 0
+        return lifetime_ms
+
+
+def _reply(
+    header: RequestHeader, response: SaslHandshakeResponse | SaslAuthenticateResponse, *, close: bool = False
+) -> Reply:
+    parts = encode_response(header.correlation_id, header.api_key, header.api_version, response)
+    return Reply(parts, close=close)

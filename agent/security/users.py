@@ -1,0 +1,84 @@
+"""The users that can log in, as an agent knows them; and the check of a password against stored SCRAM keys.
+
+All SCRAM computation is scramp's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from concurrent.futures import Executor
+
+from scramp import ScramException
+from scramp import ScramMechanism as Scramp
+
+from agent.catalog import Catalog
+from sequencer.api import ScramCredentials, ScramMechanism, ScramName
+from tailrace.clock import Clock, Entropy
+
+NAMES = {
+    ScramMechanism.SCRAM_SHA_256: "SCRAM-SHA-256",
+    ScramMechanism.SCRAM_SHA_512: "SCRAM-SHA-512",
+}
+MECHANISMS = {name: mechanism for mechanism, name in NAMES.items()}
+REFRESH_SECONDS = 1.0
+"""An unknown user may have been created a moment ago: the sequencer is asked, at most this often."""
+DECOY_ITERATIONS = 4_096
+
+
+class Users:
+    """Credentials by user and mechanism. A user that there is not gets credentials that no password fits, the same
+    each time, so that nobody learns who exists."""
+
+    def __init__(self, catalog: Catalog, clock: Clock, entropy: Entropy, executor: Executor) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._executor = executor
+        self._asked_at = float("-inf")
+        self._decoy_key = entropy.uuid().bytes + entropy.uuid().bytes
+
+    async def credentials(self, user: str, mechanism: ScramMechanism) -> ScramCredentials:
+        """The user's credentials, or a decoy."""
+        name = ScramName(user, mechanism)
+        found = self._catalog.security.users.get(name)
+        if found is None and await self._refreshed():
+            found = self._catalog.security.users.get(name)
+        return self._decoy(name) if found is None else found
+
+    async def check_password(self, user: str, password: str) -> bool:
+        """Whether this is the user's password, by whichever mechanism it is stored for."""
+        known = self._catalog.security.users
+        mechanisms = [each for each in ScramMechanism if ScramName(user, each) in known]
+        stored = await self.credentials(user, mechanisms[0] if mechanisms else ScramMechanism.SCRAM_SHA_256)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _fits, stored, password)
+
+    async def _refreshed(self) -> bool:
+        now = self._clock.monotonic()
+        if now - self._asked_at < REFRESH_SECONDS:
+            return False
+        self._asked_at = now
+        await self._catalog.refresh_if_possible()
+        return True
+
+    def _decoy(self, name: ScramName) -> ScramCredentials:
+        digest = hmac.digest(self._decoy_key, f"{name.mechanism}:{name.user}".encode(), "sha512")
+        size = 32 if name.mechanism is ScramMechanism.SCRAM_SHA_256 else 64
+        return ScramCredentials(name, digest[:16], digest[:size], digest[:size], DECOY_ITERATIONS)
+
+
+def _fits(stored: ScramCredentials, password: str) -> bool:
+    try:
+        made = new_credentials(stored.name, password, iterations=stored.iterations, salt=stored.salt)
+    except ScramException:
+        return False  # characters that no password has (SASLprep)
+    return hmac.compare_digest(made.stored_key, stored.stored_key)
+
+
+def new_credentials(
+    name: ScramName, password: str, *, iterations: int, salt: bytes | None = None
+) -> ScramCredentials:
+    """What is stored for a password; a new salt unless one is given. Takes milliseconds. Raises ScramException."""
+    salt, stored_key, server_key, iterations = Scramp(NAMES[name.mechanism]).make_auth_info(
+        password, iteration_count=iterations, salt=salt
+    )
+    return ScramCredentials(name, salt, stored_key, server_key, iterations)

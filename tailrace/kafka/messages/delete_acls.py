@@ -1,0 +1,47 @@
+"""DeleteAcls: remove the bindings that filters match."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+
+
+class DeleteAclsFilter(Message):
+    resource_type_filter: Int8 = 0
+    resource_name_filter: Annotated[String | None, On(nullable="0+")] = None
+    pattern_type_filter: Annotated[Int8, On("1+")] = 3
+    principal_filter: Annotated[String | None, On(nullable="0+")] = None
+    host_filter: Annotated[String | None, On(nullable="0+")] = None
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+class DeleteAclsRequest(Message):
+    api: ClassVar[Api] = Api(ApiKey.DELETE_ACLS, "1-3", flexible="2+")
+
+    filters: list[DeleteAclsFilter] = []
+
+
+class DeleteAclsMatchingAcl(Message):
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On(nullable="0+")] = None
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    pattern_type: Annotated[Int8, On("1+")] = 3
+    principal: String = ""
+    host: String = ""
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+class DeleteAclsFilterResult(Message):
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On(nullable="0+")] = None
+    matching_acls: list[DeleteAclsMatchingAcl] = []
+
+
+class DeleteAclsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    filter_results: list[DeleteAclsFilterResult] = []

@@ -1,0 +1,37 @@
+"""DescribeUserScramCredentials: who has SCRAM credentials of which mechanism (KIP-554)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+
+
+class UserName(Message):
+    name: String = ""
+
+
+class DescribeUserScramCredentialsRequest(Message):
+    api: ClassVar[Api] = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "0", flexible="0+")
+
+    users: Annotated[list[UserName] | None, On(nullable="0+")] = []
+
+
+class CredentialInfo(Message):
+    mechanism: Int8 = 0
+    iterations: Int32 = 0
+
+
+class DescribeUserScramCredentialsResult(Message):
+    user: String = ""
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On(nullable="0+")] = None
+    credential_infos: list[CredentialInfo] = []
+
+
+class DescribeUserScramCredentialsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: Annotated[String | None, On(nullable="0+")] = None
+    results: list[DescribeUserScramCredentialsResult] = []

@@ -1,0 +1,20 @@
+"""SaslHandshake: the mechanism by which a client is going to log in."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.schema import Api, Int16, Message, String
+
+
+class SaslHandshakeRequest(Message):
+    # After version 0 come bare tokens, without Kafka's frames (clients of before Kafka 1.0).
+    api: ClassVar[Api] = Api(ApiKey.SASL_HANDSHAKE, "1", listed="0-1")
+
+    mechanism: String = ""
+
+
+class SaslHandshakeResponse(Message):
+    error_code: Int16 = 0
+    mechanisms: list[String] = []

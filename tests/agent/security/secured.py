@@ -1,0 +1,93 @@
+"""An agent with TLS and SASL listeners, users in its sequencer, and clients that log in."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from agent.security.doors import ClientSecurity
+from agent.security.listeners import parse_listeners
+from agent.security.settings import SecuritySettings
+from agent.security.users import new_credentials
+from sequencer.api import AlterScram, ScramMechanism, ScramName
+from tailrace.tls import Tls
+from tests.support.certificates import Authority
+from tests.support.wire import WiredAgent, run_wired
+
+LISTENERS = {
+    "PLAINTEXT": "PLAINTEXT://127.0.0.1:0",
+    "SSL": "SSL://127.0.0.1:0",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT://127.0.0.1:0",
+    "SASL_SSL": "SASL_SSL://127.0.0.1:0",
+}
+PASSWORD = "flights-2013"
+
+
+class Secured:
+    """The running agent, and what its clients need."""
+
+    def __init__(self, wired: WiredAgent, folder: Path) -> None:
+        self.wired = wired
+        self.folder = folder
+
+    def bootstrap(self, listener: str) -> str:
+        return f"127.0.0.1:{self.wired.agent.kafka_ports[listener]}"
+
+    async def add_user(
+        self, user: str, password: str = PASSWORD, *, mechanism: str = "SCRAM_SHA_256"
+    ) -> None:
+        name = ScramName(user, ScramMechanism[mechanism])
+        stored = new_credentials(name, password, iterations=4096)
+        await self.wired.sequencer.alter_scram(AlterScram([stored], []))
+
+    def librdkafka(
+        self, listener: str, user: str = "alice", password: str = PASSWORD, **more: Any
+    ) -> dict[str, Any]:
+        """Settings of confluent-kafka."""
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap(listener),
+            "security.protocol": listener,
+            "log_level": 0,
+        }
+        if "SSL" in listener:
+            settings["ssl.ca.location"] = str(self.folder / "ca.pem")
+        if "SASL" in listener:
+            settings |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": password}
+        return settings | more
+
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
+
+
+def run_secured(
+    scenario: Callable[[Secured], Awaitable[None]],
+    folder: Path,
+    *listeners: str,
+    agent: dict[str, Any] | None = None,
+    **security: Any,
+) -> None:
+    """Run a scenario against an agent with these listeners."""
+    authority = Authority.make()
+    files = authority.files(folder, "127.0.0.1", "localhost")
+    (folder / "ca.pem").write_bytes(authority.certificate)
+    settings = SecuritySettings.model_validate(
+        {"sasl_mechanisms": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "failed_authentication_delay_ms": 10}
+        | security
+    )
+    peers = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+    tls = Tls("kafka", files, minimum=ssl.TLSVersion.TLSv1_2, client_certificates=peers[settings.client_auth])
+    clients = ClientSecurity(
+        parse_listeners([LISTENERS.get(each, each) for each in listeners], []), settings, tls
+    )
+
+    async def secured(wired: WiredAgent) -> None:
+        await scenario(Secured(wired, folder))
+
+    run_wired(secured, folder, clients=clients, **agent or {})
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(work)

@@ -1,0 +1,202 @@
+"""Real clients log in, by every protocol and mechanism; what does not log in gets nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer
+
+from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured
+from tests.support.certificates import Authority
+
+ROOT = {"super_users": ("User:alice", "User:ANONYMOUS", "User:Duke")}
+
+
+def _round_trip(settings: dict[str, Any]) -> list[bytes]:
+    """Produce a record to `t` and consume it, which uses Metadata and FindCoordinator."""
+    producer = Producer(settings)
+    producer.produce("t", b"hello")
+    assert producer.flush(15) == 0
+    consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    try:
+        message = consumer.poll(15)
+        assert message is not None and message.error() is None
+        return [message.value()]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [
+        ("PLAINTEXT", ""),
+        ("SSL", ""),
+        ("SASL_PLAINTEXT", "PLAIN"),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-256"),
+        ("SASL_SSL", "SCRAM-SHA-512"),
+        ("SASL_SSL", "PLAIN"),
+    ],
+)
+def test_librdkafka_logs_in_and_moves_records(tmp_path: Path, listener: str, mechanism: str) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        await secured.add_user(
+            "alice", mechanism=mechanism.replace("-", "_") if "SCRAM" in mechanism else "SCRAM_SHA_256"
+        )
+        more = {"sasl.mechanism": mechanism} if mechanism else {}
+        assert await in_thread(lambda: _round_trip(secured.librdkafka(listener, **more))) == [b"hello"]
+
+    # A second listener, so that addresses of the wrong one would be found out.
+    others = [name for name in ("PLAINTEXT", "SASL_SSL") if name != listener]
+    run_secured(scenario, tmp_path, *others, listener, agent={"group_initial_rebalance_delay_ms": 0}, **ROOT)
+
+
+def test_kafka_python_and_aiokafka_log_in(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        await secured.add_user("alice", mechanism="SCRAM_SHA_512")
+        producer = AIOKafkaProducer(
+            bootstrap_servers=secured.bootstrap("SASL_SSL"),
+            security_protocol="SASL_SSL",
+            ssl_context=secured.tls(),
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_plain_username="alice",
+            sasl_plain_password=PASSWORD,
+        )
+        await producer.start()
+        await producer.send_and_wait("t", b"by aiokafka")
+        await producer.stop()
+
+        def consume() -> bytes:
+            consumer = KafkaConsumer(
+                "t",
+                bootstrap_servers=secured.bootstrap("SASL_SSL"),
+                security_protocol="SASL_SSL",
+                ssl_context=secured.tls(),
+                sasl_mechanism="SCRAM-SHA-512",
+                sasl_plain_username="alice",
+                sasl_plain_password=PASSWORD,
+                auto_offset_reset="earliest",
+            )
+            try:
+                return next(iter(consumer)).value
+            finally:
+                consumer.close()
+
+        assert await in_thread(consume) == b"by aiokafka"
+
+    run_secured(scenario, tmp_path, "PLAINTEXT", "SASL_SSL", **ROOT)
+
+
+def _refusal(settings: dict[str, Any]) -> str:
+    errors: list[str] = []
+    client = AdminClient({**settings, "error_cb": lambda error: errors.append(str(error))})
+    with pytest.raises(KafkaException):
+        client.list_topics(timeout=3)
+    client.poll(0.1)
+    return " ".join(errors)
+
+
+@pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", PASSWORD)])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
+    tmp_path: Path, user: str, password: str, mechanism: str
+) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.add_user("alice")
+        settings = secured.librdkafka("SASL_PLAINTEXT", user, password, **{"sasl.mechanism": mechanism})
+        told = await in_thread(lambda: _refusal(settings))
+        assert ("Invalid username or password" if mechanism == "PLAIN" else "invalid credentials") in told
+        failed = secured.wired.metric(
+            "logins_total", listener="SASL_PLAINTEXT", mechanism=mechanism, result="failure"
+        )
+        assert failed >= 1
+        assert secured.wired.told("a login failed")
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
+
+
+def test_a_client_certificate_names_the_principal(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        authority = Authority.make("clients")
+        mine = tmp_path / "client"
+        mine.mkdir()
+        files = authority.files(mine, "client", subject="CN=Duke,OU=Services,O=Example")
+        (tmp_path / "authority.pem").write_bytes(authority.certificate)
+        with_certificate = secured.librdkafka(
+            "SSL", **{"ssl.certificate.location": str(files.certificate), "ssl.key.location": str(files.key)}
+        )
+        # Not of the authority that the agent trusts.
+        await in_thread(lambda: _refusal(with_certificate))
+        await in_thread(lambda: _refusal(secured.librdkafka("SSL")))
+
+    run_secured(
+        scenario, tmp_path, "SSL", client_auth="required", principal_mapping_rules=("RULE:^CN=(.*?),.*$/$1/",)
+    )
+
+
+async def _exchange(port: int, *frames: bytes) -> bytes:
+    """What comes back for these frames until the agent closes, or for a second."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for frame in frames:
+        writer.write(struct.pack(">i", len(frame)) + frame)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""  # it was closed with bytes unread
+    finally:
+        writer.close()
+
+
+def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        port = secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]
+        metadata = struct.pack(">hhi", 3, 1, 7) + struct.pack(">h", -1) + struct.pack(">i", -1)
+        assert await _exchange(port, metadata) == b""
+        large = struct.pack(">hhi", 36, 0, 7) + struct.pack(">h", -1) + b"x" * 100_000
+        assert await _exchange(port, large) == b""
+        handshake = struct.pack(">hhi", 17, 1, 7) + struct.pack(">h", -1) + struct.pack(">h", 5) + b"PLAIN"
+        answer = await _exchange(port, handshake, metadata)
+        assert answer[4:10] == struct.pack(">ih", 7, 0)
+        assert len(answer) == 4 + struct.unpack(">i", answer[:4])[0], "only the handshake was answered"
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
+
+
+def test_a_client_that_does_not_log_in_in_time_is_disconnected(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        assert await _exchange(secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]) == b""
+        assert secured.wired.metric("closed_connections_total", reason="no login") == 1
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", authentication_timeout_ms=100)
+
+
+def test_a_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        await secured.add_user("alice")
+
+        def produce_for_a_while() -> None:
+            producer = Producer(secured.librdkafka("SASL_PLAINTEXT"))
+            for number in range(40):
+                producer.produce("t", str(number).encode())
+                assert producer.flush(10) == 0
+                producer.poll(0.1)
+
+        await in_thread(produce_for_a_while)
+        logins = secured.wired.metric(
+            "logins_total", listener="SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", result="success"
+        )
+        assert logins > 2
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", max_session_ms=1500, **ROOT)
