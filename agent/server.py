@@ -315,7 +315,7 @@ class Agent:
             lanes=lanes,
             current_transactions=CurrentTransactions(self._sequencer),
             reader=self._reader,
-            tail=Tail(self._sequencer, self._clock),
+            tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
             fetch_memory=self._fetch_memory,
             groups=groups,

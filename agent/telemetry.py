@@ -33,6 +33,18 @@ class AgentTelemetry:
             "deferred_fetches",
             "Fetches answered without records because fetch_memory_bytes is used up.",
         )
+        self.window_hits = self._plain(
+            "window_hits", "Partitions of fetches that a window answered: without a call to the sequencer."
+        )
+        self.window_misses = self._plain(
+            "window_misses", "Partitions of fetches for which the sequencer was asked."
+        )
+        self.window_resets = self._plain(
+            "window_resets", "How often all windows were dropped: a committer's end, or a lost connection."
+        )
+        self.windows = Gauge(
+            "tailrace_windows", "Partitions whose newest runs are held for fetches.", registry=self.registry
+        )
         self.bad_requests = self._counter("bad_requests", "Frames that could not be read, by kind.", "kind")
         self.closed_connections = self._counter(
             "closed_connections", "Connections closed by the agent, by reason.", "reason"

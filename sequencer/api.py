@@ -678,6 +678,63 @@ class FeedAnswer(Value, frozen=True):
     updates: list[PartitionUpdate]
 
 
+class WatchRequest(Value, frozen=True):
+    """One call of a subscription to partitions: change what is watched, and wait up to `max_wait_ms` for changes.
+
+    `subscriber`: new for each subscription. `turn`: how often this subscription was changed, this time included;
+    `added` and `removed` are taken over once a turn, in the order removed, added, however often the call arrives.
+    `taken`: how many changes the subscriber has taken; these are not sent again. A newer call of the same subscriber
+    ends the wait of an older one.
+    """
+
+    subscriber: UUID
+    turn: Int64
+    taken: Int64
+    added: list[tuple[UUID, Int64]]
+    removed: list[tuple[UUID, Int64]]
+    max_wait_ms: Int64
+
+
+class PartitionChange(Value, frozen=True, kw_only=True):
+    """A watched partition's bounds from `commit_number` on, and what that commit changed of its runs.
+
+    `is_start`: the partition is watched from here on; `runs`, if any, end at its high watermark. Otherwise `runs`
+    follow those of the changes before. `aborted`: the transactions whose abort markers are in `runs`. Below
+    `replaced_below` compaction has replaced runs (-1: it has not). `is_gone`: the partition does not exist (any more)
+    and is no longer watched; its bounds are -1.
+    """
+
+    topic_id: UUID
+    partition: int
+    commit_number: int
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    leader_epoch: int = -1
+    runs: list[Run] = []
+    aborted: list[AbortedTransaction] = []
+    replaced_below: int = -1
+    is_start: bool = False
+    is_gone: bool = False
+
+
+class WatchAnswer(Value, frozen=True, kw_only=True):
+    """The changes after the first `taken`, in commit order, without a gap. What was watched before this answer did not
+    change otherwise up to `commit_number`.
+
+    `epoch`: of the committer that answers. `is_reset`: it does not know the subscription, or has dropped it; nothing
+    of it is true any longer, begin a new one. `refused`: partitions of `added` that are not watched, as a limit is
+    reached.
+    """
+
+    epoch: int
+    commit_number: int
+    taken: int
+    changes: list[PartitionChange]
+    is_reset: bool = False
+    refused: list[tuple[UUID, int]] = []
+
+
 # --- producers ---------------------------------------------------------------------------------------------
 
 
@@ -1368,6 +1425,7 @@ class Sequencer(Protocol):
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer: ...
     async def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer: ...
     async def feed(self, request: FeedRequest) -> FeedAnswer: ...
+    async def watch(self, request: WatchRequest) -> WatchAnswer: ...
     async def sizes(self, request: SizesRequest) -> SizesAnswer: ...
     async def live_files(self, request: LiveFilesRequest) -> LiveFiles: ...
 

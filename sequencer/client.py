@@ -27,6 +27,7 @@ from sequencer.api import (
     SequencerOverloaded,
     SequencerUnavailable,
     Value,
+    WatchRequest,
 )
 from sequencer.methods import FORWARD, Method, NotCommitter, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved
@@ -197,7 +198,7 @@ class SequencerClient(SequencerMethods):
     def _timeout(self, method: Method, request: Value) -> float:
         if method.name in _SLOW_METHODS:
             return self._slow_timeout_s
-        if isinstance(request, FeedRequest):
+        if isinstance(request, FeedRequest | WatchRequest):
             return self._timeout_s + max(0, request.max_wait_ms) / 1000
         return self._timeout_s
 

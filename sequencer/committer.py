@@ -211,6 +211,7 @@ class Committer(SequencerMethods):
         self._is_closed = True
         self._group_commit.stop()
         self._view.feed.wake_all()
+        self._view.subscriptions.wake_all()
         if self._committing is not None and not await wait_for(self._clock, self._committing, LAST_WRITE_S):
             await self._leave_last_write(self._committing)
             return

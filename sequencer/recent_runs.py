@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 from uuid import UUID
 
-from sequencer.api import Run
+from sequencer.api import ObjectKind, Run
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
@@ -36,16 +36,20 @@ class RecentRuns:
         self._runs.clear()
         self._count = 0
 
-    def replaced_by(self, changes: Changes) -> Steps[list[TopicPartition]]:
-        """The partitions in which a transaction deletes or replaces a run that is kept."""
-        replaced: dict[TopicPartition, None] = {}
-        for key in changes.by_kind.get(RunRow, {}):
-            partition, base_offset = cast("TopicPartition", key[:2]), cast("int", key[2])
-            kept = self._runs.get(partition)
-            if kept and kept[0].base_offset <= base_offset < kept[-1].end_offset:
-                replaced[partition] = None
+    def replaced_by(self, changes: Changes) -> Steps[dict[TopicPartition, int]]:
+        """The partitions in which a transaction replaces a run by a Parquet run, or deletes one that is kept. With
+        each, the end of what is replaced (0 where runs are only deleted: these lie below the log start)."""
+        replaced: dict[TopicPartition, int] = {}
+        for key, row in changes.by_kind.get(RunRow, {}).items():
+            base_offset = cast("int", key[2])
+            kept = self._runs.get(cast("TopicPartition", key[:2]))
+            is_kept = kept and kept[0].base_offset <= base_offset < kept[-1].end_offset
+            if is_kept or (row is not None and cast("RunRow", row).kind is ObjectKind.PARQUET):
+                partition = TopicPartition(*cast("TopicPartition", key[:2]))
+                end_offset = 0 if row is None else cast("RunRow", row).end_offset
+                replaced[partition] = max(end_offset, replaced.get(partition, 0))
             yield 1
-        return list(replaced)
+        return replaced
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget these partitions' runs, in the turn in which the transaction that replaced them is shown."""
@@ -71,7 +75,7 @@ class RecentRuns:
         self._count += len(kept)
 
     def _forget(self, partition: TopicPartition) -> None:
-        self._count -= len(self._runs.pop(partition))
+        self._count -= len(self._runs.pop(partition, ()))
 
     def find(self, topic_id: UUID, partition: int, offset: int, max_bytes: int) -> list[Run] | None:
         """Runs from the one that holds `offset` on, until `max_bytes` are reached; None if that run is not kept."""

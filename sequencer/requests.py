@@ -334,6 +334,12 @@ QUERIES: dict[str, Query] = _by_name(
                 request, min(request.max_wait_ms, context.settings.max_feed_wait_ms)
             ),
         ),
+        _looks_up(
+            Sequencer.watch,
+            lambda request, context: context.view.subscriptions.watch(
+                request, min(request.max_wait_ms, context.settings.max_feed_wait_ms)
+            ),
+        ),
         _looks_up(Sequencer.sizes, lambda request, context: context.reader.sizes(request)),
         _looks_up(
             Sequencer.live_files,

@@ -89,7 +89,13 @@ class SequencerSettings(SettingsSection):
     max_feed_wait_ms: int = Field(default=30_000, ge=0, le=600_000)
     """The longest wait for an update."""
     max_feed_waiters: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Followers that wait at once."""
+    """Followers that wait at once, and as many subscribers."""
+    max_watched_partitions: int = Field(default=20_000, ge=1, le=1_000_000)
+    """Partitions that one subscriber (an agent) watches; it asks for what changed in others at each fetch."""
+    max_subscriptions: int = Field(default=1_000_000, ge=1, le=100_000_000)
+    """Partitions that all subscribers together watch."""
+    max_subscriber_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1 << 30)
+    """Changes that wait for one subscriber; one that is too slow for this begins anew."""
     removal_step: int = Field(default=1_000, ge=1, le=100_000)
     """Runs removed by one transaction of retention."""
     checkpoint_interval_ms: int = Field(default=3_000, ge=0, le=_DAY_MS)

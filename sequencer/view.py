@@ -16,6 +16,7 @@ from sequencer.rules import leases
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState
+from sequencer.subscriptions import Subscriptions
 from sequencer.topic_changes import TopicChanges
 from sequencer.upkeep import Upkeep
 from tailrace.clock import Clock
@@ -61,6 +62,7 @@ class View:
             max_runs=settings.max_feed_runs,
             max_waiters=settings.max_feed_waiters,
         )
+        self.subscriptions = Subscriptions(clock, settings, self.recent)
         self._collected: dict[UUID, None] = {}
 
     def replace(self, loaded: HotState, epoch: int) -> None:
@@ -74,6 +76,7 @@ class View:
             self.checkpointer.begin(self.identity, epoch, loaded)
         self.recent.clear()
         self.feed.restart(loaded)
+        self.subscriptions.restart(loaded, epoch)
 
     async def show(self, draft: Draft) -> None:
         """Show what was written: all of it, in one turn."""
@@ -88,7 +91,9 @@ class View:
         self.topics.apply(draft.changes)
         self.upkeep.note(draft.changes)
         self.recent.forget(replaced)
-        self.feed.publish(state.counter(COMMIT_NUMBER), draft.published)
+        number = state.counter(COMMIT_NUMBER)
+        self.feed.publish(number, draft.published)
+        self.subscriptions.publish(number, draft.published, replaced)
         # Until a run is remembered, it is looked up in the store.
         await in_turns(self.recent.add(draft.published), turns)
 

@@ -1,91 +1,166 @@
-"""The tail: what the sequencer's feed says was committed, so that waiting fetches wake at once.
+"""The tail: windows of what clients read, kept up to date by one subscription, and the fetches that wait for more.
 
-The feed is a hint (correctness: the feed and the fetch): it wakes; what is read is always asked of the sequencer.
+A fetch at the end of a partition is answered, and waits, without a call. This module has the calls and the waiting; the
+rules are in agent.fetch.windows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from uuid import UUID
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import structlog
 
-from sequencer.api import FeedRequest, Sequencer, SequencerError
-from tailrace.clock import Clock
+from agent.fetch.window import Window, WindowBroken
+from agent.fetch.windows import FRESH_S, Windows
+from agent.telemetry import AgentTelemetry
+from sequencer.api import (
+    FoundPartition,
+    Sequencer,
+    SequencerError,
+    SequencerUnavailable,
+    WatchAnswer,
+    WatchRequest,
+)
+from tailrace.clock import Clock, Entropy
+from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
 
 log = structlog.get_logger("agent.tail")
 
-FEED_WAIT_MS = 500
-Partition = tuple[UUID, int]
+BEAT_MS = 500
+"""How long a call of the subscription waits for changes."""
+PACE_S = 0.02
+"""Pause between two calls: what changes meanwhile comes in one answer."""
+ASK_AGAIN_S = 0.5
+"""How long a fetch waits for a partition without a window before it asks the sequencer again."""
 
 
 class Tail:
-    """Follows the feed while somebody waits, and wakes the waiters of the partitions that changed."""
+    """See the module. `start`, then `close`. Owned by one event loop."""
 
-    def __init__(self, sequencer: Sequencer, clock: Clock) -> None:
+    def __init__(
+        self, sequencer: Sequencer, clock: Clock, entropy: Entropy, telemetry: AgentTelemetry
+    ) -> None:
         self._sequencer = sequencer
         self._clock = clock
-        self._waiting: dict[Partition, set[asyncio.Future[None]]] = {}
-        self._anyone = asyncio.Event()
-        self._commit_number = -1
+        self._entropy = entropy
+        self._telemetry = telemetry
+        self._windows = Windows(entropy.uuid())
+        self._waiting: dict[TopicPartition, dict[asyncio.Future[None], None]] = {}
+        self._news: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        telemetry.windows.set_function(lambda: self._windows.count)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._follow(), name="tail: feed")
+        self._task = asyncio.create_task(self._follow(), name="tail: subscription")
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def wait(self, partitions: Iterable[Partition], after_commit: int, seconds: float) -> None:
-        """Return when one of the partitions changed after commit number `after_commit`, or after `seconds`."""
+    # --- what fetches ask
+
+    def find(
+        self, partition: TopicPartition, offset: int, max_bytes: int
+    ) -> tuple[FoundPartition, int] | None:
+        """What the partition's window says, and as of which commit; None: the sequencer must be asked."""
+        found = self._windows.find(partition, offset, max_bytes, self._clock.monotonic())
+        (self._telemetry.window_misses if found is None else self._telemetry.window_hits).inc(1)
+        return found
+
+    def note_found(self, partition: TopicPartition, number: int, *, is_at_end: bool) -> None:
+        """The sequencer was asked, and answered as of this commit; `is_at_end`: its runs reach the partition's end."""
+        self._windows.note_told(partition, number)
+        if is_at_end:
+            self._windows.want(partition, number, self._clock.monotonic())
+            if self._windows.has_news and self._news is not None and not self._news.done():
+                self._news.set_result(None)
+
+    async def wait(self, seen: Mapping[TopicPartition, int], seconds: float) -> None:
+        """Return when a partition may have changed after the commit with which it was seen, or after `seconds`."""
+        now = self._clock.monotonic()
+        if any(self._windows.is_changed(partition, number, now) for partition, number in seen.items()):
+            return
+        if not all(self._windows.is_live(partition, now) for partition in seen):
+            seconds = min(seconds, ASK_AGAIN_S)
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        wanted = list(partitions)
-        for partition in wanted:
-            self._waiting.setdefault(partition, set()).add(woken)
-        if self._commit_number < 0 or after_commit < self._commit_number:
-            self._commit_number = after_commit
-        self._anyone.set()
+        for partition in seen:
+            self._waiting.setdefault(partition, {})[woken] = None
+            self._windows.count_reader(partition, 1)
         timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
             await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
             woken.cancel()
-            for partition in wanted:
-                waiters = self._waiting.get(partition)
-                if waiters is not None:
-                    waiters.discard(woken)
-                    if not waiters:
-                        del self._waiting[partition]
+            for partition in seen:
+                self._windows.count_reader(partition, -1)
+                waiters = self._waiting[partition]
+                del waiters[woken]
+                if not waiters:
+                    del self._waiting[partition]
+
+    def live(self) -> tuple[int, dict[TopicPartition, Window]]:
+        """The windows, and the commit up to which they are complete."""
+        return self._windows.commit_number, self._windows.live()
+
+    # --- the subscription
 
     async def _follow(self) -> None:
         while True:
-            if not self._waiting:
-                self._anyone.clear()
-                await self._anyone.wait()
-            is_silent = True
-            with outlived(log, "the feed is silent; waiting fetches ask the sequencer", SequencerError):
-                await self._take_updates()
-                is_silent = False
-            if is_silent:
+            if not self._windows.count:
+                await self._until_wanted()
+                self._windows.restart(self._entropy.uuid())
+            is_sound = False
+            with outlived(
+                log, "the windows are dropped; fetches ask the sequencer", SequencerError, WindowBroken
+            ):
+                await self._take_turn()
+                is_sound = True
+            if not is_sound:
+                self._telemetry.window_resets.inc(1)
+                self._windows.restart(self._entropy.uuid())
                 self._wake(list(self._waiting))
-                await self._clock.sleep(0.5)
+            await self._clock.sleep(PACE_S if is_sound else ASK_AGAIN_S * self._entropy.fraction())
 
-    async def _take_updates(self) -> None:
-        after_commit = self._commit_number
-        answer = await self._sequencer.feed(FeedRequest(after_commit, [], FEED_WAIT_MS, wants_runs=False))
-        if answer.reset:
-            self._wake(list(self._waiting))
-        else:
-            self._wake([(update.topic_id, update.partition) for update in answer.updates])
-        if self._commit_number == after_commit:  # nobody asked for an earlier one meanwhile
-            self._commit_number = answer.commit_number
+    async def _until_wanted(self) -> None:
+        self._news = asyncio.get_running_loop().create_future()
+        await self._news
 
-    def _wake(self, partitions: Iterable[Partition]) -> None:
+    async def _take_turn(self) -> None:
+        """One call of the subscription. Raises SequencerError, WindowBroken."""
+        sent_at = self._clock.monotonic()
+        request = self._windows.next_request(sent_at, BEAT_MS)
+        call = asyncio.ensure_future(self._sequencer.watch(request))
+        try:
+            if await self._is_answered(call, request):
+                self._wake(self._windows.apply(call.result(), sent_at))
+        finally:
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+    async def _is_answered(self, call: asyncio.Future[WatchAnswer], request: WatchRequest) -> bool:
+        """Wait for the answer. False: partitions are to be added, so that a call that only waits is ended."""
+        news = self._news = asyncio.get_running_loop().create_future()
+        if self._windows.has_news:
+            news.set_result(None)
+        late = asyncio.ensure_future(self._clock.sleep(FRESH_S))
+        is_only_waiting = not request.added and not request.removed
+        awaited: list[asyncio.Future[Any]] = [call, late, *([news] if is_only_waiting else [])]
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            late.cancel()
+        if call.done():
+            return True
+        if is_only_waiting and news.done():
+            return False
+        raise SequencerUnavailable("the subscription got no answer in time")
+
+    def _wake(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             for waiter in self._waiting.get(partition, ()):
                 if not waiter.done():

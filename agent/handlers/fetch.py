@@ -1,7 +1,8 @@
 """Fetch: find the runs, wait for enough bytes, read them, answer by Kafka's rules.
 
-The bounds of a partition (log start, high watermark, last stable offset) and its runs come from one answer of the
-sequencer, so they belong to one commit number; only that answer decides OFFSET_OUT_OF_RANGE.
+The bounds of a partition (log start, high watermark, last stable offset) and its runs come from its window
+(agent.fetch.windows) or from one answer of the sequencer, so they belong to one commit number. Only the sequencer
+decides OFFSET_OUT_OF_RANGE: it is asked for an offset that is not in the window.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from agent.services import HeldResponse, RequestContext, Services
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
 from sequencer.api import (
-    FindAnswer,
     FindPartition,
     FindRequest,
     FoundPartition,
@@ -63,7 +63,8 @@ MEMORY_WAIT_SECONDS = 5.0
 class PartitionFetch:
     """One partition of the fetch: what is requested, its topic (if known), and its row of the response.
 
-    `available_bytes`: what could be sent now, as far as the rows show. `read_bytes`: what is sent.
+    `commit_number`: as of which commit it was `found`. `available_bytes`: what could be sent now, as far as the rows
+    show. `read_bytes`: what is sent.
     """
 
     requested: RequestedPartition
@@ -71,6 +72,7 @@ class PartitionFetch:
     data: PartitionData
     read_committed: bool
     found: FoundPartition | None = None
+    commit_number: int = -1
     available_bytes: int = 0
     read_bytes: int = 0
 
@@ -82,6 +84,10 @@ class PartitionFetch:
     def topic_id(self) -> UUID:
         assert self.topic is not None, "only partitions of known topics are looked up"
         return self.topic.topic.topic_id
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.number)
 
     @property
     def number(self) -> int:
@@ -169,11 +175,7 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
         identity.broker_id,
         context.zone,
         services.clock.monotonic(),
-        (
-            TopicPartition(partition.topic_id, partition.number)
-            for partition in partitions
-            if partition.topic is not None
-        ),
+        (partition.place for partition in partitions if partition.topic is not None),
     )
 
 
@@ -192,16 +194,13 @@ async def _fill(services: Services, request: FetchRequest, partitions: list[Part
     max_bytes = min(request.max_bytes if request.max_bytes > 0 else 2**31 - 1, settings.fetch_max_bytes)
     plans = 0
     while readable := [partition for partition in partitions if not partition.is_failed]:
-        answer = await _find(services, readable, max_bytes)
+        await _find(services, readable, max_bytes, is_new_plan=plans > 0)
         remaining_s = deadline - services.clock.monotonic()
         available_bytes = sum(partition.available_bytes for partition in readable)
         is_enough = available_bytes >= request.min_bytes or any(map(_is_cut, readable))
         if not is_enough and remaining_s > 0 and not any(partition.is_failed for partition in partitions):
-            await services.tail.wait(
-                [(partition.topic_id, partition.number) for partition in readable],
-                answer.commit_number,
-                remaining_s,
-            )
+            seen = {partition.place: partition.commit_number for partition in readable}
+            await services.tail.wait(seen, remaining_s)
             continue
         plans += 1
         grant = await _grant(services, readable, max_bytes, remaining_s)
@@ -237,8 +236,22 @@ async def _grant(
     return grant
 
 
-async def _find(services: Services, readable: list[PartitionFetch], max_bytes: int) -> FindAnswer:
-    """Ask the sequencer for the partitions' bounds and runs; fill them in."""
+async def _find(
+    services: Services, readable: list[PartitionFetch], max_bytes: int, *, is_new_plan: bool = False
+) -> None:
+    """Fill in the partitions' bounds and runs: from their windows, else from the sequencer. A window whose object is
+    gone is behind, so a new plan asks the sequencer for all of them."""
+    turns = Turns(BATCHES_IN_A_TURN)
+    to_ask: list[PartitionFetch] = []
+    for partition in readable:
+        room, offset = _room(partition, max_bytes), partition.requested.fetch_offset
+        known = None if is_new_plan else services.tail.find(partition.place, offset, room)
+        if known is None:
+            to_ask.append(partition)
+        else:
+            await turns.did(_take_found(services, partition, *known))
+    if not to_ask:
+        return
     answer = await services.sequencer.find_batches(
         FindRequest(
             [
@@ -246,24 +259,42 @@ async def _find(services: Services, readable: list[PartitionFetch], max_bytes: i
                     partition.topic_id,
                     partition.number,
                     partition.requested.fetch_offset,
-                    max(0, min(partition.requested.max_bytes, max_bytes)),
+                    _room(partition, max_bytes),
                 )
-                for partition in readable
+                for partition in to_ask
             ],
             max_bytes,
         )
     )
-    turns = Turns(BATCHES_IN_A_TURN)
-    for partition, found in zip(readable, answer.partitions, strict=True):
-        partition.found = found
-        partition.data.error_code = PARTITION_CODES[found.error]
-        if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
-            partition.data.high_watermark = found.high_watermark
-            partition.data.last_stable_offset = found.last_stable_offset
-            partition.data.log_start_offset = found.log_start_offset
-        partition.available_bytes = 0 if partition.is_failed else _available_bytes(services.reader, partition)
-        await turns.did(1 + sum(len(run.batches) for run in found.runs))
-    return answer
+    for partition, found in zip(to_ask, answer.partitions, strict=True):
+        work = _take_found(services, partition, found, answer.commit_number)
+        if found.error is PartitionError.NONE:
+            is_at_end = _found_end(partition) >= found.high_watermark
+            services.tail.note_found(partition.place, answer.commit_number, is_at_end=is_at_end)
+        await turns.did(work)
+
+
+def _room(partition: PartitionFetch, max_bytes: int) -> int:
+    return max(0, min(partition.requested.max_bytes, max_bytes))
+
+
+def _take_found(
+    services: Services, partition: PartitionFetch, found: FoundPartition, commit_number: int
+) -> int:
+    """Take over what was found of a partition. Returns how many rows of batch tables that took."""
+    partition.found, partition.commit_number = found, commit_number
+    partition.data.error_code = PARTITION_CODES[found.error]
+    if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
+        partition.data.high_watermark = found.high_watermark
+        partition.data.last_stable_offset = found.last_stable_offset
+        partition.data.log_start_offset = found.log_start_offset
+    partition.available_bytes = 0 if partition.is_failed else _available_bytes(services.reader, partition)
+    return 1 + sum(len(run.batches) for run in found.runs)
+
+
+def _found_end(partition: PartitionFetch) -> int:
+    found = partition.found
+    return found.runs[-1].end_offset if found is not None and found.runs else partition.requested.fetch_offset
 
 
 def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
@@ -297,8 +328,7 @@ def _is_cut(partition: PartitionFetch) -> bool:
     found = partition.found
     if found is None or partition.is_failed:
         return False
-    found_end = found.runs[-1].end_offset if found.runs else partition.requested.fetch_offset
-    return found_end < partition.end_limit
+    return _found_end(partition) < partition.end_limit
 
 
 def _bytes_expected(readable: list[PartitionFetch]) -> int:

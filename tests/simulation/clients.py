@@ -478,16 +478,18 @@ class Reader(Client):
                 )
             ],
         )
+        source = self.stage.cluster.agents[host].process.name
         response = await self.ask(host, ApiKey.FETCH, 16, request)
         if response.error_code != ErrorCode.NONE:
             raise NoAnswer(ErrorCode(response.error_code).name)
         found: dict[int, Got] = {}
         for topic in response.responses:
             for row in topic.partitions:
-                found[row.partition_index] = self._take_in(log, row, positions[row.partition_index], asked_at)
+                position = positions[row.partition_index]
+                found[row.partition_index] = self._take_in(log, row, position, asked_at, source)
         return found
 
-    def _take_in(self, log: Log, row: PartitionData, position: int, asked_at: float) -> Got:
+    def _take_in(self, log: Log, row: PartitionData, position: int, asked_at: float, source: str) -> Got:
         got = Got([], position, ErrorCode(row.error_code))
         if row.high_watermark >= 0:
             got.log_start, got.high_watermark = row.log_start_offset, row.high_watermark
@@ -496,7 +498,7 @@ class Reader(Client):
                 BoundsSeen(
                     at=self.stage.now(), client=self.name, topic=log.name, partition=row.partition_index,
                     asked=asked_at, log_start=row.log_start_offset, high_watermark=row.high_watermark,
-                    last_stable=row.last_stable_offset,
+                    last_stable=row.last_stable_offset, source=source,
                 )
             )  # fmt: skip
             if not row.log_start_offset <= row.last_stable_offset <= row.high_watermark:

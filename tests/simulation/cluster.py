@@ -279,6 +279,11 @@ class SimulatedAgent(Agent):
         self._listeners = [cast(asyncio.Server, listener)]
         self._network.listen(self.address, self)
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has services."""
+        return self._services is not None
+
     def _mark_lost(self, reason: str) -> None:
         self.is_lost = True
 

@@ -48,6 +48,7 @@ def test_nothing_is_violated(seed: int) -> None:
     assert result.violations == []
     assert result.acknowledged > 20
     assert result.reads > 50
+    assert result.windows > 50
 
 
 def test_nothing_is_violated_with_everything_at_once() -> None:

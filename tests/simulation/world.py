@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import RowStore
+from sequencer.store.rows import Changes, RowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import HEADER_BYTES as OBJECT_HEADER_BYTES
 from tailrace.object_store.memory import MemoryStore
@@ -54,10 +54,12 @@ from tests.simulation.scenario import (
     turning_retention_off,
 )
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
+from tests.simulation.windows import WindowWatch
 from tests.support.clocks import SeededEntropy
 from tests.support.faulty_store import Operation
 from tests.support.history.checker import check
 from tests.support.history.events import Acked, AnyEvent, Isolation, Read, Sent
+from tests.support.history.log_rules import WINDOW_LAG_S
 from tests.support.history.violations import Kind
 
 END_SECONDS = 150.0
@@ -72,6 +74,7 @@ TERMS_BEFORE_A_SLOW_DATABASE = 1
 CALL_TIMEOUT_S, CALL_PATIENCE_S = 1.0, 3.0
 SLOW_CALL_TIMEOUT_S, SLOW_PATIENCE_S = 20.0, 10.0
 """SequencerClient's own."""
+WINDOWS_LOOKED_AT_S = 0.1
 SECONDS_TO_NOTICE = 5.0
 """Within this time every agent knows that its database is another one, and was started anew."""
 LAST_READER = "last reader"
@@ -94,6 +97,8 @@ class Result:
     acknowledged: int = 0
     reads: int = 0
     committed: int = 0
+    windows: int = 0
+    """Windows with runs that were looked at."""
     turns: int = 0
     seconds: float = 0.0
 
@@ -222,7 +227,8 @@ class World:
             call_timeout_s=SLOW_CALL_TIMEOUT_S if scenario.slow_for_s else CALL_TIMEOUT_S,
             patience_s=SLOW_PATIENCE_S if scenario.slow_for_s else CALL_PATIENCE_S,
         )
-        self._watch = self.cluster.rows.watch = RowWatch(self.violated)
+        self._watch, self._window_watch = RowWatch(self.violated), WindowWatch(self.violated)
+        self.cluster.rows.watch = self._see
         if scenario.has_low_bounds:
             self.cluster.max_compacted_runs = 4
         self._admin = Admin(self, "admin")
@@ -267,6 +273,7 @@ class World:
                 )
             )
         supervisor = asyncio.create_task(self._restart_lost_agents())
+        window_watch = asyncio.create_task(self._watch_windows())
         self._start_clients()
         await background[0]
         await self._end_trouble()
@@ -278,10 +285,24 @@ class World:
             self.violated(f"poison had the state loaded {self.cluster.rows.loads} times")
         if scenario.loses_database:
             await self.clock.sleep(SECONDS_TO_NOTICE)
+        await self.clock.sleep(WINDOW_LAG_S)
         await self._read_everything()
         supervisor.cancel()
+        window_watch.cancel()
         await self._close_cluster()
         await self._wait_for_collector()
+
+    def _see(self, changes: Changes) -> None:
+        self._watch(changes)
+        self._window_watch(changes)
+
+    async def _watch_windows(self) -> None:
+        while True:
+            await self.clock.sleep(WINDOWS_LOOKED_AT_S)
+            for agent in self.cluster.agents.values():
+                if agent.has_joined and not agent.process.is_dead:
+                    self._window_watch.check(agent.process.name, *agent.services.tail.live())
+            self._result.windows = self._window_watch.checked
 
     async def _start_cluster(self) -> None:
         for address in self.cluster.addresses:
@@ -618,7 +639,9 @@ class World:
         report = await self.cluster.recover(self._open_rows, self.note)
         self.rows = self.cluster.rows.inner
         self.note(f"recovered: {report}")
-        self._watch = self.cluster.rows.watch = await self._watch.after_recovery(self.rows)
+        self._watch = await self._watch.after_recovery(self.rows)
+        self._window_watch = await self._window_watch.after_recovery(self.rows)
+        self.cluster.rows.watch = self._see
         for address in self.cluster.addresses:
             await self.cluster.start_node(address)
 

@@ -138,7 +138,7 @@ class AgentBench:
             lanes=Lanes([self.lane]),
             current_transactions=CurrentTransactions(sequencer),
             reader=BatchReader(self.cache, clock, self._pool),
-            tail=Tail(sequencer, clock),
+            tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
             fetch_memory=FetchMemory(256 << 20, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
             groups=GroupCoordinator(

@@ -185,6 +185,7 @@ def test_a_session_is_told_only_what_is_new() -> None:
         quiet = await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=1))
         assert quiet.session_id == opened.session_id and rows_of(quiet) == []
         await produce(bench, (0, batch(b"new")))
+        await bench.advance(0.1)
         (row,) = rows_of(await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=2)))
         assert (row.partition_index, offsets(row)) == (0, [3])
         refused = await fetch(bench, FetchRequest(session_id=opened.session_id, session_epoch=2))

@@ -198,7 +198,10 @@ class Read(Event, frozen=True, gc=False, tag="read"):
 
 
 class BoundsSeen(Event, frozen=True, gc=False, tag="bounds_seen"):
-    """Offsets of a partition that a client was told, together or apart, after asking at `asked`. -1: not told."""
+    """Offsets of a partition that a client was told, together or apart, after asking at `asked`. -1: not told.
+
+    `source`: the agent that told them out of what it holds, so that they may be a little old; '' for the sequencer.
+    """
 
     client: str
     topic: str
@@ -207,6 +210,7 @@ class BoundsSeen(Event, frozen=True, gc=False, tag="bounds_seen"):
     log_start: int = UNKNOWN_OFFSET
     high_watermark: int = UNKNOWN_OFFSET
     last_stable: int = UNKNOWN_OFFSET
+    source: str = ""
 
 
 class LogStartMoved(Event, frozen=True, gc=False, tag="log_start_moved"):

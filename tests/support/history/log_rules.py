@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
+from tests.support.history.events import BoundsSeen
 from tests.support.history.view import HistoryView, Pass, Place, RecordView
 from tests.support.history.violations import Kind, Violation
+
+WINDOW_LAG_S = 2.0
+"""How old what an agent's window says may be (agent.fetch.windows.FRESH_S)."""
 
 
 def offsets_mean_one_record(view: HistoryView) -> Iterator[Violation]:
@@ -78,7 +82,7 @@ def find_coverage(view: HistoryView, *, committed_only: bool) -> dict[Place, Cov
         for seen in bounds:
             end = seen.last_stable if committed_only and seen.last_stable >= 0 else seen.high_watermark
             if 0 <= end <= reach:
-                found.complete_at = max(found.complete_at, seen.asked)
+                found.complete_at = max(found.complete_at, _true_at(seen))
         coverage[place] = found
     return coverage
 
@@ -249,7 +253,10 @@ def batches_are_whole(view: HistoryView) -> Iterator[Violation]:
 
 
 def bounds_only_grow(view: HistoryView) -> Iterator[Violation]:
-    """Log start, high watermark and last stable offset never fall, and agree with the known records."""
+    """Log start, high watermark and last stable offset never fall, and agree with the known records.
+
+    What an agent told out of its window may be as old as a window gets, but is not below what that agent told before.
+    """
     evidence: dict[Place, list[tuple[float, int]]] = defaultdict(list)
     for record in view.records.values():
         evidence[record.place].extend((record.acked_at, offset + 1) for offset in record.acked_offsets)
@@ -263,15 +270,21 @@ def bounds_only_grow(view: HistoryView) -> Iterator[Violation]:
             ("last_stable", [(seen.at, seen.last_stable) for seen in ordered]),
             ("log_start", [(seen.at, seen.log_start) for seen in ordered]),
         ):
-            times = [at for at, _ in known]
-            highest = list(accumulate((offset for _, offset in known), max))
+            everywhere = _Highest(known)
+            by_source = {
+                source: _Highest(
+                    [(seen.at, getattr(seen, name)) for seen in ordered if seen.source == source]
+                )
+                for source in {seen.source: None for seen in ordered}
+            }
             for seen in ordered:
                 told = getattr(seen, name)
-                count = bisect_left(times, seen.asked)
-                if told >= 0 and count and highest[count - 1] > told:
+                highest = max(everywhere.before(_true_at(seen)), by_source[seen.source].before(seen.asked))
+                if 0 <= told < highest:
                     yield Violation(
                         Kind.BOUNDS_MOVED_BACK,
-                        f"{seen.client} was told {name} {told} when it was known to be {highest[count - 1]}",
+                        f"{seen.client} was told {name} {told} when it was known to be {highest}"
+                        + (f", by {seen.source}" if seen.source else ""),
                         *place,
                         told,
                         at=seen.at,
@@ -303,7 +316,7 @@ def deleted_records_stay_deleted(view: HistoryView) -> Iterator[Violation]:
             (
                 moved.offset
                 for moved in view.log_starts.get(each.place, ())
-                if moved.is_done and moved.at < each.began_at
+                if moved.is_done and moved.at < each.began_at - WINDOW_LAG_S
             ),
             default=0,
         )
@@ -319,6 +332,23 @@ def deleted_records_stay_deleted(view: HistoryView) -> Iterator[Violation]:
 
 
 # -- below: details ------------------------------------------------------------------------------------
+
+
+def _true_at(seen: BoundsSeen) -> float:
+    """Since when at least the bounds are true: what was known before then, they must show."""
+    return seen.asked - (WINDOW_LAG_S if seen.source else 0.0)
+
+
+class _Highest:
+    """The highest of offsets that became known over time."""
+
+    def __init__(self, known: Sequence[tuple[float, int]]) -> None:
+        self._times = [at for at, _ in known]
+        self._highest = list(accumulate((offset for _, offset in known), max))
+
+    def before(self, at: float) -> int:
+        count = bisect_left(self._times, at)
+        return self._highest[count - 1] if count else -1
 
 
 def _of(record: RecordView, kind: Kind, message: str, offset: int, at: float) -> Violation:

@@ -1,0 +1,258 @@
+"""All windows of an agent: which partitions its clients read, and what is known of each.
+
+The rules, without I/O: the caller sends `next_request`, gives the answer to `apply`, and passes the time in seconds.
+
+- A partition is watched once a fetch has come to its end, and until nobody has read it for IDLE_S.
+- A window answers while it is fresh: the call that brought the last answer was sent at most FRESH_S ago. So what is
+  told was true after the fetch came, or at most FRESH_S before.
+- What is told never goes back: a window whose commit number is below what fetches of its partition were told answers
+  nothing until it has caught up.
+- A reset, another committer's term, or a change that does not follow drops all windows; a new subscription begins.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from agent.fetch.window import Window, WindowBroken, begin, emptied, find, follow
+from sequencer.api import FoundPartition, PartitionChange, WatchAnswer, WatchRequest
+from tailrace.ids import TopicPartition
+
+IDLE_S = 60.0
+FRESH_S = 2.0
+"""More than three calls of a subscription take while nothing happens."""
+REFUSED_S = 10.0
+"""How long a partition that the sequencer does not watch is left alone."""
+MAX_WINDOWS = 20_000
+ADDED_AT_ONCE = 1_000
+"""Partitions added by one call; removed ones likewise."""
+MAX_WINDOWS_BYTES = 64 * 1024 * 1024
+"""Encoded bytes of the runs in all windows; in memory they take some three times as much."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """`told`: the commit number of the newest answer about this partition. `readers`: fetches that wait for it.
+    `is_added`: the sequencer was asked to watch it."""
+
+    read_at: float
+    told: int
+    window: Window | None = None
+    is_added: bool = False
+    readers: int = 0
+
+
+class Windows:
+    """See the module. `subscriber` names the first subscription."""
+
+    def __init__(self, subscriber: UUID) -> None:
+        self._watched: OrderedDict[TopicPartition, _Watched] = OrderedDict()
+        """The one read longest ago first."""
+        self._subscriber = subscriber
+        self._turn = 0
+        self._epoch: int | None = None
+        self._taken = 0
+        self._commit_number = -1
+        self._fresh_until = 0.0
+        self._size = 0
+        self._to_add: dict[TopicPartition, None] = {}
+        self._refused: OrderedDict[TopicPartition, float] = OrderedDict()
+        """Partitions that are not watched, and until when they are left alone; the first refused first."""
+
+    @property
+    def count(self) -> int:
+        """Partitions that are watched, or will be."""
+        return len(self._watched)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether partitions are to be added to the subscription."""
+        return bool(self._to_add)
+
+    @property
+    def commit_number(self) -> int:
+        """The windows are complete up to this commit."""
+        return self._commit_number
+
+    def live(self) -> dict[TopicPartition, Window]:
+        """The windows, whether fresh or not."""
+        return {
+            partition: watched.window
+            for partition, watched in self._watched.items()
+            if watched.window is not None
+        }
+
+    # --- what fetches ask
+
+    def find(
+        self, partition: TopicPartition, offset: int, max_bytes: int, now: float
+    ) -> tuple[FoundPartition, int] | None:
+        """What the window says of this offset, and as of which commit; None: the sequencer must be asked."""
+        watched = self._watched.get(partition)
+        if watched is None:
+            return None
+        watched.read_at = now
+        self._watched.move_to_end(partition)
+        window = self._usable(watched, now)
+        found = None if window is None else find(window, offset, max_bytes)
+        if window is None or found is None:
+            return None
+        watched.told = self._number_of(window)
+        return found, watched.told
+
+    def note_told(self, partition: TopicPartition, number: int) -> None:
+        """The sequencer was asked about a partition; this is the answer's commit number."""
+        watched = self._watched.get(partition)
+        if watched is not None:
+            watched.told = max(watched.told, number)
+
+    def want(self, partition: TopicPartition, number: int, now: float) -> None:
+        """A fetch that the sequencer answered, as of commit `number`, has come to the partition's end."""
+        while self._refused and next(iter(self._refused.values())) <= now:
+            self._refused.popitem(last=False)
+        may_add = partition not in self._refused and len(self._watched) < MAX_WINDOWS
+        if may_add and partition not in self._watched:
+            self._watched[partition] = _Watched(now, number)
+            self._to_add[partition] = None
+
+    def is_changed(self, partition: TopicPartition, number: int, now: float) -> bool:
+        """Whether the partition is known to have changed after commit `number`."""
+        watched = self._watched.get(partition)
+        window = None if watched is None else self._usable(watched, now)
+        return window is not None and window.commit_number > number
+
+    def is_live(self, partition: TopicPartition, now: float) -> bool:
+        """Whether changes of the partition will be known without asking."""
+        watched = self._watched.get(partition)
+        return watched is not None and self._usable(watched, now) is not None
+
+    def count_reader(self, partition: TopicPartition, by: int) -> None:
+        """A fetch begins (1) or ends (-1) to wait for the partition."""
+        watched = self._watched.get(partition)
+        if watched is not None:
+            watched.readers = max(0, watched.readers + by)
+
+    def _usable(self, watched: _Watched, now: float) -> Window | None:
+        window = watched.window
+        if window is None or now > self._fresh_until or watched.told > self._number_of(window):
+            return None
+        return window
+
+    def _number_of(self, window: Window) -> int:
+        """As of which commit the window is true: an answer may have ended within its last one."""
+        return max(window.commit_number, self._commit_number)
+
+    # --- the subscription
+
+    def next_request(self, now: float, max_wait_ms: int) -> WatchRequest:
+        """The next call of the subscription."""
+        removed = self._give_back_idle(now)
+        added = list(islice(self._to_add, ADDED_AT_ONCE))
+        for partition in added:
+            del self._to_add[partition]
+            self._watched[partition].is_added = True
+        if added or removed or self._turn == 0:
+            self._turn += 1
+        return WatchRequest(
+            subscriber=self._subscriber,
+            turn=self._turn,
+            taken=self._taken,
+            added=[*added],
+            removed=[*removed],
+            max_wait_ms=max_wait_ms,
+        )
+
+    def _give_back_idle(self, now: float) -> list[TopicPartition]:
+        """Leave partitions that nobody reads. Returns those that the sequencer watches: they go with the same call, so
+        that none is added again before it is removed."""
+        removed: list[TopicPartition] = []
+        while self._watched and len(removed) < ADDED_AT_ONCE:
+            partition, watched = next(iter(self._watched.items()))
+            if watched.read_at > now - IDLE_S:
+                break
+            if watched.readers:
+                watched.read_at = now
+                self._watched.move_to_end(partition)
+                continue
+            if watched.is_added:
+                removed.append(partition)
+            self._leave(partition)
+        return removed
+
+    def _leave(self, partition: TopicPartition) -> None:
+        self._put(self._watched.pop(partition), None)
+        self._to_add.pop(partition, None)
+
+    def apply(self, answer: WatchAnswer, sent_at: float) -> list[TopicPartition]:
+        """Take the answer to a call that was sent at `sent_at`. Returns the partitions whose windows changed.
+
+        Raises WindowBroken: call `restart`.
+        """
+        self._check(answer)
+        self._epoch = answer.epoch
+        changed: list[TopicPartition] = []
+        for change in answer.changes:
+            partition = TopicPartition(change.topic_id, change.partition)
+            self._taken += 1
+            watched = self._watched.get(partition)
+            if watched is not None and self._changed(partition, watched, change, sent_at):
+                changed.append(partition)
+        self._commit_number = answer.commit_number
+        self._fresh_until = sent_at + FRESH_S
+        self._shrink()
+        return changed
+
+    def _check(self, answer: WatchAnswer) -> None:
+        if answer.is_reset:
+            raise WindowBroken("the sequencer does not know this subscription")
+        if self._epoch is not None and answer.epoch != self._epoch:
+            raise WindowBroken(f"the committer's epoch is {answer.epoch}, it was {self._epoch}")
+        if answer.taken != self._taken:
+            raise WindowBroken(f"changes from {answer.taken} on, {self._taken} were taken")
+        if answer.commit_number < self._commit_number:
+            raise WindowBroken(f"commit {answer.commit_number} after {self._commit_number}")
+
+    def _changed(
+        self, partition: TopicPartition, watched: _Watched, change: PartitionChange, now: float
+    ) -> bool:
+        if change.is_gone:
+            self._leave(partition)
+            self._refused[partition] = now + REFUSED_S
+        elif change.is_start:
+            self._put(watched, begin(change))
+        elif watched.window is not None:
+            self._put(watched, follow(watched.window, change))
+        else:
+            return False  # given back and wanted again: its new start is on the way
+        return True
+
+    def _put(self, watched: _Watched, window: Window | None) -> None:
+        self._size += (0 if window is None else window.size) - (
+            0 if watched.window is None else watched.window.size
+        )
+        watched.window = window
+
+    def _shrink(self) -> None:
+        """Empty windows, those read longest ago first, until all together fit."""
+        if self._size <= MAX_WINDOWS_BYTES:
+            return
+        for watched in self._watched.values():
+            if watched.window is not None and watched.window.runs:
+                self._put(watched, emptied(watched.window))
+            if self._size <= MAX_WINDOWS_BYTES * 3 // 4:
+                break
+
+    def restart(self, subscriber: UUID) -> None:
+        """Drop all windows, and begin a new subscription to what is watched."""
+        self._subscriber = subscriber
+        self._turn = self._taken = 0
+        self._epoch = None
+        self._commit_number = -1
+        self._fresh_until = 0.0
+        for partition, watched in self._watched.items():
+            self._put(watched, None)
+            watched.is_added = False
+            self._to_add[partition] = None
