@@ -26,6 +26,8 @@ from uuid import UUID
 
 import msgspec
 
+import agent.fetch.tail as tail_module
+import agent.fetch.window as window_module
 import agent.groups.coordinator as coordinator_module
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
@@ -46,6 +48,8 @@ import sequencer.rules.transactions as transactions
 import sequencer.server as node_module
 import sequencer.term as term_module
 import tailrace.keepers as keepers
+from agent.fetch.window import Window
+from agent.fetch.windows import Windows
 from agent.groups.group import Group
 from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
@@ -63,6 +67,7 @@ from sequencer.api import (
     FindRequest,
     GarbageRequest,
     NamedLease,
+    PartitionChange,
     ProducerGrant,
     RunOutcome,
     SequencerUnavailable,
@@ -83,6 +88,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
+from sequencer.subscriptions import Subscriptions
 from sequencer.term import Term
 from sequencer.topic_changes import TopicChanges
 from sequencer.view import View
@@ -394,6 +400,47 @@ def _collects_what_is_used(original: Any) -> Any:
         return await original(sequencer, store, clock, **more)
 
     return collect
+
+
+def _loses_a_run(original: Any) -> Any:
+    def follow(window: Window, change: PartitionChange) -> Window:
+        after: Window = original(window, change)
+        return replace(after, runs=after.runs[:1] + after.runs[2:]) if len(after.runs) > 2 else after
+
+    return follow
+
+
+def _misses_swaps(original: Any) -> Any:
+    def follow(window: Window, change: PartitionChange) -> Window:
+        after: Window = original(window, msgspec.structs.replace(change, replaced_below=-1))
+        return after
+
+    return follow
+
+
+def _forgets_what_it_told(original: Any) -> Any:
+    def usable(self: Any, watched: Any, now: float) -> Window | None:
+        watched.told = -1
+        window: Window | None = original(self, watched, now)
+        return window
+
+    return usable
+
+
+def _uses_old_windows(original: Any) -> Any:
+    def usable(self: Any, watched: Any, now: float) -> Window | None:
+        window: Window | None = original(self, watched, 0.0)
+        return window
+
+    return usable
+
+
+def _tells_of_no_deletion(original: Any) -> Any:
+    def gone(self: Any, partition: Any) -> PartitionChange:
+        change: PartitionChange = original(self, partition)
+        return msgspec.structs.replace(change, topic_id=UUID(int=1))
+
+    return gone
 
 
 def _ends_without_aborted_ranges(original: Any) -> Any:
@@ -771,6 +818,7 @@ GROUP_PROCESSES = {
     "partitions": 3,
     "misfortunes": at("an agent is cut off", "a client stops for a while", "an agent stops for a while"),
 }
+MANY_READERS = {"readers": 3, "agents": 2, "partitions": 2, "batches": 12, "idempotent_producers": 2}
 GROUPS = {
     "group_members": 3,
     "batches": 10,
@@ -1038,6 +1086,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # --- reading
     Mutation("a fetch steps over a run", [(reader_module.BatchReader, "read", _steps_over_a_run)]),
+    Mutation("a window has a hole", [(window_module, "follow", _loses_a_run)]),
+    Mutation("what an agent told goes back", [(Windows, "_usable", _forgets_what_it_told)], MANY_READERS),
+    Mutation(
+        "a window misses a swap", [(window_module, "follow", _misses_swaps)], {**COMPACTS, **MANY_READERS}
+    ),
+    Mutation(
+        "a subscription outlives its committer", [(Windows, "_check", does_nothing)],
+        {**MANY_READERS, "misfortunes": at(*3 * ["the committer crashes"])},
+    ),
+    Mutation(
+        "windows answer however old they are",
+        [(Windows, "_usable", _uses_old_windows), (tail_module, "FRESH_S", lambda original: 1_000.0)],
+        {**MANY_READERS, "misfortunes": at(*3 * ["an agent is cut off for long"]), "trouble_s": 8.0},
+    ),
+    Mutation("a deleted topic keeps its window", [(Subscriptions, "_gone", _tells_of_no_deletion)], REMAKES),
     Mutation(
         "repeated batches are served", [(Layout, "__init__", _serves_repeated_batches)],
         {"idempotent_producers": 3, "partitions": 1, "window": 5, "cut": 0.08},

@@ -1,0 +1,170 @@
+"""The tail end to end: which fetches call the sequencer, and what wakes those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from agent.fetch.tail import ASK_AGAIN_S
+from agent.fetch.windows import FRESH_S
+from sequencer.api import FindRequest, PartitionChange, SequencerUnavailable, Topic, WatchRequest
+from tailrace.kafka.error_codes import ErrorCode
+from tests.agent.handlers.test_fetch import fetch, offsets, request_of, rows_of
+from tests.agent.handlers.test_produce import produce
+from tests.support.agents import AgentBench, batch, run, settle
+
+
+class Counted:
+    """A sequencer that counts what it is asked of reading, and keeps what its subscribers are sent."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.calls: Counter[str] = Counter()
+        self.sent: list[PartitionChange] = []
+        self.is_silent = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def find_batches(self, request: FindRequest) -> Any:
+        self.calls["find_batches"] += 1
+        return await self.inner.find_batches(request)
+
+    async def watch(self, request: WatchRequest) -> Any:
+        self.calls["watch"] += 1
+        if self.is_silent:
+            raise SequencerUnavailable("away (by the test)")
+        answer = await self.inner.watch(request)
+        await self.may_answer.wait()
+        self.sent += answer.changes
+        return answer
+
+
+async def counted(bench: AgentBench) -> Counted:
+    """From now on, calls are counted."""
+    sequencer = Counted(bench.sequencer)
+    bench.services.sequencer = sequencer  # type: ignore[assignment]
+    bench.services.tail._sequencer = sequencer  # type: ignore[assignment]
+    return sequencer
+
+
+async def tailed(bench: AgentBench) -> tuple[Topic, Counted]:
+    """A topic whose partition 0 has three records, and a window of it."""
+    sequencer = await counted(bench)
+    topic = await bench.topic()
+    for _ in range(3):
+        await produce(bench, (0, batch(b"x")))
+    await fetch(bench, request_of(topic, (0, 3)))
+    await bench.advance(0.2)
+    return topic, sequencer
+
+
+async def tail_fetch(bench: AgentBench, topic: Topic, offset: int, **more: Any) -> Any:
+    asked = asyncio.ensure_future(fetch(bench, request_of(topic, (0, offset), min_bytes=1, **more)))
+    (row,) = rows_of(await bench.until(asked, 30))
+    return row
+
+
+def test_fetches_at_the_end_of_a_quiet_partition_make_no_call() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.calls.clear()
+        for _ in range(20):
+            row = await tail_fetch(bench, topic, 3, max_wait_ms=500)
+            assert (row.error_code, row.high_watermark, offsets(row)) == (0, 3, [])
+        assert sequencer.calls["find_batches"] == 0
+
+    run(scenario)
+
+
+def test_fetches_at_the_end_of_a_busy_partition_make_no_call() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.calls.clear()
+        for offset in range(3, 23):
+            asked = asyncio.ensure_future(tail_fetch(bench, topic, offset, max_wait_ms=20_000))
+            await produce(bench, (0, batch(b"next")))
+            row = await asked
+            assert (offsets(row), row.high_watermark) == ([offset], offset + 1)
+        assert sequencer.calls["find_batches"] == 0
+        assert bench.services.telemetry.window_hits._value >= 20
+
+    run(scenario)
+
+
+def test_a_subscriber_of_one_partition_is_sent_no_run_of_others() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        _, sequencer = await tailed(bench)
+        for _ in range(5):
+            await produce(bench, (1, batch(b"of another partition")))
+        await produce(bench, (0, batch(b"of this one")))
+        await bench.advance(0.2)
+        assert {change.partition for change in sequencer.sent} == {0}
+        assert sum(len(change.runs) for change in sequencer.sent) == 1
+
+    run(scenario)
+
+
+def test_an_offset_below_the_window_is_asked_for() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.calls.clear()
+        assert offsets(await tail_fetch(bench, topic, 1)) == [1, 2]
+        assert sequencer.calls["find_batches"] == 1
+
+    run(scenario)
+
+
+def test_an_offset_above_a_window_that_is_behind_is_asked_for() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.calls.clear()
+        sequencer.may_answer.clear()
+        await produce(bench, (0, batch(b"not in the window yet")))
+        row = await tail_fetch(bench, topic, 4)
+        assert (row.error_code, row.high_watermark) == (0, 4)
+        assert sequencer.calls["find_batches"] == 1
+        row = await tail_fetch(bench, topic, 3)
+        assert row.high_watermark == 4, "what was told does not go back"
+        row = await tail_fetch(bench, topic, 5)
+        assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(scenario)
+
+
+def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.is_silent = True
+        await bench.advance(FRESH_S)
+        sequencer.calls.clear()
+        asked = asyncio.ensure_future(tail_fetch(bench, topic, 3, max_wait_ms=20_000))
+        await bench.advance(2 * ASK_AGAIN_S)
+        await produce(bench, (0, batch(b"found by asking")))
+        await bench.advance(2 * ASK_AGAIN_S)
+        assert offsets(await asked) == [3]
+        assert sequencer.calls["find_batches"] > 1
+        assert bench.services.telemetry.window_resets._value > 0
+        sequencer.is_silent = False
+        await bench.advance(1.5)
+        sequencer.calls.clear()
+        await tail_fetch(bench, topic, 4, max_wait_ms=500)
+        assert sequencer.calls["find_batches"] == 0, "there are windows again"
+
+    run(scenario)
+
+
+def test_a_fetch_that_is_behind_does_not_subscribe() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        sequencer = await counted(bench)
+        topic = await bench.topic()
+        for _ in range(3):
+            await produce(bench, (0, batch(b"x" * 1_000)))
+        await fetch(bench, request_of(topic, (0, 0), room=1_100))
+        await settle()
+        assert sequencer.calls["watch"] == 0
+
+    run(scenario)

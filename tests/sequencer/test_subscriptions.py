@@ -1,0 +1,304 @@
+"""Subscriptions: who is sent which changes, when, and how a subscriber learns that it must begin anew."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+import sequencer.bounds as bounds
+import sequencer.subscriptions as subscriptions
+from sequencer.api import (
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    EndTransaction,
+    InitProducer,
+    InvalidRequest,
+    PartitionChange,
+    SequencerOverloaded,
+    TransactionRef,
+    WatchAnswer,
+    WatchRequest,
+)
+from sequencer.settings import SequencerSettings
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.record_batch import TRANSACTIONAL_FLAG
+from tests.support.sequencer_bench import T0, Bench, batch, prepare_swap, run, settle
+from tests.support.sequencers import memory
+
+
+class Watcher:
+    """A subscriber that takes all it is sent."""
+
+    def __init__(self, bench: Bench, number: int = 1) -> None:
+        self.bench = bench
+        self.subscriber = UUID(int=number)
+        self.turn = self.taken = 0
+
+    async def call(
+        self, *added: int, removed: tuple[int, ...] = (), wait_ms: int = 0, turns: int | None = None
+    ) -> WatchAnswer:
+        topic_id = self.bench.topic.topic_id
+        if turns is None:
+            turns = int(bool(added or removed))
+        self.turn += turns
+        request = WatchRequest(
+            self.subscriber,
+            self.turn,
+            self.taken,
+            [(topic_id, each) for each in added],
+            [(topic_id, each) for each in removed],
+            wait_ms,
+        )
+        answer = await self.bench.sequencer.watch(request)
+        self.taken += len(answer.changes)
+        return answer
+
+
+def spans(change: PartitionChange) -> tuple[int, int, list[tuple[int, int]]]:
+    """Partition, high watermark, and what was added."""
+    added = [(each.base_offset, each.end_offset) for each in change.runs]
+    return change.partition, change.high_watermark, added
+
+
+def test_a_subscription_begins_with_the_bounds_and_goes_on_with_each_change() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.commit(batch(2))
+        watcher = Watcher(bench)
+        first = await watcher.call(0)
+        assert [spans(each) for each in first.changes] == [(0, 2, [])]
+        assert first.changes[0].is_start and first.commit_number == await bench.find_number()
+        await bench.commit(batch(1))
+        await bench.commit(batch(3))
+        after = await watcher.call()
+        assert [spans(each) for each in after.changes] == [(0, 3, [(2, 3)]), (0, 6, [(3, 6)])]
+        assert [each.commit_number for each in after.changes] == [
+            first.commit_number + 1,
+            first.commit_number + 2,
+        ]
+        assert (await watcher.call()).changes == []
+
+    run(memory, scenario)
+
+
+def test_nothing_of_other_partitions_is_sent_and_nobody_is_woken_by_them() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        waiting = asyncio.ensure_future(watcher.call(wait_ms=400))
+        await settle()
+        await bench.commit(batch(1), partition=1)
+        await settle()
+        assert not waiting.done()
+        await bench.advance(400)
+        beat = await waiting
+        assert (beat.changes, beat.commit_number) == ([], await bench.find_number())
+        waiting = asyncio.ensure_future(watcher.call(wait_ms=400))
+        await settle()
+        await bench.commit(batch(1))
+        assert [spans(each) for each in (await waiting).changes] == [(0, 1, [(0, 1)])]
+
+    run(memory, scenario)
+
+
+def test_a_commit_costs_as_much_as_its_partitions_have_subscribers() -> None:
+    async def scenario(bench: Bench) -> None:
+        queued: list[int] = []
+        view = bench.sequencer._view.subscriptions  # type: ignore[attr-defined]
+        original = view._queue
+
+        def counted(subscriber: object, change: PartitionChange, size: int) -> None:
+            queued.append(change.partition)
+            original(subscriber, change, size)
+
+        for number in range(1, 21):
+            await Watcher(bench, number).call(int(number > 3))
+        view._queue = counted
+        await bench.commit(batch(1))
+        assert queued == [0, 0, 0]
+        assert view.count == 20
+
+    run(memory, scenario)
+
+
+def test_what_was_not_taken_is_sent_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        await bench.commit(batch(1))
+        lost = await watcher.call()
+        watcher.taken -= 1
+        await bench.commit(batch(1))
+        again = await watcher.call()
+        assert again.changes[:1] == lost.changes and len(again.changes) == 2
+        watcher.taken -= 1
+        assert (await watcher.call()).changes == again.changes[1:]
+        watcher.taken = 0
+        assert (await watcher.call()).is_reset, "that was forgotten"
+
+    run(memory, scenario)
+
+
+def test_a_change_of_the_subscription_that_comes_twice_or_late_counts_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        taken = watcher.taken
+        assert (await watcher.call(0, turns=0)).changes == []
+        await watcher.call(1)
+        late = WatchRequest(watcher.subscriber, 1, taken, [(bench.topic.topic_id, 0)], [], 0)
+        assert (await bench.sequencer.watch(late)).is_reset
+        await watcher.call(removed=(0,))
+        await bench.commit(batch(1), partition=0)
+        await bench.commit(batch(1), partition=1)
+        assert [each.partition for each in (await watcher.call()).changes] == [1]
+        assert (await watcher.call(0, turns=2)).is_reset, "a turn is missing"
+
+    run(memory, scenario)
+
+
+def test_what_is_removed_and_added_by_one_call_begins_anew() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        await bench.commit(batch(1))
+        changes = (await watcher.call(0, removed=(0,))).changes
+        assert [each.is_start for each in changes] == [False, True]
+
+    run(memory, scenario)
+
+
+def test_who_is_not_known_is_told_to_begin_anew() -> None:
+    async def scenario(bench: Bench) -> None:
+        stranger = Watcher(bench)
+        stranger.turn = 4
+        answer = await stranger.call()
+        assert (answer.is_reset, answer.changes) == (True, [])
+
+    run(memory, scenario)
+
+
+def test_a_subscriber_that_is_too_slow_begins_anew() -> None:
+    async def scenario(bench: Bench) -> None:
+        slow, prompt = Watcher(bench, 1), Watcher(bench, 2)
+        await slow.call(0)
+        await prompt.call(0)
+        for _ in range(20):
+            await bench.commit(batch(1))
+            await prompt.call()
+        assert (await slow.call()).is_reset
+        assert not (await prompt.call()).is_reset
+        assert bench.sequencer._view.subscriptions.count == 1  # type: ignore[attr-defined]
+
+    run(memory, scenario, SequencerSettings(max_subscriber_bytes=2_000))
+
+
+def test_a_subscriber_that_is_silent_is_forgotten() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        await bench.advance(int(1000 * subscriptions.SILENCE_S) + 1)
+        await bench.sequencer.watch(WatchRequest(UUID(int=9), 1, 0, [], [], 0))
+        assert bench.sequencer._view.subscriptions.count == 0  # type: ignore[attr-defined]
+        assert (await watcher.call()).is_reset
+
+    run(memory, scenario)
+
+
+def test_an_answer_is_bounded_and_does_not_claim_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "MAX_ANSWER_RUNS", 2)
+
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        start = (await watcher.call(0, 1)).commit_number
+        for partition in (0, 1, 0):
+            await bench.commit(batch(1), partition=partition)
+        first = await watcher.call()
+        assert ([each.partition for each in first.changes], first.commit_number) == ([0, 1], start + 2)
+        second = await watcher.call()
+        assert ([each.partition for each in second.changes], second.commit_number) == ([0], start + 3)
+
+    run(memory, scenario)
+
+
+def test_a_swap_says_below_which_offset_runs_are_others_now() -> None:
+    async def scenario(bench: Bench) -> None:
+        swap = await prepare_swap(bench)
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        await bench.sequencer.swap(swap)
+        (change,) = (await watcher.call()).changes
+        assert (change.replaced_below, change.runs, change.high_watermark) == (6, [], 6)
+
+    run(memory, scenario)
+
+
+def test_deleted_records_and_deleted_topics_are_told() -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.commit(batch(5))
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        await bench.sequencer.delete_records(
+            DeleteRecords([DeleteRecordsPartition(bench.topic.topic_id, 0, 3)])
+        )
+        (moved,) = (await watcher.call()).changes
+        assert (moved.log_start_offset, moved.high_watermark) == (3, 5)
+        await bench.sequencer.delete_topic(DeleteTopic(bench.topic.topic_id))
+        (gone,) = (await watcher.call()).changes
+        assert (gone.is_gone, bench.sequencer._view.subscriptions.count) == (True, 0)  # type: ignore[attr-defined]
+        (unknown,) = (await watcher.call(1)).changes
+        assert unknown.is_gone
+
+    run(memory, scenario)
+
+
+def test_an_aborted_transaction_is_told_with_its_marker() -> None:
+    async def scenario(bench: Bench) -> None:
+        granted = await bench.sequencer.init_producer(InitProducer(-1, -1, "tx", 60_000))
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        producer = (granted.producer_id, granted.producer_epoch)
+        records = BatchCoordinates(100, 2, T0, T0, *producer, 0, TRANSACTIONAL_FLAG)
+        await bench.commit(records, transactions=[-1])
+        (opened,) = (await watcher.call()).changes
+        assert (opened.high_watermark, opened.last_stable_offset, opened.aborted) == (2, 0, [])
+        late = await Watcher(bench, 2).call(0)
+        assert [spans(each) for each in late.changes] == [(0, 2, [(0, 2)])], "from the last stable offset on"
+        end = EndTransaction(TransactionRef("tx", *producer), is_commit=False, bumps_epoch=True)
+        await bench.sequencer.end_transaction(end)
+        (aborted,) = (await watcher.call()).changes
+        assert (aborted.high_watermark, aborted.last_stable_offset) == (3, 3)
+        assert [(each.first_offset, each.last_offset) for each in aborted.aborted] == [(0, 2)]
+
+    run(memory, scenario)
+
+
+def test_limits_are_kept() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        changes = (await watcher.call(0, 1)).changes
+        assert [(each.partition, each.is_gone) for each in changes] == [(0, False), (1, True)]
+        with pytest.raises(SequencerOverloaded):
+            await Watcher(bench, 2).call(0)
+        with pytest.raises(InvalidRequest):
+            await watcher.call(*range(bounds.MAX_PAGE + 1))
+        assert (await watcher.call(0)).is_reset
+
+    run(memory, scenario, SequencerSettings(max_watched_partitions=1, max_feed_waiters=1))
+
+
+def test_a_newer_call_ends_the_wait_of_an_older_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        watcher = Watcher(bench)
+        await watcher.call(0)
+        older = asyncio.ensure_future(watcher.call(wait_ms=4_000))
+        await settle()
+        newer = asyncio.ensure_future(watcher.call(wait_ms=4_000))
+        await settle()
+        assert older.done() and not newer.done()
+        await bench.commit(batch(1))
+        assert len((await newer).changes) == 1
+
+    run(memory, scenario)
