@@ -43,10 +43,12 @@ TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others b
 - Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
   application and when the broker was killed, and when its changelog was read back from Parquet.
 - kafka-configs knows topics and brokers. It knows no groups, clients or users.
-- kafka-cluster says cluster-id and list-endpoints, kafka-features describes; there is nothing to unregister
-  or upgrade.
-- kafka-leader-election, kafka-reassign-partitions (but `--generate`), kafka-acls and kafka-metadata-quorum
-  fail with "The node does not support ...": there are no leaders to elect and no replicas to move.
+- kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
+  are those of the code.
+- kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions
+  is told that partitions lie on no broker, and that no reassignment is under way. kafka-metadata-quorum shows the
+  agent with the lowest id as the leader of the metadata, and the others as its observers.
+- There are no delegation tokens, and no subscriptions to clients' metrics (KIP-714).
 - `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
   members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
   for; one with members is not changed from the classic protocol to the new one while it runs, nor back: the

@@ -1,0 +1,206 @@
+"""What administrators ask of Kafka's replicas, controllers and feature levels, answered for a cluster that has none.
+
+Every agent can serve every partition, and the object store keeps the copies. So a request for what is so anyway
+succeeds, one for anything else is refused with the reason, and nothing is ever on its way.
+"""
+
+from __future__ import annotations
+
+from agent.catalog import Snapshot
+from agent.errors import EXPECTED, code_of
+from agent.handlers.api_versions import FEATURES
+from agent.handlers.configs import LOG_DIR
+from agent.services import RequestContext, Services
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from tailrace.kafka.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from tailrace.kafka.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartition,
+    DescribeQuorumResponseTopic,
+    QuorumReplica,
+)
+from tailrace.kafka.messages.elect_leaders import (
+    ElectLeadersPartitionResult,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ReplicaElectionResult,
+)
+from tailrace.kafka.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from tailrace.kafka.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+METADATA_TOPIC = "__cluster_metadata"
+"""The name of Kafka's log of metadata, the only one that DescribeQuorum is asked about."""
+
+WITH_RESULTS = 1
+"""Up to this version UpdateFeatures answers each feature; later ones have one error for all."""
+
+
+async def elect_leaders(
+    services: Services, context: RequestContext, request: ElectLeadersRequest
+) -> ElectLeadersResponse:
+    """Leaders follow the ring of agents, which needs no election. Asked about all partitions: none needed one."""
+    snapshot = await services.catalog.refresh()
+    response = ElectLeadersResponse()
+    for topic in request.topic_partitions or ():
+        results = [
+            ElectLeadersPartitionResult(index, *_election(snapshot, topic.topic, index))
+            for index in topic.partitions
+        ]
+        response.replica_election_results.append(ReplicaElectionResult(topic.topic, results))
+    return response
+
+
+def _election(snapshot: Snapshot, topic: str, partition: int) -> tuple[ErrorCode, str | None]:
+    if not _exists(snapshot, topic, partition):
+        return _unknown()
+    return ErrorCode.ELECTION_NOT_NEEDED, "leaders follow the live agents by themselves"
+
+
+async def alter_partition_reassignments(
+    services: Services, context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Partitions lie on no broker, so that none can be moved."""
+    snapshot = await services.catalog.refresh()
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+    )
+    for topic in request.topics:
+        answers = [
+            ReassignablePartitionResponse(
+                row.partition_index, *_reassignment(snapshot, context.zone, topic.name, row)
+            )
+            for row in topic.partitions
+        ]
+        response.responses.append(ReassignableTopicResponse(topic.name, answers))
+    return response
+
+
+def _reassignment(
+    snapshot: Snapshot, zone: str, name: str, row: ReassignablePartition
+) -> tuple[ErrorCode, str | None]:
+    if not _exists(snapshot, name, row.partition_index):
+        return _unknown()
+    if row.replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None
+    topic = snapshot.by_name[name].topic
+    shown = snapshot.replicas.of(zone, topic.topic_id, row.partition_index, topic.replication_factor)
+    if set(row.replicas) == set(shown):
+        return ErrorCode.NONE, None
+    return (
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "partitions lie on no broker: the object store keeps the copies, and leaders follow the live agents",
+    )
+
+
+async def list_partition_reassignments(
+    services: Services, context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """None is ever under way."""
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+async def alter_replica_log_dirs(
+    services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    """The store is the one log dir: what is asked to be there is there."""
+    snapshot = await services.catalog.refresh()
+    response = AlterReplicaLogDirsResponse()
+    for directory in request.dirs:
+        for topic in directory.topics:
+            rows = [
+                AlterReplicaLogDirPartitionResult(index, _move(snapshot, directory.path, topic.name, index))
+                for index in topic.partitions
+            ]
+            response.results.append(AlterReplicaLogDirTopicResult(topic.name, rows))
+    return response
+
+
+def _move(snapshot: Snapshot, path: str, topic: str, partition: int) -> ErrorCode:
+    if not _exists(snapshot, topic, partition):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE if path == LOG_DIR else ErrorCode.LOG_DIR_NOT_FOUND
+
+
+async def describe_quorum(
+    services: Services, context: RequestContext, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    """The metadata as the sequencer keeps it: one agent stands for it as the voter, and the others follow."""
+    try:
+        snapshot = await services.catalog.refresh()
+    except EXPECTED as error:
+        return DescribeQuorumResponse(error_code=code_of(error))
+    response = DescribeQuorumResponse()
+    for topic in request.topics:
+        rows = [
+            _quorum(services, snapshot)
+            if (topic.topic_name, partition.partition_index) == (METADATA_TOPIC, 0)
+            else DescribeQuorumResponsePartition(
+                partition.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            for partition in topic.partitions
+        ]
+        response.topics.append(DescribeQuorumResponseTopic(topic.topic_name, rows))
+    return response
+
+
+def _quorum(services: Services, snapshot: Snapshot) -> DescribeQuorumResponsePartition:
+    live = sorted(member.broker_id for member in snapshot.ring.members)
+    voter, *observers = live or [services.identity.broker_id]
+    return DescribeQuorumResponsePartition(
+        leader_id=voter,
+        leader_epoch=snapshot.incarnation,
+        high_watermark=snapshot.version,
+        current_voters=[QuorumReplica(voter, snapshot.version)],
+        observers=[QuorumReplica(agent, snapshot.version) for agent in observers],
+    )
+
+
+async def update_features(
+    services: Services, context: RequestContext, request: UpdateFeaturesRequest
+) -> UpdateFeaturesResponse:
+    """Levels are those of the code: what is asked for must be what there is."""
+    results = [_feature(update) for update in request.feature_updates]
+    refused = next((result for result in results if result.error_code), None)
+    if context.api_version > WITH_RESULTS and refused is not None:
+        return UpdateFeaturesResponse(error_code=refused.error_code, error_message=refused.error_message)
+    return UpdateFeaturesResponse(error_message=None, results=results)
+
+
+def _feature(update: FeatureUpdateKey) -> UpdatableFeatureResult:
+    if update.feature not in FEATURES:
+        message = f"{update.feature!r} is none of {', '.join(FEATURES)}"
+    elif update.max_version_level != FEATURES[update.feature][1]:
+        message = f"{update.feature} is at level {FEATURES[update.feature][1]}, which can't be changed"
+    else:
+        return UpdatableFeatureResult(update.feature, error_message=None)
+    return UpdatableFeatureResult(update.feature, ErrorCode.INVALID_UPDATE_VERSION, message)
+
+
+def _exists(snapshot: Snapshot, topic: str, partition: int) -> bool:
+    known = snapshot.by_name.get(topic)
+    return known is not None and 0 <= partition < known.topic.partitions
+
+
+def _unknown() -> tuple[ErrorCode, str | None]:
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
