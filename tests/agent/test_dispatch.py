@@ -64,7 +64,7 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
     ("sent", "kind"),
     [
         (frame(999, 0), "UnsupportedVersion"),
-        (frame(34, 1, b"\0\5"), "UnsupportedVersion"),
+        (frame(38, 1, b"\0\5"), "UnsupportedVersion"),
         (frame(ApiKey.END_TXN, 77, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, 99, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, -1), "UnsupportedVersion"),
