@@ -31,6 +31,7 @@ from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
 from agent.security.audit import Audit
 from agent.security.doors import ClientSecurity, CurrentAcls, mechanisms, open_doors
+from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.security.sessions import Door
 from agent.security.users import Users
@@ -347,7 +348,9 @@ class Agent:
         acls = CurrentAcls(self.catalog, clients.settings.super_users) if clients.is_authenticating else None
         self._doors = open_doors(
             clients,
-            dispatch=self._dispatcher,
+            dispatch=self._dispatcher
+            if acls is None
+            else Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE),
             acls=acls,
             mechanisms=mechanisms(clients.settings, users),
             max_request_bytes=self._settings.max_request_bytes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from agent import authorized_operations
 from agent.catalog import KnownTopic
 from agent.groups.assignors import ASSIGNORS, Assignment
 from agent.groups.consumer_group import (
@@ -19,6 +18,7 @@ from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
+from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -151,7 +151,7 @@ async def describe(
         try:
             group = await services.groups.look(group_id, lambda group: _description(group, topics))
             if request.include_authorized_operations:
-                group.authorized_operations = authorized_operations.ON_GROUP
+                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
         except REFUSALS as error:
             group = DescribedConsumerGroup(group_code(error), error_message=str(error), group_id=group_id)
         response.groups.append(group)

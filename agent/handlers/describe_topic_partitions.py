@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent import authorized_operations
 from agent.services import RequestContext, Services
 from cache.ring import NO_LEADER
+from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.describe_topic_partitions import (
     Cursor,
@@ -64,7 +64,7 @@ async def handle(
                 name=name,
                 topic_id=known.topic.topic_id,
                 partitions=rows,
-                topic_authorized_operations=authorized_operations.ON_TOPIC,
+                topic_authorized_operations=context.access.operations(ResourceType.TOPIC, name),
             )
         )
         if last < known.topic.partitions:

@@ -163,6 +163,10 @@ async def _partitions(
             data.error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif not 0 <= requested.key.partition < topic.topic.partitions:
             data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if context.access.acls is not None and not (topic is None and by_id):
+            name = requested.key.topic_name if topic is None else topic.topic.name
+            if not context.access.may_read("Fetch", name):
+                data.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         partitions.append(PartitionFetch(requested, topic, data, read_committed))
     return partitions
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agent import authorized_operations
 from agent.errors import EXPECTED
 from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.group import Group, GroupPhase
@@ -11,6 +10,7 @@ from agent.services import RequestContext, Services
 from cache.ring import group_candidates
 from sequencer.api import FetchOffsets, GroupListing
 from sequencer.pages import all_groups
+from tailrace.acls import ResourceType
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.delete_groups import (
     DeletableGroupResult,
@@ -39,7 +39,7 @@ async def describe_groups(
     if request.include_authorized_operations:
         for group in response.groups:
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = authorized_operations.ON_GROUP
+                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
     return response
 
 

@@ -10,12 +10,12 @@ import asyncio
 import re
 from collections.abc import Hashable
 
-from agent import authorized_operations
 from agent.catalog import KnownTopic, Snapshot
 from agent.errors import EXPECTED, code_of
 from agent.services import EncodedResponse, RequestContext, Services
 from cache.ring import NO_LEADER
 from sequencer.api import CreateTopic, TopicExists
+from tailrace.acls import CLUSTER_NAME, ResourceType
 from tailrace.ids import NIL_TOPIC_ID
 from tailrace.kafka import ApiKey
 from tailrace.kafka.answers import encoded_once
@@ -61,18 +61,11 @@ async def handle(
     services: Services, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | EncodedResponse:
     """Answer from a snapshot that was requested after the client's request came."""
-    try:
-        snapshot = await services.catalog.refresh()
-    except EXPECTED as error:
-        snapshot = services.catalog.snapshot
-        if snapshot.version < 0:
-            return _unavailable(request, code_of(error))
-    refused: dict[str, ErrorCode] = {}
-    to_create = _topics_to_create(services, context, request, snapshot)
-    if to_create:
-        refused = await _create_all(services, to_create)
-        snapshot = await services.catalog.refresh()
-    if refused or not _is_large(context, request, snapshot):
+    current = await _current(services, context, request)
+    if isinstance(current, MetadataResponse):
+        return current
+    snapshot, refused = current
+    if refused or not _may_be_kept(context, request) or not _is_large(context, request, snapshot):
         return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
 
     async def encoded() -> bytes:
@@ -80,6 +73,32 @@ async def handle(
         return encoded_once(ApiKey.METADATA, context.api_version, response)
 
     return EncodedResponse(await snapshot.answers.get(_asked(context, request), encoded))
+
+
+async def respond(services: Services, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """The same, always as a message."""
+    current = await _current(services, context, request)
+    if isinstance(current, MetadataResponse):
+        return current
+    snapshot, refused = current
+    return await _answer(services, context=context, request=request, snapshot=snapshot, refused=refused)
+
+
+async def _current(
+    services: Services, context: RequestContext, request: MetadataRequest
+) -> tuple[Snapshot, dict[str, ErrorCode]] | MetadataResponse:
+    """What is answered from, after topics were created, with the error of each that was refused."""
+    try:
+        snapshot = await services.catalog.refresh()
+    except EXPECTED as error:
+        snapshot = services.catalog.snapshot
+        if snapshot.version < 0:
+            return _unavailable(request, code_of(error))
+    to_create = _topics_to_create(services, context, request, snapshot)
+    if not to_create:
+        return snapshot, {}
+    refused = await _create_all(services, to_create)
+    return await services.catalog.refresh(), refused
 
 
 def _unavailable(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:
@@ -94,13 +113,17 @@ def _unavailable(request: MetadataRequest, error: ErrorCode) -> MetadataResponse
     )
 
 
+def creates_topics(services: Services, context: RequestContext, request: MetadataRequest) -> bool:
+    """Whether client and agent allow the creation of topics that the request names."""
+    is_asked = request.allow_auto_topic_creation or context.api_version < FIRST_WITH_CREATION_FLAG
+    return services.settings.auto_create_topics and is_asked
+
+
 def _topics_to_create(
     services: Services, context: RequestContext, request: MetadataRequest, snapshot: Snapshot
 ) -> list[str]:
     """The unknown topics that the request names, if client and agent allow their creation."""
-    if not services.settings.auto_create_topics:
-        return []
-    if not request.allow_auto_topic_creation and context.api_version >= FIRST_WITH_CREATION_FLAG:
+    if not creates_topics(services, context, request):
         return []
     names = [topic.name for topic in request.topics or [] if topic.name]
     unknown = [name for name in names if name not in snapshot.by_name and name not in KAFKAS_OWN_TOPICS]
@@ -117,13 +140,22 @@ async def _create_all(services: Services, names: list[str]) -> dict[str, ErrorCo
     return refused
 
 
-def _wants_all(context: RequestContext, request: MetadataRequest) -> bool:
+def wants_all(context: RequestContext, request: MetadataRequest) -> bool:
+    """Whether no topic is named, so that all are meant."""
     return request.topics is None or (context.api_version == 0 and not request.topics)
+
+
+def _may_be_kept(context: RequestContext, request: MetadataRequest) -> bool:
+    """Whether other clients may get the same answer: not where it says what this one may do."""
+    says_operations = (
+        request.include_cluster_authorized_operations or request.include_topic_authorized_operations
+    )
+    return context.access.acls is None or not says_operations
 
 
 def _is_large(context: RequestContext, request: MetadataRequest, snapshot: Snapshot) -> bool:
     """Whether the answer has so many partitions that it pays to keep it."""
-    if _wants_all(context, request):
+    if wants_all(context, request):
         topics = iter(snapshot.by_id.values())
     elif request.topics is None or len(request.topics) > MAX_TOPICS_OF_KEPT:
         return False
@@ -157,7 +189,7 @@ async def _answer(
     refused: dict[str, ErrorCode],
 ) -> MetadataResponse:
     turns = Turns(PARTITIONS_IN_A_TURN)
-    if _wants_all(context, request):
+    if wants_all(context, request):
         rows = [await _row(known, snapshot, context.zone, turns) for known in snapshot.by_name.values()]
     else:
         rows = [
@@ -179,11 +211,13 @@ async def _answer(
         topics=rows,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
+        response.cluster_authorized_operations = context.access.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     if request.include_topic_authorized_operations:
         for row in rows:
             if row.error_code == ErrorCode.NONE:
-                row.topic_authorized_operations = authorized_operations.ON_TOPIC
+                row.topic_authorized_operations = context.access.operations(
+                    ResourceType.TOPIC, row.name or ""
+                )
     return response
 
 
@@ -288,5 +322,5 @@ async def describe_cluster(
         if (address := member.info.address_of(context.access.listener)) is not None
     ]
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
+        response.cluster_authorized_operations = context.access.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     return response

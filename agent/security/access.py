@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
 from tailrace.acls import OPERATIONS, Operation, ResourceType
 
@@ -23,6 +24,7 @@ class Access:
     host: str = "?"
     principal: str = ANONYMOUS
     acls: Callable[[], AclIndex] | None = None
+    audit: Audit | None = None
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do this with the resource of this name."""
@@ -36,13 +38,40 @@ class Access:
             self.principal, self.host, operation, resource_type
         )
 
+    def may_read(self, api: str, topic: str) -> bool:
+        """Whether the client may read this topic; if not, the audit log says so."""
+        if self.may(Operation.READ, ResourceType.TOPIC, topic):
+            return True
+        self.note_refused(api, Operation.READ, ResourceType.TOPIC, topic)
+        return False
+
+    def note_refused(self, api: str, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """Write to the audit log that the client asked for what it may not do."""
+        if self.audit is not None:
+            self.audit.refused(
+                host=self.host,
+                principal=self.principal,
+                api=api,
+                resource_type=resource_type.name,
+                resource=name,
+                operation=operation.name,
+            )
+
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """All that the client may do with a resource, as the bits of `authorized_operations` (KIP-430)."""
+        if self.acls is None:
+            return _ALL[resource_type]
         return sum(
             1 << operation
             for operation in OPERATIONS[resource_type]
             if self.may(operation, resource_type, name)
         )
+
+
+_ALL = {
+    resource_type: sum(1 << operation for operation in operations)
+    for resource_type, operations in OPERATIONS.items()
+}
 
 
 ANYBODY = Access()

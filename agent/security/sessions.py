@@ -94,7 +94,7 @@ class Door:
         return late
 
     def access(self, connection: KafkaConnection, principal: str) -> Access:
-        return Access(self.listener.name, connection.peer_host, principal, self.acls)
+        return Access(self.listener.name, connection.peer_host, principal, self.acls, self.audit)
 
 
 class FirstRequest:

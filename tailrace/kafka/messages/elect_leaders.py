@@ -34,5 +34,5 @@ class ReplicaElectionResult(Message):
 
 class ElectLeadersResponse(Message):
     throttle_time_ms: Int32 = 0
-    error_code: Annotated[Int16, On("1+")] = 0
+    error_code: Annotated[Int16, On("1+", ignorable=True)] = 0
     replica_election_results: list[ReplicaElectionResult] = []

@@ -1,0 +1,249 @@
+"""What each API needs: one table, from which handlers get their guards and docs/security.md its table.
+
+A guard stands before a handler. It takes out of a request what the client may not have asked for, lets the handler do
+the rest, and adds an answer with the error code for each thing that it took out. So a handler never sees what its
+client may not touch, and it makes no difference whether that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from agent.services import Deferred, Handler, HeldResponse, RequestContext, Services
+from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka.error_codes import ErrorCode
+
+REFUSALS = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+UNNAMED = ""
+"""The name of a topic that a client asks for by an id that nobody has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An operation on a kind of resource. `instead`: another need that will do as well."""
+
+    operation: Operation
+    resource_type: ResourceType
+    instead: Need | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.operation.name} on {self.resource_type.name}"
+        return text if self.instead is None else f"{text}, or {self.instead}"
+
+    @property
+    def code(self) -> ErrorCode:
+        return REFUSALS[self.resource_type]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as its guards see it."""
+
+    api: str
+    services: Services
+    context: RequestContext
+
+    def may(self, need: Need, name: str, *, is_noted: bool = True) -> bool:
+        """Whether the client meets the need; a refusal is noted in the audit log unless it only shortens a listing."""
+        access = self.context.access
+        alternative: Need | None = need
+        while alternative is not None:
+            is_cluster = alternative.resource_type is ResourceType.CLUSTER
+            if access.may(
+                alternative.operation, alternative.resource_type, CLUSTER_NAME if is_cluster else name
+            ):
+                return True
+            alternative = alternative.instead
+        if is_noted:
+            self.note(need, name)
+        return False
+
+    def note(self, need: Need, name: str) -> None:
+        """Write a refusal to the audit log."""
+        is_cluster = need.resource_type is ResourceType.CLUSTER
+        self.context.access.note_refused(
+            self.api, need.operation, need.resource_type, CLUSTER_NAME if is_cluster else name
+        )
+
+    async def topic_name(self, name: str | None, topic_id: UUID) -> str:
+        """The topic's name, if it was asked for by its id; UNNAMED if there is none."""
+        if topic_id == NIL_TOPIC_ID:
+            return name or UNNAMED
+        known = await self.services.catalog.topic_by_id(topic_id)
+        return UNNAMED if known is None else known.topic.name
+
+
+Next = Callable[[Any], Awaitable[Any]]
+"""The handler, or the guard before it: takes the request, gives the response."""
+
+
+class Guard(Protocol):
+    """Lets through what the client may ask for."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What a client needs so that nothing is refused."""
+        ...
+
+    @property
+    def effect(self) -> str:
+        """What becomes of a request that lacks it, for the docs."""
+        ...
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        """The response."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The request as a whole needs something of one resource, or of each of several.
+
+    `names`: of the resources ('' for the cluster). `refuse`: the response to a request that is refused.
+    """
+
+    need: Need
+    refuse: Callable[[Any, ErrorCode], Any]
+    names: Callable[[Any], Iterable[str]] = lambda request: (CLUSTER_NAME,)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (self.need,)
+
+    @property
+    def effect(self) -> str:
+        return f"{self.need.code.name} for the request"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        if all(call.may(self.need, name) for name in self.names(request)):
+            return await answer(request)
+        return self.refuse(request, self.need.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Each part of the request needs something of its own resource.
+
+    `asked` and `answered`: the fields with the parts, in the request and in the response. `name`: of a part's resource.
+    `refuse`: the response's part for one that is refused. `need_of`: where parts have different needs. `hinders`: the
+    code that all other parts get if one is refused (nothing is done then); None: they are done.
+    """
+
+    needs: tuple[Need, ...]
+    asked: str
+    answered: str
+    name: Callable[[Any], str]
+    refuse: Callable[[Any, ErrorCode], Any]
+    need_of: Callable[[Any], int] = lambda part: 0
+    hinders: ErrorCode | None = None
+
+    @property
+    def effect(self) -> str:
+        codes = " or ".join(dict.fromkeys(need.code.name for need in self.needs))
+        return f"{codes} for each"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        parts: Sequence[Any] | None = getattr(request, self.asked)
+        if not parts:
+            return await answer(request)
+        kept: list[Any] = []
+        refused: list[Any] = []
+        for part in parts:
+            need = self.needs[self.need_of(part)]
+            topic_id: UUID = getattr(part, "topic_id", NIL_TOPIC_ID)
+            by_id = topic_id != NIL_TOPIC_ID
+            name = await call.topic_name("", topic_id) if by_id else self.name(part)
+            if by_id and name == UNNAMED:
+                refused.append(self.refuse(part, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif call.may(need, name):
+                kept.append(part)
+            else:
+                refused.append(self.refuse(part, need.code))
+        if not refused:
+            return await answer(request)
+        if self.hinders is not None:
+            refused += [self.refuse(part, self.hinders) for part in kept]
+            kept = []
+        setattr(request, self.asked, kept)
+        if kept:
+            return _with_more(await answer(request), self.answered, refused)
+        return _only(call, self.answered, refused, request)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The response lists resources: the client sees those of which it has what is needed, or all with `for_all`."""
+
+    need: Need
+    answered: str
+    name: Callable[[Any], str]
+    for_all: Need | None = None
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (self.need,) if self.for_all is None else (self.need, self.for_all)
+
+    @property
+    def effect(self) -> str:
+        return "left out of the listing"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        response = await answer(request)
+        if self.for_all is None or not call.may(self.for_all, CLUSTER_NAME, is_noted=False):
+            rows = getattr(response, self.answered)
+            kept = [row for row in rows if call.may(self.need, self.name(row), is_noted=False)]
+            setattr(response, self.answered, kept)
+        return response
+
+
+def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
+    """The handler behind its guards; the first guard is asked first."""
+    if not guards:
+        return handler
+
+    async def handle(services: Services, context: RequestContext, request: Any) -> Any:
+        call = Call(api, services, context)
+
+        async def after(number: int, request: Any) -> Any:
+            if number == len(guards):
+                return await handler(services, context, request)
+            return await guards[number](call, request, lambda changed: after(number + 1, changed))
+
+        return await after(0, request)
+
+    return handle
+
+
+def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
+    """The handler's answer with these rows added, also where it comes later. None (acks=0) stays."""
+    if isinstance(response, Deferred):
+        whole = Deferred(lambda part: _with_more(part.response(), field, rows))
+        response.then(whole.is_ready)
+        return whole
+    if isinstance(response, HeldResponse):
+        return msgspec.structs.replace(response, response=_with_more(response.response, field, rows))
+    if response is not None:
+        setattr(response, field, [*getattr(response, field), *rows])
+    return response
+
+
+def _only(call: Call, field: str, rows: list[Any], request: Any) -> Any:
+    """A response of nothing but these rows; none where the client wants none."""
+    from tailrace.kafka.apis import APIS
+
+    if getattr(request, "acks", None) == 0:
+        return None
+    response = APIS[request.api.key].response()
+    setattr(response, field, rows)
+    return response

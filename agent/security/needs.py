@@ -1,0 +1,756 @@
+"""What a client needs for each API: Kafka's rules, as guards. Every API has its entry, if only an empty one.
+
+`python -m tailrace_cli.protocol_support` writes the table of docs/security.md from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from agent.handlers import metadata
+from agent.handlers.configs import RESOURCE_GROUP, RESOURCE_TOPIC
+from agent.handlers.groups import BATCHED, GROUP
+from agent.security.guard import Call, Guard, Listed, Need, Next, Parts, Whole
+from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka import ApiKey
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages import describe_transactions, find_coordinator, offset_fetch
+from tailrace.kafka.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
+from tailrace.kafka.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirTopicResult,
+)
+from tailrace.kafka.messages.alter_user_scram_credentials import AlterUserScramCredentialsResult
+from tailrace.kafka.messages.consumer_group_describe import DescribedConsumerGroup
+from tailrace.kafka.messages.create_acls import AclCreationResult
+from tailrace.kafka.messages.create_partitions import CreatePartitionsTopicResult
+from tailrace.kafka.messages.create_topics import CreatableTopicResult
+from tailrace.kafka.messages.delete_acls import DeleteAclsFilterResult
+from tailrace.kafka.messages.delete_groups import DeletableGroupResult
+from tailrace.kafka.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
+from tailrace.kafka.messages.delete_topics import DeletableTopicResult, DeleteTopicState
+from tailrace.kafka.messages.describe_configs import DescribeConfigsResult
+from tailrace.kafka.messages.describe_groups import DescribedGroup
+from tailrace.kafka.messages.describe_producers import PartitionResponse, TopicResponse
+from tailrace.kafka.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
+)
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementallyAltered,
+)
+from tailrace.kafka.messages.join_group import JoinGroupResponse
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
+from tailrace.kafka.messages.metadata import MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from tailrace.kafka.messages.offset_commit import OffsetCommitResponsePartition, OffsetCommitResponseTopic
+from tailrace.kafka.messages.offset_delete import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
+from tailrace.kafka.messages.offset_for_leader_epoch import EpochEndOffset, OffsetForLeaderTopicResult
+from tailrace.kafka.messages.produce import PartitionProduceResponse, TopicProduceResponse
+from tailrace.kafka.messages.txn_offset_commit import (
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tailrace.kafka.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+)
+
+FAILED = "Authorization failed."
+"""Kafka's message, where there is room for one."""
+
+TOPIC, GROUPS, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTION = ResourceType.TRANSACTIONAL_ID
+READ_TOPIC = Need(Operation.READ, TOPIC)
+WRITE_TOPIC = Need(Operation.WRITE, TOPIC)
+DESCRIBE_TOPIC = Need(Operation.DESCRIBE, TOPIC)
+READ_GROUP = Need(Operation.READ, GROUPS)
+DESCRIBE_GROUP = Need(Operation.DESCRIBE, GROUPS)
+WRITE_TRANSACTION = Need(Operation.WRITE, TRANSACTION)
+DESCRIBE_TRANSACTION = Need(Operation.DESCRIBE, TRANSACTION)
+DESCRIBE_CLUSTER = Need(Operation.DESCRIBE, CLUSTER)
+ALTER_CLUSTER = Need(Operation.ALTER, CLUSTER)
+CREATE_TOPIC = Need(Operation.CREATE, CLUSTER, Need(Operation.CREATE, TOPIC))
+FIRST_BATCHED_TRANSACTIONS = 4
+FIRST_MANY_GROUPS = 8
+
+
+# --- shapes that several APIs share
+
+
+def _with_code(request: Any, code: ErrorCode) -> Any:
+    """A response that has nothing but the code."""
+    return APIS[request.api.key].response(error_code=code)
+
+
+def _group_id(request: Any) -> Iterable[str]:
+    return (request.group_id,)
+
+
+def _of_group(need: Need, refuse: Callable[[Any, ErrorCode], Any] = _with_code) -> Whole:
+    return Whole(need, refuse, _group_id)
+
+
+def _of_transaction(refuse: Callable[[Any, ErrorCode], Any] = _with_code) -> Whole:
+    return Whole(WRITE_TRANSACTION, refuse, lambda request: (request.transactional_id,))
+
+
+def _name(part: Any) -> str:
+    return str(part.name or "")
+
+
+def _topics(
+    need: Need,
+    refuse: Callable[[Any, ErrorCode], Any],
+    *,
+    asked: str = "topics",
+    answered: str = "topics",
+    name: Callable[[Any], str] = _name,
+) -> Parts:
+    return Parts((need,), asked, answered, name, refuse)
+
+
+def _each_topic(refuse: Callable[[Any, ErrorCode], Any], request: Any, code: ErrorCode) -> Any:
+    """A response in which every topic of the request has the code."""
+    return APIS[request.api.key].response(topics=[refuse(topic, code) for topic in request.topics])
+
+
+# --- the parts of responses, with a code
+
+
+def _produced(topic: Any, code: ErrorCode) -> TopicProduceResponse:
+    rows = [PartitionProduceResponse(each.index, code, base_offset=-1) for each in topic.partition_data]
+    return TopicProduceResponse(topic.name, topic.topic_id, rows)
+
+
+def _listed(topic: Any, code: ErrorCode) -> ListOffsetsTopicResponse:
+    rows = [
+        ListOffsetsPartitionResponse(each.partition_index, code, timestamp=-1, offset=-1)
+        for each in topic.partitions
+    ]
+    return ListOffsetsTopicResponse(topic.name, rows)
+
+
+def _committed(topic: Any, code: ErrorCode) -> OffsetCommitResponseTopic:
+    rows = [OffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions]
+    return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=rows)
+
+
+def _committed_in_transaction(topic: Any, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
+    rows = [TxnOffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions]
+    return TxnOffsetCommitResponseTopic(topic.name, rows)
+
+
+def _records_deleted(topic: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
+    rows = [
+        DeleteRecordsPartitionResult(each.partition_index, low_watermark=-1, error_code=code)
+        for each in topic.partitions
+    ]
+    return DeleteRecordsTopicResult(topic.name, rows)
+
+
+def _offsets_deleted(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
+    rows = [OffsetDeleteResponsePartition(each.partition_index, code) for each in topic.partitions]
+    return OffsetDeleteResponseTopic(topic.name, rows)
+
+
+def _epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
+    rows = [EpochEndOffset(error_code=code, partition=each.partition) for each in topic.partitions]
+    return OffsetForLeaderTopicResult(topic.topic, rows)
+
+
+def _producers(topic: Any, code: ErrorCode) -> TopicResponse:
+    rows = [PartitionResponse(index, code, FAILED) for index in topic.partition_indexes]
+    return TopicResponse(topic.name, rows)
+
+
+def _added(topic: Any, code: ErrorCode) -> AddPartitionsToTxnTopicResult:
+    rows = [AddPartitionsToTxnPartitionResult(index, code) for index in topic.partitions]
+    return AddPartitionsToTxnTopicResult(topic.name, rows)
+
+
+def _not_created(topic: Any, code: ErrorCode) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        error_code=code,
+        error_message=FAILED,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
+
+
+def _altered(kind: type[Any], resource: Any, code: ErrorCode) -> Any:
+    return kind(code, FAILED, resource.resource_type, resource.resource_name)
+
+
+def _configs(resource: Any, code: ErrorCode) -> DescribeConfigsResult:
+    return DescribeConfigsResult(code, FAILED, resource.resource_type, resource.resource_name)
+
+
+def _config_resource(resource: Any) -> int:
+    """Which need a resource of configs has: a topic's, a group's, or else the cluster's."""
+    return {RESOURCE_TOPIC: 0, RESOURCE_GROUP: 1}.get(resource.resource_type, 2)
+
+
+def _of_configs(
+    operation: Operation, refuse: Callable[[Any, ErrorCode], Any], answered: str = "responses"
+) -> Parts:
+    needs = (Need(operation, TOPIC), Need(operation, GROUPS), Need(operation, CLUSTER))
+    return Parts(needs, "resources", answered, lambda each: str(each.resource_name), refuse, _config_resource)
+
+
+def _scram_results(request: Any, code: ErrorCode) -> Any:
+    users = dict.fromkeys(each.name for each in [*request.deletions, *request.upsertions])
+    rows = [AlterUserScramCredentialsResult(user, code, FAILED) for user in users]
+    return APIS[request.api.key].response(results=rows)
+
+
+def _markers(request: Any, code: ErrorCode) -> Any:
+    return APIS[request.api.key].response(
+        markers=[
+            WritableTxnMarkerResult(
+                marker.producer_id,
+                [
+                    WritableTxnMarkerTopicResult(
+                        topic.name,
+                        [WritableTxnMarkerPartitionResult(index, code) for index in topic.partition_indexes],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def _log_dirs(request: Any, code: ErrorCode) -> Any:
+    return APIS[request.api.key].response(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic.name, [AlterReplicaLogDirPartitionResult(index, code) for index in topic.partitions]
+            )
+            for each in request.dirs
+            for topic in each.topics
+        ]
+    )
+
+
+def _join_refused(request: Any, code: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code, protocol_name="", member_id=request.member_id)
+
+
+# --- guards with a shape of their own
+
+
+@dataclass(frozen=True, slots=True)
+class _MetadataGuard:
+    """Topics that the client may not describe: refused where it names them, left out where it wants all."""
+
+    needs = (DESCRIBE_TOPIC, CREATE_TOPIC)
+    effect = (
+        "TOPIC_AUTHORIZATION_FAILED for each, also for one that does not exist; left out of a listing of all"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        await call.services.catalog.refresh_if_possible()
+        snapshot = call.services.catalog.snapshot
+        if metadata.wants_all(call.context, request):
+            kept = [name for name in snapshot.by_name if call.may(DESCRIBE_TOPIC, name, is_noted=False)]
+            if len(kept) == len(snapshot.by_name):
+                return await answer(request)
+            request.topics = [MetadataRequestTopic(name=name) for name in kept]
+            request.allow_auto_topic_creation = False
+            return await self._respond(call, request, [])
+        named: list[MetadataRequestTopic] = []
+        refused: list[MetadataResponseTopic] = []
+        creates = metadata.creates_topics(call.services, call.context, request)
+        for topic in request.topics:
+            by_id = topic.topic_id != NIL_TOPIC_ID
+            name = await call.topic_name(topic.name, topic.topic_id)
+            is_allowed = not name or call.may(DESCRIBE_TOPIC, name)
+            if is_allowed and name and creates and name not in snapshot.by_name:
+                is_allowed = call.may(CREATE_TOPIC, name)
+            if is_allowed:
+                named.append(topic)
+            else:
+                shown = (
+                    None
+                    if by_id and call.context.api_version >= metadata.FIRST_NULL_NAME_VERSION
+                    else topic.name
+                )
+                refused.append(
+                    MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, shown, topic.topic_id)
+                )
+        if not refused:
+            return await answer(request)
+        request.topics = named
+        return await self._respond(call, request, refused)
+
+    async def _respond(
+        self, call: Call, request: Any, refused: list[MetadataResponseTopic]
+    ) -> MetadataResponse:
+        """An answer for this client alone. In version 0, an empty list of topics would mean all of them."""
+        is_empty = not request.topics
+        response = await metadata.respond(call.services, call.context, request)
+        response.topics = [] if is_empty else response.topics
+        response.topics += refused
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class _CoordinatorGuard:
+    """The keys of groups and of transactional ids, one or several."""
+
+    needs = (DESCRIBE_GROUP, DESCRIBE_TRANSACTION)
+    effect = "GROUP_AUTHORIZATION_FAILED or TRANSACTIONAL_ID_AUTHORIZATION_FAILED for each"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        need = DESCRIBE_GROUP if request.key_type == GROUP else DESCRIBE_TRANSACTION
+        is_many = call.context.api_version >= BATCHED
+        keys = request.coordinator_keys if is_many else [request.key]
+        refused = [key for key in keys if not call.may(need, key)]
+        if not refused:
+            return await answer(request)
+        if not is_many:
+            return find_coordinator.FindCoordinatorResponse(
+                error_code=need.code, error_message=FAILED, node_id=-1, port=-1
+            )
+        request.coordinator_keys = [key for key in keys if key not in refused]
+        response = await answer(request)
+        response.coordinators += [
+            find_coordinator.Coordinator(
+                key=key, node_id=-1, port=-1, error_code=need.code, error_message=FAILED
+            )
+            for key in refused
+        ]
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class _OffsetFetchGuard:
+    """One group or several; of each, topics that are named, or all."""
+
+    needs = (DESCRIBE_GROUP, DESCRIBE_TOPIC)
+    effect = (
+        "GROUP_AUTHORIZATION_FAILED for the group, TOPIC_AUTHORIZATION_FAILED for each; left out of a listing"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        if call.context.api_version < FIRST_MANY_GROUPS:
+            return await self._one(call, request, answer)
+        refused_groups = [each for each in request.groups if not call.may(DESCRIBE_GROUP, each.group_id)]
+        request.groups = [each for each in request.groups if each not in refused_groups]
+        refused_topics = {
+            group.group_id: await self._take_refused(
+                call,
+                group,
+                offset_fetch.OffsetFetchResponseTopics,
+                offset_fetch.OffsetFetchResponsePartitions,
+            )
+            for group in request.groups
+        }
+        response = await answer(request)
+        for group in response.groups:
+            self._keep_described(call, group)
+            group.topics += refused_topics.get(group.group_id, []) if not group.error_code else []
+        response.groups += [
+            offset_fetch.OffsetFetchResponseGroup(group_id=each.group_id, error_code=DESCRIBE_GROUP.code)
+            for each in refused_groups
+        ]
+        return response
+
+    async def _one(self, call: Call, request: Any, answer: Next) -> Any:
+        if not call.may(DESCRIBE_GROUP, request.group_id):
+            response = offset_fetch.OffsetFetchResponse(error_code=DESCRIBE_GROUP.code)
+            if call.context.api_version < 2:  # without room for the group's code
+                response.topics = [_unfetched(topic, DESCRIBE_GROUP.code) for topic in request.topics or []]
+            return response
+        refused = await self._take_refused(
+            call, request, offset_fetch.OffsetFetchResponseTopic, offset_fetch.OffsetFetchResponsePartition
+        )
+        response = await answer(request)
+        self._keep_described(call, response)
+        response.topics += refused
+        return response
+
+    async def _take_refused(
+        self, call: Call, group: Any, topic_kind: type[Any], row_kind: type[Any]
+    ) -> list[Any]:
+        """Take the topics that may not be described out of a group's; the rows that are answered for them."""
+        kept, refused = [], []
+        for topic in group.topics or []:
+            topic_id = getattr(topic, "topic_id", NIL_TOPIC_ID)
+            name = await call.topic_name(topic.name, topic_id)
+            if not name or call.may(DESCRIBE_TOPIC, name):
+                kept.append(topic)
+            else:
+                refused.append(_unfetched(topic, DESCRIBE_TOPIC.code, topic_kind, row_kind))
+        if refused:
+            group.topics = kept
+        return refused
+
+    def _keep_described(self, call: Call, group: Any) -> None:
+        """Positions of all topics: only of those that may be described. What was asked for by name may be."""
+        group.topics = [
+            topic
+            for topic in group.topics
+            if not topic.name or call.may(DESCRIBE_TOPIC, topic.name, is_noted=False)
+        ]
+
+
+def _unfetched(
+    topic: Any,
+    code: ErrorCode,
+    topic_kind: type[Any] = offset_fetch.OffsetFetchResponseTopic,
+    row_kind: type[Any] = offset_fetch.OffsetFetchResponsePartition,
+) -> Any:
+    rows = [
+        row_kind(partition_index=index, committed_offset=-1, error_code=code)
+        for index in topic.partition_indexes
+    ]
+    answered = topic_kind(name=topic.name, partitions=rows)
+    if hasattr(topic, "topic_id"):
+        answered.topic_id = topic.topic_id
+    return answered
+
+
+@dataclass(frozen=True, slots=True)
+class _ProducerIdGuard:
+    """A transactional id, or some topic to write to (KIP-679)."""
+
+    needs = (
+        WRITE_TRANSACTION,
+        Need(Operation.IDEMPOTENT_WRITE, CLUSTER, Need(Operation.WRITE, TOPIC)),
+    )
+    effect = (
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a transactional id; else CLUSTER_AUTHORIZATION_FAILED (WRITE on any"
+        " topic will do)"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        need = self.needs[1]
+        if request.transactional_id is not None:
+            need = WRITE_TRANSACTION
+            is_allowed = call.may(need, request.transactional_id)
+        else:
+            access = call.context.access
+            is_allowed = access.may(
+                Operation.IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME
+            ) or access.may_with_some(Operation.WRITE, TOPIC)
+            if not is_allowed:
+                call.note(need, CLUSTER_NAME)
+        if is_allowed:
+            return await answer(request)
+        return APIS[ApiKey.INIT_PRODUCER_ID].response(error_code=need.code, producer_id=-1, producer_epoch=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _AddPartitionsGuard:
+    """Of clients, one transaction; of brokers (version 4 and above), several."""
+
+    needs = (WRITE_TRANSACTION, WRITE_TOPIC, Need(Operation.CLUSTER_ACTION, CLUSTER))
+    effect = (
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for each, and then nothing is added; from"
+        " version 4 on CLUSTER_AUTHORIZATION_FAILED for the request"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        kind = APIS[ApiKey.ADD_PARTITIONS_TO_TXN].response
+        if call.context.api_version >= FIRST_BATCHED_TRANSACTIONS:
+            if call.may(self.needs[2], CLUSTER_NAME):
+                return await answer(request)
+            results = [
+                AddPartitionsToTxnResult(
+                    each.transactional_id, [_added(topic, self.needs[2].code) for topic in each.topics]
+                )
+                for each in request.transactions
+            ]
+            return kind(error_code=self.needs[2].code, results_by_transaction=results)
+        topics = request.v3_and_below_topics
+        if not call.may(WRITE_TRANSACTION, request.v3_and_below_transactional_id):
+            rows = [_added(topic, WRITE_TRANSACTION.code) for topic in topics]
+            return kind(results_by_topic_v3_and_below=rows)
+        parts = Parts(
+            (WRITE_TOPIC,),
+            "v3_and_below_topics",
+            "results_by_topic_v3_and_below",
+            _name,
+            _added,
+            hinders=ErrorCode.OPERATION_NOT_ATTEMPTED,
+        )
+        return await parts(call, request, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeleteTopicsGuard:
+    """By name or by id. A topic that may not be described is not named to a client that has its id."""
+
+    needs = (Need(Operation.DELETE, TOPIC),)
+    effect = "TOPIC_AUTHORIZATION_FAILED for each"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        request.topics = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+        request.topic_names = []
+
+        def refuse(state: Any, code: ErrorCode) -> DeletableTopicResult:
+            return DeletableTopicResult(state.name, state.topic_id, code)
+
+        return await _topics(self.needs[0], refuse, answered="responses")(call, request, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _CreateTopicsGuard:
+    """The configs of a new topic are told to those who may describe them."""
+
+    needs = (CREATE_TOPIC, Need(Operation.DESCRIBE_CONFIGS, TOPIC))
+    effect = (
+        "TOPIC_AUTHORIZATION_FAILED for each; without DESCRIBE_CONFIGS a new topic's configs are left out"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        response = await _topics(CREATE_TOPIC, _not_created)(call, request, answer)
+        for row in response.topics:
+            if not row.error_code and not call.may(self.needs[1], row.name, is_noted=False):
+                row.topic_config_error_code = self.needs[1].code
+                row.num_partitions, row.replication_factor, row.configs = -1, -1, []
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class _TransactionsGuard:
+    """A transaction's topics are told to those who may describe them."""
+
+    needs = (DESCRIBE_TRANSACTION, DESCRIBE_TOPIC)
+    effect = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED for each; topics are left out"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        def refuse(name: str, code: ErrorCode) -> describe_transactions.TransactionState:
+            return describe_transactions.TransactionState(code, name)
+
+        parts = Parts((DESCRIBE_TRANSACTION,), "transactional_ids", "transaction_states", str, refuse)
+        response = await parts(call, request, answer)
+        for row in response.transaction_states:
+            row.topics = [
+                topic for topic in row.topics if call.may(DESCRIBE_TOPIC, topic.topic, is_noted=False)
+            ]
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicPartitionsGuard:
+    """Topics that are named, or all."""
+
+    needs = (DESCRIBE_TOPIC,)
+    effect = (
+        "TOPIC_AUTHORIZATION_FAILED for each, also for one that does not exist; left out of a listing of all"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        if not request.topics:
+            snapshot = await call.services.catalog.refresh()
+            names = [name for name in snapshot.by_name if call.may(DESCRIBE_TOPIC, name, is_noted=False)]
+            if not names:
+                return APIS[ApiKey.DESCRIBE_TOPIC_PARTITIONS].response()
+            request.topics = [TopicRequest(name) for name in names]
+            return await answer(request)
+
+        def refuse(topic: Any, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+            return DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name)
+
+        return await _topics(DESCRIBE_TOPIC, refuse)(call, request, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerHeartbeatGuard:
+    """A member's group, the topics that it names, and those that its pattern finds."""
+
+    needs = (READ_GROUP, DESCRIBE_TOPIC)
+    effect = (
+        "GROUP_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for the request; topics that a pattern finds are left"
+        " out of the assignment"
+    )
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        kind = APIS[ApiKey.CONSUMER_GROUP_HEARTBEAT].response
+        if not call.may(READ_GROUP, request.group_id):
+            return kind(error_code=READ_GROUP.code, error_message=FAILED)
+        if not all(call.may(DESCRIBE_TOPIC, name) for name in request.subscribed_topic_names or ()):
+            return kind(error_code=DESCRIBE_TOPIC.code, error_message=FAILED)
+        response = await answer(request)
+        if response.assignment is not None:
+            response.assignment.topic_partitions = [
+                topic
+                for topic in response.assignment.topic_partitions
+                if call.may(DESCRIBE_TOPIC, await call.topic_name("", topic.topic_id), is_noted=False)
+            ]
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerDescribeGuard:
+    """Groups that are named. One whose members have a topic that the client may not describe is refused as a whole."""
+
+    needs = (DESCRIBE_GROUP, DESCRIBE_TOPIC)
+    effect = "GROUP_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for each"
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        def refuse(group_id: str, code: ErrorCode) -> DescribedConsumerGroup:
+            return DescribedConsumerGroup(error_code=code, error_message=FAILED, group_id=group_id)
+
+        parts = Parts((DESCRIBE_GROUP,), "group_ids", "groups", str, refuse)
+        response = await parts(call, request, answer)
+        response.groups = [
+            group
+            if all(call.may(DESCRIBE_TOPIC, name) for name in _topics_of(group))
+            else refuse(group.group_id, DESCRIBE_TOPIC.code)
+            for group in response.groups
+        ]
+        return response
+
+
+def _topics_of(group: DescribedConsumerGroup) -> set[str]:
+    """The topics that its members are subscribed to or have."""
+    names: set[str] = set()
+    for member in group.members:
+        names.update(member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            names.update(topic.topic_name for topic in assignment.topic_partitions)
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class _InHandler:
+    """The handler itself asks, as its session knows the topics."""
+
+    needs: tuple[Need, ...]
+    effect: str
+
+    async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
+        return await answer(request)
+
+
+_PRODUCED_TRANSACTION = Whole(
+    WRITE_TRANSACTION,
+    lambda request, code: (
+        None
+        if request.acks == 0
+        else APIS[ApiKey.PRODUCE].response(responses=[_produced(topic, code) for topic in request.topic_data])
+    ),
+    lambda request: () if request.transactional_id is None else (request.transactional_id,),
+)
+
+NEEDS: dict[int, tuple[Guard, ...]] = {
+    ApiKey.PRODUCE: (
+        _PRODUCED_TRANSACTION,
+        _topics(WRITE_TOPIC, _produced, asked="topic_data", answered="responses"),
+    ),
+    ApiKey.FETCH: (_InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),),
+    ApiKey.LIST_OFFSETS: (_topics(DESCRIBE_TOPIC, _listed),),
+    ApiKey.METADATA: (_MetadataGuard(),),
+    ApiKey.OFFSET_COMMIT: (
+        _of_group(READ_GROUP, partial(_each_topic, _committed)),
+        _topics(READ_TOPIC, _committed),
+    ),
+    ApiKey.OFFSET_FETCH: (_OffsetFetchGuard(),),
+    ApiKey.FIND_COORDINATOR: (_CoordinatorGuard(),),
+    ApiKey.JOIN_GROUP: (_of_group(READ_GROUP, _join_refused),),
+    ApiKey.HEARTBEAT: (_of_group(READ_GROUP),),
+    ApiKey.LEAVE_GROUP: (_of_group(READ_GROUP),),
+    ApiKey.SYNC_GROUP: (_of_group(READ_GROUP),),
+    ApiKey.DESCRIBE_GROUPS: (
+        Parts(
+            (DESCRIBE_GROUP,),
+            "groups",
+            "groups",
+            str,
+            lambda group_id, code: DescribedGroup(error_code=code, group_id=group_id),
+        ),
+    ),
+    ApiKey.LIST_GROUPS: (Listed(DESCRIBE_GROUP, "groups", lambda row: str(row.group_id), DESCRIBE_CLUSTER),),
+    ApiKey.SASL_HANDSHAKE: (),
+    ApiKey.API_VERSIONS: (),
+    ApiKey.CREATE_TOPICS: (_CreateTopicsGuard(),),
+    ApiKey.DELETE_TOPICS: (_DeleteTopicsGuard(),),
+    ApiKey.DELETE_RECORDS: (_topics(Need(Operation.DELETE, TOPIC), _records_deleted),),
+    ApiKey.INIT_PRODUCER_ID: (_ProducerIdGuard(),),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (_topics(DESCRIBE_TOPIC, _epochs, name=lambda topic: str(topic.topic)),),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (_AddPartitionsGuard(),),
+    ApiKey.ADD_OFFSETS_TO_TXN: (_of_transaction(), _of_group(READ_GROUP)),
+    ApiKey.END_TXN: (_of_transaction(),),
+    ApiKey.WRITE_TXN_MARKERS: (Whole(Need(Operation.CLUSTER_ACTION, CLUSTER, ALTER_CLUSTER), _markers),),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        _of_transaction(partial(_each_topic, _committed_in_transaction)),
+        _of_group(READ_GROUP, partial(_each_topic, _committed_in_transaction)),
+        _topics(READ_TOPIC, _committed_in_transaction),
+    ),
+    ApiKey.DESCRIBE_ACLS: (Whole(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.CREATE_ACLS: (
+        Whole(
+            ALTER_CLUSTER,
+            lambda request, code: APIS[ApiKey.CREATE_ACLS].response(
+                results=[AclCreationResult(code, FAILED) for _ in request.creations]
+            ),
+        ),
+    ),
+    ApiKey.DELETE_ACLS: (
+        Whole(
+            ALTER_CLUSTER,
+            lambda request, code: APIS[ApiKey.DELETE_ACLS].response(
+                filter_results=[DeleteAclsFilterResult(code, FAILED) for _ in request.filters]
+            ),
+        ),
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (_of_configs(Operation.DESCRIBE_CONFIGS, _configs, "results"),),
+    ApiKey.ALTER_CONFIGS: (
+        _of_configs(Operation.ALTER_CONFIGS, partial(_altered, AlterConfigsResourceResponse)),
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: (Whole(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (Whole(ALTER_CLUSTER, _log_dirs),),
+    ApiKey.SASL_AUTHENTICATE: (),
+    ApiKey.CREATE_PARTITIONS: (
+        _topics(
+            Need(Operation.ALTER, TOPIC),
+            lambda topic, code: CreatePartitionsTopicResult(topic.name, code, FAILED),
+            answered="results",
+        ),
+    ),
+    ApiKey.ELECT_LEADERS: (Whole(ALTER_CLUSTER, _with_code),),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (Whole(ALTER_CLUSTER, _with_code),),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (Whole(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.DESCRIBE_QUORUM: (Whole(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.UPDATE_FEATURES: (Whole(ALTER_CLUSTER, _with_code),),
+    ApiKey.DELETE_GROUPS: (
+        Parts((Need(Operation.DELETE, GROUPS),), "groups_names", "results", str, DeletableGroupResult),
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        _of_configs(Operation.ALTER_CONFIGS, partial(_altered, IncrementallyAltered)),
+    ),
+    ApiKey.OFFSET_DELETE: (
+        _of_group(Need(Operation.DELETE, GROUPS)),
+        _topics(READ_TOPIC, _offsets_deleted),
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (Whole(DESCRIBE_CLUSTER, _with_code),),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (Whole(ALTER_CLUSTER, _scram_results),),
+    ApiKey.DESCRIBE_CLUSTER: (),
+    ApiKey.DESCRIBE_PRODUCERS: (_topics(READ_TOPIC, _producers),),
+    ApiKey.DESCRIBE_TRANSACTIONS: (_TransactionsGuard(),),
+    ApiKey.LIST_TRANSACTIONS: (
+        Listed(DESCRIBE_TRANSACTION, "transaction_states", lambda row: str(row.transactional_id)),
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (_ConsumerHeartbeatGuard(),),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (_ConsumerDescribeGuard(),),
+    ApiKey.LIST_CONFIG_RESOURCES: (Whole(Need(Operation.DESCRIBE_CONFIGS, CLUSTER), _with_code),),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_TopicPartitionsGuard(),),
+}
+"""The guards of each API, in the order in which they are asked."""

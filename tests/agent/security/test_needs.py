@@ -1,0 +1,348 @@
+"""Every API, asked by a client that lacks what it needs: no data, no metadata, no hint at what exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from agent.dispatch import Dispatcher
+from agent.handlers import HANDLERS
+from agent.security.access import Access
+from agent.security.audit import MAX_LINES_PER_SECOND, Audit
+from agent.security.authorize import AclIndex
+from agent.security.guard import Need
+from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
+from agent.security.needs import NEEDS
+from sequencer.api import AddToTransaction, CommitOffsets, InitProducer, OffsetPosition, TransactionRef
+from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.error_codes import ErrorCode
+from tests.support.agents import AgentBench, connection, run
+
+TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
+REFUSED = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+def made(kind: Any, name: str, version: int) -> Any:
+    """A message with one entry in each of its lists, and `name` wherever a text stands."""
+    from tailrace.kafka.schema import Wire, fields_of
+
+    values: dict[str, Any] = {}
+    for field in fields_of(kind):
+        if field.name == "topic_id" or version not in field.versions:
+            continue
+        if isinstance(field.kind, Wire):
+            single: Any = (
+                name if field.kind is Wire.STRING else 0 if field.kind.name.startswith("INT") else None
+            )
+            if single is None or field.name in ("transactional_id_pattern", "subscribed_topic_regex"):
+                continue
+        else:
+            single = made(field.kind, name, version)
+        values[field.name] = [single] if field.is_array else single
+    return kind(**values)
+
+
+def request_of(key: ApiKey, name: str) -> Any:
+    """A request about the topic, group and transactional id of this name."""
+    request = made(APIS[key].request, name, VERSIONS.get(key, APIS[key].served.last))
+    for field in ("states_filter", "types_filter", "state_filters", "producer_id_filters", "resource_types"):
+        if hasattr(request, field):
+            setattr(request, field, [])
+    if key is ApiKey.METADATA:
+        request.allow_auto_topic_creation = False
+        for topic in request.topics:
+            topic.topic_id = NIL_TOPIC_ID
+    if key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+        request.resources[0].resource_type = 2
+        if key is ApiKey.DESCRIBE_CONFIGS:
+            request.resources[0].configuration_keys = None
+    if key is ApiKey.PRODUCE:
+        request.acks, request.transactional_id = -1, None
+    if key is ApiKey.DESCRIBE_TOPIC_PARTITIONS:
+        request.cursor, request.response_partition_limit = None, 100
+    if key is ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        request.server_assignor, request.topic_partitions = None, []
+        request.rebalance_timeout_ms = 60_000
+    if key is ApiKey.DESCRIBE_CLUSTER:
+        request.endpoint_type = 1
+    if key is ApiKey.INIT_PRODUCER_ID:
+        request.producer_id = request.producer_epoch = -1
+        request.transaction_timeout_ms = 1000
+    if key is ApiKey.FETCH:
+        request.session_epoch, request.forgotten_topics_data = -1, []
+    if key is ApiKey.LIST_TRANSACTIONS:
+        request.duration_filter = -1
+    return request
+
+
+VERSIONS = {ApiKey.PRODUCE: 9, ApiKey.FETCH: 12, ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9,
+            ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.CREATE_TOPICS: 7, ApiKey.DELETE_TOPICS: 5}  # fmt: skip
+"""Where topics are named by name; else the newest."""
+
+
+async def ask(bench: AgentBench, key: ApiKey, request: Any, acls: list[Acl]) -> Any:
+    index = AclIndex(acls)
+    client = connection()
+    client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: index)
+    version = VERSIONS.get(key, APIS[key].served.last)
+    sent = b"".join(encode_request(7, key, version, request, "client"))
+    reply = await Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)(memoryview(sent)[4:], client)
+    assert not reply.close, "the request was answered"
+    assert reply.parts is not None
+    return decode_response(key, version, memoryview(b"".join(reply.parts))[4:])[1]
+
+
+def codes(message: Any) -> Iterator[int]:
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if name.endswith("error_code"):
+            yield value
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, msgspec.Struct):
+                yield from codes(each)
+
+
+def anonymous(response: Any, name: str) -> str:
+    return re.sub("0x[0-9a-f]+", "", repr(response)).replace(name, "NAME")
+
+
+async def there_is(bench: AgentBench, name: str) -> None:
+    """A topic, a group with a position, and a transactional id of this name."""
+    topic = await bench.topic(name)
+    position = OffsetPosition(topic_id=topic.topic_id, partition=0, offset=1, leader_epoch=-1, metadata="")
+    await bench.services.sequencer.commit_offsets(CommitOffsets(name, -1, -1, -1, [], [position]))
+    grant = await bench.services.sequencer.init_producer(InitProducer(-1, -1, name, 60_000))
+    reference = TransactionRef(name, grant.producer_id, grant.producer_epoch)
+    await bench.services.sequencer.add_to_transaction(AddToTransaction(reference, [(topic.topic_id, 0)]))
+
+
+OPEN = {key for key, guards in NEEDS.items() if not guards}
+GUARDED_APIS = sorted(ApiKey(key) for key in NEEDS if NEEDS[key])
+
+
+def test_every_api_says_what_it_needs() -> None:
+    assert set(NEEDS) == set(HANDLERS) == set(APIS)
+    assert {
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.DESCRIBE_CLUSTER,
+    } == OPEN
+
+
+@pytest.mark.parametrize("key", GUARDED_APIS, ids=lambda key: key.name)
+def test_a_client_that_may_do_nothing_learns_nothing(key: ApiKey) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await there_is(bench, "secret")
+        about_existing = await ask(bench, key, request_of(key, "secret"), [])
+        about_nothing = await ask(bench, key, request_of(key, "absent"), [])
+        assert anonymous(about_existing, "secret") == anonymous(about_nothing, "absent")
+        told = set(codes(about_existing)) - {ErrorCode.NONE}
+        assert told <= REFUSED | {ErrorCode.SECURITY_DISABLED}
+        is_listing = key in (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS)
+        assert told or (is_listing and "secret" not in repr(about_existing))
+        assert bench.services.catalog.snapshot.by_name.keys() == {"secret"}
+
+    run(scenario)
+
+
+def all_but(need: Need) -> list[Acl]:
+    """ACLs that allow everything but this."""
+    acls = [
+        Acl(kind, "*", PatternType.LITERAL, "User:mallory", "*", Operation.ALL, Permission.ALLOW)
+        for kind in TYPES
+    ]
+    lacking: Need | None = need
+    while lacking is not None:
+        acls.append(
+            Acl(
+                lacking.resource_type,
+                "*",
+                PatternType.LITERAL,
+                "User:*",
+                "*",
+                lacking.operation,
+                Permission.DENY,
+            )
+        )
+        lacking = lacking.instead
+    return acls
+
+
+EACH_NEED = [
+    (ApiKey(key), need)
+    for key, guards in sorted(NEEDS.items())
+    for need in dict.fromkeys(need for guard in guards for need in guard.needs)
+]
+OTHER_REQUEST: dict[tuple[ApiKey, ResourceType], Callable[[Any], None]] = {
+    (ApiKey.PRODUCE, ResourceType.TRANSACTIONAL_ID): lambda request: setattr(
+        request, "transactional_id", "secret"
+    ),
+    (ApiKey.FIND_COORDINATOR, ResourceType.TRANSACTIONAL_ID): lambda request: setattr(request, "key_type", 1),
+    (ApiKey.INIT_PRODUCER_ID, ResourceType.CLUSTER): lambda request: setattr(
+        request, "transactional_id", None
+    ),
+    **{
+        (key, kind): lambda request, number=number: setattr(request.resources[0], "resource_type", number)
+        for key in (ApiKey.DESCRIBE_CONFIGS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
+        for kind, number in ((ResourceType.CLUSTER, 4), (ResourceType.GROUP, 32))
+    },
+}  # type: ignore[misc]
+"""Requests that need what others of the API don't."""
+LESS_IS_TOLD = {
+    (ApiKey.CREATE_TOPICS, Operation.DESCRIBE_CONFIGS),
+    (ApiKey.LIST_GROUPS, Operation.DESCRIBE),
+    (ApiKey.LIST_TRANSACTIONS, Operation.DESCRIBE),
+    (ApiKey.DESCRIBE_TRANSACTIONS, Operation.DESCRIBE),
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, Operation.DESCRIBE),
+    (ApiKey.METADATA, Operation.CREATE),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, Operation.CLUSTER_ACTION),
+}
+"""Not refused, but told less; or of another version. Tests of their own have them."""
+
+
+@pytest.mark.parametrize(
+    ("key", "need"),
+    [(key, need) for key, need in EACH_NEED if (key, need.operation) not in LESS_IS_TOLD],
+    ids=lambda each: str(each),
+)
+def test_each_need_alone_is_required(key: ApiKey, need: Need) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await there_is(bench, "secret")
+        request = request_of(key, "secret")
+        OTHER_REQUEST.get((key, need.resource_type), lambda _: None)(request)
+        response = await ask(bench, key, request, all_but(need))
+        assert need.code in set(codes(response))
+
+    run(scenario)
+
+
+def allowed(operation: Operation, kind: ResourceType, name: str) -> Acl:
+    return Acl(kind, name, PatternType.LITERAL, "User:mallory", "*", operation, Permission.ALLOW)
+
+
+def test_a_listing_has_only_what_may_be_described() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for name in ("secret", "mine"):
+            await there_is(bench, name)
+        acls = [
+            allowed(Operation.READ, ResourceType.TOPIC, "mine"),
+            allowed(Operation.DESCRIBE, ResourceType.GROUP, "mine"),
+            allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "mine"),
+        ]
+        everything = request_of(ApiKey.METADATA, "")
+        everything.topics = None
+        topics = (await ask(bench, ApiKey.METADATA, everything, acls)).topics
+        assert [topic.name for topic in topics] == ["mine"]
+        request = request_of(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "")
+        request.topics = []
+        topics = (await ask(bench, ApiKey.DESCRIBE_TOPIC_PARTITIONS, request, acls)).topics
+        assert [topic.name for topic in topics] == ["mine"]
+        listed = await ask(bench, ApiKey.LIST_TRANSACTIONS, request_of(ApiKey.LIST_TRANSACTIONS, ""), acls)
+        assert [row.transactional_id for row in listed.transaction_states] == ["mine"]
+        listed = await ask(bench, ApiKey.LIST_GROUPS, request_of(ApiKey.LIST_GROUPS, ""), acls)
+        assert [row.group_id for row in listed.groups] == ["mine"]
+        for_all = [allowed(Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster")]
+        listed = await ask(bench, ApiKey.LIST_GROUPS, request_of(ApiKey.LIST_GROUPS, ""), for_all)
+        assert {row.group_id for row in listed.groups} == {"mine", "secret"}
+
+    run(scenario)
+
+
+def test_what_is_refused_does_not_hinder_the_rest() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for name in ("secret", "mine"):
+            await bench.topic(name)
+        request = request_of(ApiKey.METADATA, "mine")
+        request.topics += request_of(ApiKey.METADATA, "secret").topics
+        acls = [allowed(Operation.READ, ResourceType.TOPIC, "mine")]
+        topics = (await ask(bench, ApiKey.METADATA, request, acls)).topics
+        assert [(topic.name, topic.error_code) for topic in topics] == [
+            ("mine", ErrorCode.NONE),
+            ("secret", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ]
+        assert topics[1].topic_id == NIL_TOPIC_ID and not topics[1].partitions
+
+    run(scenario)
+
+
+def test_a_topic_is_made_up_only_for_those_who_may_create_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        request = request_of(ApiKey.METADATA, "fresh")
+        request.allow_auto_topic_creation = True
+        describe = allowed(Operation.DESCRIBE, ResourceType.TOPIC, "fresh")
+        response = await ask(bench, ApiKey.METADATA, request, [describe])
+        assert [topic.error_code for topic in response.topics] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        assert not (await bench.services.catalog.refresh()).by_name
+        request = request_of(ApiKey.METADATA, "fresh")
+        request.allow_auto_topic_creation = True
+        create = allowed(Operation.CREATE, ResourceType.TOPIC, "fresh")
+        response = await ask(bench, ApiKey.METADATA, request, [describe, create])
+        assert [topic.error_code for topic in response.topics] == [ErrorCode.NONE]
+
+    run(scenario)
+
+
+def test_authorized_operations_are_those_of_the_client() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("mine")
+        request = request_of(ApiKey.METADATA, "mine")
+        request.include_topic_authorized_operations = True
+        acls = [allowed(Operation.READ, ResourceType.TOPIC, "mine")]
+        [topic] = (await ask(bench, ApiKey.METADATA, request, acls)).topics
+        assert topic.topic_authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+
+    run(scenario)
+
+
+def test_the_configs_of_a_new_topic_are_told_to_those_who_may_describe_them() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        request = request_of(ApiKey.CREATE_TOPICS, "fresh")
+        request.topics[0].num_partitions = request.topics[0].replication_factor = 1
+        request.topics[0].assignments, request.topics[0].configs = [], []
+        acls = [allowed(Operation.CREATE, ResourceType.TOPIC, "fresh")]
+        [topic] = (await ask(bench, ApiKey.CREATE_TOPICS, request, acls)).topics
+        assert (topic.error_code, topic.num_partitions) == (ErrorCode.NONE, -1)
+        assert topic.topic_config_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    run(scenario)
+
+
+def test_every_refusal_is_noted_and_counted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        audit = Audit(bench.services.telemetry, bench.services.clock)
+        index = AclIndex([])
+        client = connection()
+        client.access = Access("SASL", "10.0.0.1", "User:mallory", lambda: index, audit)
+        sent = b"".join(
+            encode_request(7, ApiKey.HEARTBEAT, 4, request_of(ApiKey.HEARTBEAT, "secret"), "client")
+        )
+        with capture_logs() as logs:
+            for _ in range(50):
+                await Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE)(memoryview(sent)[4:], client)
+        assert 1 <= len(logs) <= 2 * MAX_LINES_PER_SECOND, "lines are bounded"
+        assert (logs[0]["principal"], logs[0]["resource"], logs[0]["operation"]) == (
+            "User:mallory",
+            "secret",
+            "READ",
+        )
+        counted = bench.services.telemetry.registry.get_sample_value(
+            "tailrace_authorization_refusals_total",
+            {"api": "Heartbeat", "resource_type": "GROUP", "operation": "READ"},
+        )
+        assert counted == 50
+
+    run(scenario)
