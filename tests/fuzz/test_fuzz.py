@@ -15,7 +15,7 @@ from tests.fuzz.live import aimed
 from tests.fuzz.run import REGRESSIONS, Tally, all_targets, one, quiet, run_target, shares
 from tests.fuzz.target import Target
 
-INPUTS = 5000
+INPUTS = 8000
 NAMES = (
     "Kafka-request", "Kafka-response", "consumer-subscription", "batch", "batch-behind-its-CRC", "codec",
     "mixed-object", "mixed-footer-behind-its-CRC", "Parquet-header-behind-its-CRC", "Parquet-metadata",
