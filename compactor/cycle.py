@@ -82,6 +82,7 @@ class CompactionSummary:
     refused: list[str] = field(default_factory=list)
     failures: list[RewriteFailure] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    table_failures: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,17 @@ class TaskRunner(Protocol):
     def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         """Each item's outcome, once, as soon as it is there. Closing the generator gives up the rest."""
         ...
+
+
+class SwapFollower(Protocol):
+    """What is brought up to date after swaps: the tables over topics. It tells its failures, and raises SequencerError
+    only."""
+
+    failures: list[str]
+
+    async def begin_round(self) -> None: ...
+    async def swapped(self, topic_ids: Iterable[UUID]) -> None: ...
+    async def end_round(self) -> None: ...
 
 
 class InProcess:
@@ -133,11 +145,13 @@ async def run_cycle(
     settings: CompactionSettings | None = None,
     holder: str | None = None,
     summary: CompactionSummary | None = None,
+    tables: SwapFollower | None = None,
 ) -> CompactionSummary:
     """Compact until nothing qualifies any more, or another compactor has taken the lease.
 
     Args:
         summary: filled while the round runs, so that a caller sees how far it came.
+        tables: compared with the log at the start, and brought up to date after each swap.
 
     Raises LeaseLost when another compactor is at work from the start, SequencerError when the sequencer stays away.
     Whatever was swapped before that stays swapped. Cancelled, it finishes the swap in hand.
@@ -148,8 +162,10 @@ async def run_cycle(
     name = holder or str(entropy.uuid())
     async with held_lease(sequencer, clock, holder=name, lease_ms=settings.lease_ms) as lease:
         work = _Round(
-            sequencer, runner, lease, OutputLocation(lease.session.prefix, cluster_id), clock, summary
+            sequencer, runner, lease, OutputLocation(lease.session.prefix, cluster_id), clock, summary, tables
         )
+        if tables is not None:
+            await tables.begin_round()
         after: tuple[UUID, int] | None = None
         while summary.rounds < settings.max_rounds and not work.has_lost_lease:
             page = await sequencer.compaction_candidates(
@@ -167,6 +183,9 @@ async def run_cycle(
                 if not work.has_changed:
                     break
                 work.has_changed = False
+        if tables is not None:
+            await tables.end_round()
+            summary.table_failures = tables.failures
     return summary
 
 
@@ -181,6 +200,7 @@ class _Round:
         output: OutputLocation,
         clock: Clock,
         summary: CompactionSummary,
+        tables: SwapFollower | None,
     ) -> None:
         self._sequencer = sequencer
         self._runner = runner
@@ -188,6 +208,7 @@ class _Round:
         self._output = output
         self._clock = clock
         self._summary = summary
+        self._tables = tables
         self._left_out: set[tuple[UUID, int]] = set()
         self._compacted: set[tuple[UUID, int]] = set()
         self.unreadable: list[tuple[UUID, int, int]] = []
@@ -270,6 +291,8 @@ class _Round:
         self._compacted.update((run.topic_id, run.partition) for run in result.runs)
         self._summary.partitions = len(self._compacted)
         _count(self._summary, result)
+        if self._tables is not None:
+            await self._tables.swapped(run.topic_id for run in result.runs)
 
 
 async def swap_in(

@@ -1213,6 +1213,42 @@ class SwapAnswer(Value, frozen=True):
     commit_number: int
 
 
+class PinTable(Value, frozen=True):
+    """A topic has a table: its Parquet objects that are retired from now on are kept, until a later call says from when
+    on the table's snapshots need them (`kept_from_ms`, which never falls; -1: as it was)."""
+
+    topic_id: UUID
+    kept_from_ms: Int64 = -1
+
+
+class TablePin(Value, frozen=True):
+    """`now_ms`: the database's clock. What is listed after this call names no object that was retired before."""
+
+    topic_id: UUID
+    topic_name: str
+    kept_from_ms: int
+    now_ms: int
+
+
+class ReleaseTable(Value, frozen=True):
+    """The topic has no table any more: no snapshot of it names an object."""
+
+    topic_id: UUID
+
+
+class TablePinsRequest(Value, frozen=True):
+    """`after`: the `next` of the page before."""
+
+    after: UUID | None = None
+
+
+class TablePins(Value, frozen=True):
+    """A page, by topic id; also of topics that were deleted. `next`: its last entry, where there are more."""
+
+    pins: list[TablePin]
+    next: UUID | None = None
+
+
 class ObjectsRequest(Value, frozen=True):
     """At most `limit` objects in key order after `after_key`, for listings and audit; an answer may have fewer."""
 
@@ -1461,6 +1497,9 @@ class Sequencer(Protocol):
     async def take_lease(self, request: TakeLease) -> NamedLease: ...
     async def compaction_candidates(self, request: CompactionRequest) -> CompactionCandidates: ...
     async def swap(self, request: SwapRequest) -> SwapAnswer: ...
+    async def pin_table(self, request: PinTable) -> TablePin: ...
+    async def release_table(self, request: ReleaseTable) -> Empty: ...
+    async def table_pins(self, request: TablePinsRequest) -> TablePins: ...
     async def objects(self, request: ObjectsRequest) -> ObjectsAnswer: ...
     async def object_runs(self, request: ObjectRef) -> RunsAnswer: ...
     async def statistics(self, request: Empty) -> Statistics: ...

@@ -36,11 +36,23 @@ from sequencer.api import (
     Sequencer,
     StampAnswer,
     StampRequest,
+    TablePins,
+    TablePinsRequest,
     Value,
 )
 from sequencer.live_files import live_files
 from sequencer.queries import Reader
-from sequencer.rules import access, compaction, garbage, groups, leases, sessions, topics, transactions
+from sequencer.rules import (
+    access,
+    compaction,
+    garbage,
+    groups,
+    leases,
+    sessions,
+    tables,
+    topics,
+    transactions,
+)
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import BrokerConfigRow, ObjectRow, RowStore
@@ -206,6 +218,10 @@ async def _known_keys(request: KnownKeys, context: Context) -> KnownKeys:
     return KnownKeys(await context.reads.keys_known(request.keys))
 
 
+async def _table_pins(request: TablePinsRequest, context: Context) -> TablePins:
+    return tables.table_pins(context.state, request, await context.reads.now_ms())
+
+
 async def _object_runs(request: ObjectRef, context: Context) -> RunsAnswer:
     return RunsAnswer(await context.reads.runs_of_object(request.object_id))
 
@@ -303,7 +319,9 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: groups.commit_offsets(draft, request, context.settings),
         ),
         _decides(Sequencer.delete_offsets, lambda draft, request, _: groups.delete_offsets(draft, request)),
-        # Garbage and compaction.
+        # Garbage, tables and compaction.
+        _decides(Sequencer.pin_table, lambda draft, request, _: tables.pin_table(draft, request)),
+        _decides(Sequencer.release_table, lambda draft, request, _: tables.release_table(draft, request)),
         _decides_alone(Sequencer.forget_objects, _forget_objects),
         _decides(
             Sequencer.session_swept,
@@ -364,6 +382,7 @@ QUERIES: dict[str, Query] = _by_name(
             Sequencer.compaction_candidates,
             lambda request, context: compaction.find_candidates(context.state, context.reads, request),
         ),
+        _looks_up(Sequencer.table_pins, _table_pins),
         _looks_up(Sequencer.objects, lambda request, context: context.reader.objects(request)),
         _looks_up(Sequencer.object_runs, _object_runs),
         _looks_up(Sequencer.statistics, lambda request, context: context.reader.statistics()),

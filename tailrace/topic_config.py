@@ -129,6 +129,8 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("segment.index.bytes", _T.INT, "10485760", _NO_DISKS, 4, INT_MAX, broker_name="log.index.size.max.bytes", has_effect=False),
         ConfigDefinition("segment.jitter.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.roll.jitter.ms", has_effect=False),
         ConfigDefinition("segment.ms", _T.LONG, str(7 * DAY_MS), _NO_DISKS, 1, LONG_MAX, broker_name="log.roll.ms", has_effect=False),
+        ConfigDefinition("tailrace.table", _T.STRING, "none", "'iceberg': the compactor keeps an Iceberg table of the topic's compacted records, named like the topic.", choices=("none", "iceberg"), broker_name="tailrace.table"),
+        ConfigDefinition("tailrace.table.snapshot.ms", _T.LONG, "21600000", "How long a snapshot of the table, and the files that it names, can be read after the next one has replaced it.", 0, LONG_MAX, broker_name="tailrace.table.snapshot.ms"),
         ConfigDefinition("unclean.leader.election.enable", _T.BOOLEAN, "false", _NO_DISKS + "There are no elections.", broker_name="unclean.leader.election.enable", has_effect=False),
     )
 }  # fmt: skip

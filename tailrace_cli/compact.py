@@ -8,27 +8,24 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sequencer.api import MetadataRequest, Sequencer
-from sequencer.client import SequencerClient
-from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.clock import SystemClock
 from tailrace.http_server import HttpServer
-from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
 from tailrace.telemetry import name_process
-from tailrace_cli.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.process import Runtime, sequencer_server, wait_for_committer
-from tailrace_cli.security import check_rpc_is_closed, open_http_tls, open_security
+from tailrace_cli.opened_log import OpenedLog, opened_log
+from tailrace_cli.security import open_http_tls
 from tailrace_cli.settings import Settings
 
 if TYPE_CHECKING:
     from compactor.cycle import CompactionSettings, CompactionSummary
     from compactor.job import SparkRunner
+    from compactor.tables.follow import TablesFollowing
 
     StartedRunner = AbstractAsyncContextManager[SparkRunner]
 
@@ -56,56 +53,17 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
     Without a store, a database and a sequencer, it compacts the data folder of `serve`, which may be running.
     """
     name_process(lambda: "compact")
-    if settings.store or settings.database or settings.sequencers:
-        return await _compact(settings, options)
-    data = settings.data.expanduser().absolute()
-    if not data.is_dir():
-        raise CommandFailed(
-            f"data folder {str(data)!r} does not exist; give the --data folder of `tailrace serve`, or --store and "
-            "--sequencer of a cluster"
-        )
-    settings = _with_secret_of(data, settings)
-    try:
-        with held_folder(data):
-            urls = {"store": str(data / OBJECTS), "database": f"sqlite:///{data / DATABASE}"}
-            return await _compact(settings.model_copy(update=urls), options)
-    except FolderInUse:
-        serving = find_serving(data)
-    addresses = {"store": serving.store, "sequencers": (serving.rpc,)}
-    return await _compact(settings.model_copy(update=addresses), options)
-
-
-def _with_secret_of(data: Path, settings: Settings) -> Settings:
-    is_given = settings.rpc_secret.get_secret_value() or settings.rpc_secret_file is not None
-    if is_given or not (data / SECRET).exists():
-        return settings
-    return settings.model_copy(update={"rpc_secret_file": data / SECRET})
-
-
-async def _compact(settings: Settings, options: CompactOptions) -> dict[str, Any]:
-    if settings.store is None:
-        raise CommandFailed("no object store; give --store URL, the one that the agents use")
-    if bool(settings.database) == bool(settings.sequencers):
-        raise CommandFailed(
-            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
-            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT of a running sequencer, or "
-            "--database URL where none runs"
-        )
-    security = open_security(settings).rpc
-    check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.is_closed)
-    runtime = Runtime(SystemClock(), SystemEntropy())
     with _extra_explained():
         from compactor.java import NoJava
         from compactor.job import ExecutorsUnfit, spark_runner
 
-        async with AsyncExitStack() as stack:
-            sequencer = await stack.enter_async_context(_opened_sequencer(settings, security, runtime))
-            await _check_topics(sequencer, options.topics)
-            started = spark_runner(settings.store, master=options.master, spark_settings=options.spark)
+        async with opened_log(settings) as log, _tables_of(log) as tables:
+            await _check_topics(log.sequencer, options.topics)
+            started = spark_runner(log.store_url, master=options.master, spark_settings=options.spark)
             try:
                 if options.every_s is None:
-                    return await _compact_once(sequencer, started, runtime, options)
-                await _compact_until_stopped(settings, sequencer, started, runtime, options)
+                    return await _compact_once(log, tables, started, options)
+                await _compact_until_stopped(log, tables, started, options)
             except (NoJava, ExecutorsUnfit) as error:
                 raise CommandFailed(str(error)) from error
     raise CommandFailed("Spark's driver has ended; start the compactor again (a supervisor does)")
@@ -122,22 +80,15 @@ def _extra_explained() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _opened_sequencer(
-    settings: Settings, security: RpcSecurity, runtime: Runtime
-) -> AsyncIterator[Sequencer]:
-    async with AsyncExitStack() as stack:
-        if settings.database:
-            server = await stack.enter_async_context(
-                sequencer_server(settings, settings.database, runtime, None, security, listen=None)
-            )
-            await wait_for_committer(server, runtime.clock)
-            yield server.sequencer
-            return
-        remote = SequencerClient(
-            settings.sequencers, clock=runtime.clock, entropy=runtime.entropy, security=security
-        )
-        stack.push_async_callback(remote.close)
-        yield remote.sequencer
+async def _tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
+    from compactor.tables.follow import TablesFollowing
+    from compactor.tables.opening import opened_tables
+
+    namespace = log.settings.tables.namespace
+    async with opened_tables(
+        log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace
+    ) as (_, syncing):
+        yield TablesFollowing(log.sequencer, syncing, log.runtime.clock)
 
 
 async def _check_topics(sequencer: Sequencer, topics: frozenset[str]) -> None:
@@ -162,24 +113,20 @@ def _cycle_settings(options: CompactOptions) -> CompactionSettings:
 
 
 async def _compact_once(
-    sequencer: Sequencer, started: StartedRunner, runtime: Runtime, options: CompactOptions
+    log: OpenedLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
 ) -> dict[str, Any]:
     from compactor.cycle import CompactionSummary
 
     summary = CompactionSummary()
     async with started as runner, _progress_shown(summary):
-        await _run_round(sequencer, runner, runtime, options=options, summary=summary)
+        await _run_round(log, tables, runner, options=options, summary=summary)
     figures = msgspec.to_builtins(summary)
     assert isinstance(figures, dict), "a summary has fields"
     return figures
 
 
 async def _compact_until_stopped(
-    settings: Settings,
-    sequencer: Sequencer,
-    started: StartedRunner,
-    runtime: Runtime,
-    options: CompactOptions,
+    log: OpenedLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
 ) -> None:
     """Rounds until a signal (CancelledError), or until Spark's driver has ended. Metrics where `http` is set."""
     from compactor.job import ExecutorsUnfit
@@ -187,23 +134,23 @@ async def _compact_until_stopped(
     from compactor.rounds import Rounds
 
     async def run_round(summary: CompactionSummary) -> None:
-        await _run_round(sequencer, runner, runtime, options=options, summary=summary)
+        await _run_round(log, tables, runner, options=options, summary=summary)
 
     assert options.every_s is not None, "asked by the caller"
-    rounds = Rounds(run_round, runtime.clock, foreseen=(ExecutorsUnfit,))
+    rounds = Rounds(run_round, log.runtime.clock, foreseen=(ExecutorsUnfit,))
     async with AsyncExitStack() as stack:
-        if "http" in settings.model_fields_set:
-            http = HttpServer(CompactorPages(rounds, sequencer, runtime.clock), runtime.clock)
+        if "http" in log.settings.model_fields_set:
+            http = HttpServer(CompactorPages(rounds, log.sequencer, log.runtime.clock), log.runtime.clock)
             stack.push_async_callback(http.close)
-            await http.start(*split_address(settings.http), open_http_tls(settings))
+            await http.start(*split_address(log.settings.http), open_http_tls(log.settings))
         runner = await stack.enter_async_context(started)
         await rounds.keep_on(options.every_s, until=lambda: runner.has_stopped)
 
 
 async def _run_round(
-    sequencer: Sequencer,
+    log: OpenedLog,
+    tables: TablesFollowing,
     runner: SparkRunner,
-    runtime: Runtime,
     *,
     options: CompactOptions,
     summary: CompactionSummary,
@@ -211,12 +158,13 @@ async def _run_round(
     from compactor.cycle import run_cycle
 
     await run_cycle(
-        sequencer,
+        log.sequencer,
         runner,
-        clock=runtime.clock,
-        entropy=runtime.entropy,
+        clock=log.runtime.clock,
+        entropy=log.runtime.entropy,
         settings=_cycle_settings(options),
         summary=summary,
+        tables=tables,
     )
 
 

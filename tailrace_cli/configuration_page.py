@@ -40,6 +40,7 @@ _SECTIONS = {
     "cache": "[cache]: budgets of an agent's cache",
     "security": "[security]: logins of Kafka clients",
     "tls": "[tls]: certificates",
+    "tables": "[tables]: the catalog of Iceberg tables",
 }
 
 

@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
+
 from sequencer.api import MetadataRequest, Sequencer, Topic
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
@@ -15,7 +17,7 @@ from tailrace.object_store.open import open_store
 from tailrace_cli.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.process import Runtime, sequencer_server, wait_for_committer
-from tailrace_cli.security import check_rpc_is_closed, open_security
+from tailrace_cli.security import check_rpc_is_closed, database_password, open_security
 from tailrace_cli.settings import Settings
 
 
@@ -27,6 +29,8 @@ class OpenedLog:
     store: ObjectStore
     sequencer: Sequencer
     runtime: Runtime
+    catalog: str
+    """The address of the tables' catalog: the one that is set, or the sequencer's database where it is known."""
 
     @property
     def store_url(self) -> str:
@@ -47,39 +51,43 @@ async def opened_log(settings: Settings) -> AsyncIterator[OpenedLog]:
     """Open the store and the sequencer that the settings name, or else those of the data folder, which `serve` may be
     using. Raises CommandFailed."""
     if settings.store or settings.database or settings.sequencers:
-        async with _opened(settings) as log:
+        async with _opened(settings, _with_password(settings)) as log:
             yield log
         return
     data = settings.data.expanduser().absolute()
-    if not (data / DATABASE).exists():
+    if not data.is_dir():
         raise CommandFailed(
-            f"data folder {str(data)!r} has no {DATABASE}; give the --data folder of `tailrace serve`, or --store and "
+            f"data folder {str(data)!r} does not exist; give the --data folder of `tailrace serve`, or --store and "
             "--sequencer of a cluster"
         )
     is_given = settings.rpc_secret.get_secret_value() or settings.rpc_secret_file is not None
     if not is_given and (data / SECRET).exists():
         settings = settings.model_copy(update={"rpc_secret_file": data / SECRET})
+    database = f"sqlite:///{data / DATABASE}"
     async with AsyncExitStack() as stack:
         try:
             stack.enter_context(held_folder(data))
-            found: dict[str, Any] = {"store": str(data / OBJECTS), "database": f"sqlite:///{data / DATABASE}"}
+            found: dict[str, Any] = {"store": str(data / OBJECTS), "database": database}
         except FolderInUse:
             serving = find_serving(data)
             found = {"store": serving.store, "sequencers": (serving.rpc,)}
-        yield await stack.enter_async_context(_opened(settings.model_copy(update=found)))
+        yield await stack.enter_async_context(_opened(settings.model_copy(update=found), database))
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[OpenedLog]:
+async def _opened(settings: Settings, database: str) -> AsyncIterator[OpenedLog]:
     if settings.store is None:
         raise CommandFailed("no object store; give --store URL, the one that the agents use")
     if bool(settings.database) == bool(settings.sequencers):
         raise CommandFailed(
-            "give either --sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT of a running sequencer, or "
+            "--database URL where none runs"
         )
     security = open_security(settings).rpc
     check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())
+    catalog = settings.tables.catalog or database
     async with AsyncExitStack() as stack:
         store = open_store(settings.store, clock=runtime.clock)
         stack.push_async_callback(store.close)
@@ -88,10 +96,19 @@ async def _opened(settings: Settings) -> AsyncIterator[OpenedLog]:
                 sequencer_server(settings, settings.database, runtime, None, security, listen=None)
             )
             await wait_for_committer(server, runtime.clock)
-            yield OpenedLog(settings, store, server.sequencer, runtime)
+            yield OpenedLog(settings, store, server.sequencer, runtime, catalog)
             return
         remote = SequencerClient(
             settings.sequencers, clock=runtime.clock, entropy=runtime.entropy, security=security
         )
         stack.push_async_callback(remote.close)
-        yield OpenedLog(settings, store, remote.sequencer, runtime)
+        yield OpenedLog(settings, store, remote.sequencer, runtime, catalog)
+
+
+def _with_password(settings: Settings) -> str:
+    """The database's URL with the password that a file has; empty where only sequencers are known."""
+    password = database_password(settings)
+    if settings.database is None or password is None:
+        return settings.database or ""
+    url = sa.make_url(settings.database).set(password=password())
+    return url.render_as_string(hide_password=False)

@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode
 from agent.security.settings import SecuritySettings
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
+from compactor.tables.settings import TableSettings
 from sequencer.settings import SequencerSettings
 from tailrace.credentials import MIN_SECRET_CHARACTERS
 from tailrace.rpc.link import split_address
@@ -133,3 +134,4 @@ class Settings(LayeredSettings):
     cache: CacheSettings = CacheSettings()
     security: SecuritySettings = SecuritySettings()
     tls: TlsSettings = TlsSettings()
+    tables: TableSettings = TableSettings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,11 +14,13 @@ from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from compactor.tables.live import FileRows, TopicFiles
+    from compactor.tables.opening import CatalogTables
+    from compactor.tables.sync import SyncedTable, TableSync, WantedTable
     from tailrace_cli.opened_log import OpenedLog
 
 T = TypeVar("T")
 
-app = group_of_commands("Tables over the Parquet files of topics: files.")
+app = group_of_commands("Iceberg tables and the Parquet files of topics: files, list, show, repair.")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 Data = Annotated[
@@ -59,15 +62,151 @@ def files(
         found = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
         return found, await count_rows(log.store, found)
 
-    given = {
-        "data": data, "store": store, "database": database, "sequencers": sequencer,
-        "rpc_secret_file": rpc_secret_file,
-    }  # fmt: skip
+    given = _flags(data, store, database, sequencer, rpc_secret_file)
     store_url, (found, counted) = _ask(given, config, ask)
     if as_json:
         print_json(_as_json(topic, store_url, found, counted))
     else:
         _show(found, counted)
+
+
+@app.command("list")
+def list_tables(
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the Iceberg tables of the cluster, and whether they are wanted by their topics' config."""
+
+    async def ask(log: OpenedLog) -> list[WantedTable]:
+        from compactor.tables.follow import wanted_tables
+
+        return await wanted_tables(log.sequencer)
+
+    _, found = _ask(_flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    rows = [(each.topic_name, str(each.topic_id), each.is_wanted) for each in found]
+    if as_json:
+        print_json([{"topic": name, "topic_id": id_, "wanted": is_wanted} for name, id_, is_wanted in rows])
+        return
+    print_table(
+        ("topic", "topic id", "state"),
+        [
+            (name, id_, "kept" if is_wanted else "ends with its last snapshot")
+            for name, id_, is_wanted in rows
+        ],
+        if_none="no tables; `tailrace topic alter TOPIC --config tailrace.table=iceberg` makes one",
+    )
+
+
+@app.command()
+def show(
+    topic: TopicName,
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a topic's Iceberg table: where it is, and its snapshots."""
+
+    import asyncio
+
+    async def ask(log: OpenedLog) -> dict[str, Any]:
+        async with _tables(log) as (tables, _):
+            found = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
+            if found is None:
+                raise _no_table(topic)
+            return {
+                "table": f"{log.settings.tables.namespace}.{topic}",
+                "metadata": found.metadata_location,
+                "snapshots": [
+                    {
+                        "snapshot_id": each.snapshot_id,
+                        "timestamp_ms": each.timestamp_ms,
+                        **(each.summary.additional_properties if each.summary is not None else {}),
+                    }
+                    for each in found.metadata.snapshots
+                ],
+            }
+
+    _, found = _ask(_flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    if as_json:
+        print_json(found)
+        return
+    print(f"table: {found['table']}\nmetadata: {found['metadata']}")
+    columns = ("snapshot_id", "timestamp_ms", "total-data-files", "total-records", "total-position-deletes")
+    rows = [[each.get(column, "") for column in columns] for each in found["snapshots"]]
+    print_table([column.replace("_", " ").replace("-", " ") for column in columns], rows)
+
+
+@app.command()
+def repair(
+    topic: TopicName,
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare a topic's Iceberg table with its log and repair it. A round of compaction does the same."""
+
+    async def ask(log: OpenedLog) -> SyncedTable:
+        from compactor.tables.follow import wanted_tables
+
+        for wanted in await wanted_tables(log.sequencer):
+            if wanted.topic_name == topic:
+                async with _tables(log) as (_, syncing):
+                    return await syncing.sync(wanted)
+        raise _no_table(topic)
+
+    _, done = _ask(_flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    figures = {
+        "files": done.files,
+        "added": len(done.change.added),
+        "removed": len(done.change.removed),
+        "deletes_added": len(done.change.covered),
+        "deletes_removed": len(done.change.uncovered),
+        "snapshots_expired": done.expired,
+        "dropped": done.is_dropped,
+    }
+    if as_json:
+        print_json(figures)
+    else:
+        print_table(("figure", "value"), [(name.replace("_", " "), value) for name, value in figures.items()])
+
+
+def _no_table(topic: str) -> Exception:
+    from tailrace_cli.errors import CommandFailed
+
+    return CommandFailed(f"topic {topic!r} has no table; `tailrace table list` shows which have one")
+
+
+def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, TableSync]]:
+    from compactor.tables.opening import opened_tables
+
+    namespace = log.settings.tables.namespace
+    return opened_tables(log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace)
+
+
+def _flags(
+    data: str | None,
+    store: str | None,
+    database: str | None,
+    sequencer: str | None,
+    rpc_secret_file: Path | None,
+) -> dict[str, Any]:
+    return {
+        "data": data, "store": store, "database": database, "sequencers": sequencer,
+        "rpc_secret_file": rpc_secret_file,
+    }  # fmt: skip
 
 
 def _ask(

@@ -1,7 +1,8 @@
 """Garbage: objects that no run names any more, and prefixes of ended sessions that are searched for orphans.
 
 Invariants:
-- an object is handed out for deletion only after its grace, which starts when its last run is deleted;
+- an object is handed out for deletion only after its grace, which starts when its last run is deleted; a Parquet object
+  only when no unexpired snapshot of a table names it (sequencer.rules.tables);
 - a session's row is deleted only after its prefix was found empty twice, a sweep interval apart, so that a late PUT
   is still found.
 """
@@ -20,6 +21,7 @@ from sequencer.api import (
     Run,
     SweptSession,
 )
+from sequencer.rules.tables import kept_from_ms
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import CommitRow, ObjectRow, RowStore, SessionRow
 from sequencer.store.state import Draft, HotState, replace_row
@@ -32,7 +34,8 @@ async def find_garbage(state: HotState, store: RowStore, limit: int, settings: S
     if limit <= 0:
         raise InvalidRequest(f"limit {limit}; at least 1")
     now = await store.now_ms()
-    retired = await store.retired_before(now - settings.deletion_grace_ms, limit)
+    before = now - settings.deletion_grace_ms
+    retired = await store.retired_before(before, min(before, kept_from_ms(state)), limit)
     dead = [
         DeadSession(row.session_id, row.prefix, row.closed_ms)
         for row in state.all(SessionRow)
@@ -56,9 +59,12 @@ async def release_runs(draft: Draft, store: RowStore, runs: Sequence[Run]) -> in
 
 async def forget_objects(draft: Draft, store: RowStore, request: ForgetObjects, grace_ms: int) -> Empty:
     """Delete the rows of objects whose bytes are deleted. Unknown objects are ignored, live ones refused."""
+    kept_from = kept_from_ms(draft)
     for row in await store.object_rows(request.object_ids):
         if row.retired_ms is None or row.retired_ms + grace_ms > draft.now_ms:
             raise InvalidRequest(f"object {row.object_id} has {row.live_runs} runs or its grace is not over")
+        if row.kind is ObjectKind.PARQUET and row.retired_ms >= kept_from:
+            raise InvalidRequest(f"object {row.object_id} is kept for a table's snapshots")
         draft.objects[row.object_id] = row
         draft.delete(ObjectRow, row.object_id)
     return Empty()

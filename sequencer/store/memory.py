@@ -301,11 +301,13 @@ class MemoryRowStore:
         after = sorted((row for row in self._objects.values() if row.key > key), key=attrgetter("key"))
         return after[:limit]
 
-    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
+    async def retired_before(self, retired_ms: int, parquet_ms: int, limit: int) -> list[ObjectRow]:
         retired = [
             row
             for row in self._objects.values()
-            if row.retired_ms is not None and row.retired_ms < retired_ms
+            if row.retired_ms is not None
+            and row.retired_ms < retired_ms
+            and (row.kind is not ObjectKind.PARQUET or row.retired_ms < parquet_ms)
         ]
         return sorted(retired, key=lambda row: (row.retired_ms or 0, row.key))[:limit]
 

@@ -330,6 +330,15 @@ class LeaseRow(Row, frozen=True):
     expires_ms: int
 
 
+class TablePinRow(Row, frozen=True):
+    """A topic that has a table: objects that were retired at or after `kept_from_ms` may be named by an unexpired
+    snapshot of it."""
+
+    topic_id: UUID
+    topic_name: str
+    kept_from_ms: int
+
+
 class SwapRow(Row, frozen=True):
     """A swap's answer, for retries."""
 
@@ -409,6 +418,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
         "permission",
     ),
     LeaseRow: ("name",),
+    TablePinRow: ("topic_id",),
     SwapRow: ("swap_id",),
     AnswerRow: ("request_id",),
     ObjectRow: ("object_id",),
@@ -604,8 +614,8 @@ class RowStore(Protocol):
         """In key order."""
         ...
 
-    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
-        """Objects without live runs since before `retired_ms`."""
+    async def retired_before(self, retired_ms: int, parquet_ms: int, limit: int) -> list[ObjectRow]:
+        """Objects without live runs since before `retired_ms`; Parquet objects also since before `parquet_ms`."""
         ...
 
     async def keys_known(self, keys: Sequence[str]) -> list[str]: ...

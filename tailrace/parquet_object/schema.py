@@ -48,7 +48,7 @@ _ENCODINGS = {
     "value": "DELTA_LENGTH_BYTE_ARRAY",
     "headers.list.element.value": "DELTA_LENGTH_BYTE_ARRAY",
 }
-_STATISTICS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "batch"]
+COLUMNS_WITH_BOUNDS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "batch"]
 
 
 def writer(sink: Any, *, bloom_filter_rows: int = 0) -> pq.ParquetWriter:
@@ -64,7 +64,7 @@ def writer(sink: Any, *, bloom_filter_rows: int = 0) -> pq.ParquetWriter:
         compression_level=1,
         use_dictionary=_DICTIONARY,
         column_encoding=_ENCODINGS,
-        write_statistics=_STATISTICS,
+        write_statistics=COLUMNS_WITH_BOUNDS,
         write_page_index=True,
         write_page_checksum=True,
         sorting_columns=sorting,

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.tables.live import RowRange, count_rows, dead_rows, list_live_files
 from sequencer import live_files as page_module
 from sequencer.api import (
@@ -27,7 +26,7 @@ from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.header import ParquetHeader
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of
+from tests.support.compaction import Log, batch_of, compacted_here
 
 
 async def opened() -> Log:
@@ -37,18 +36,6 @@ async def opened() -> Log:
     return Log(sequencer.sequencer, MemoryStore(clock), clock)
 
 
-async def compacted(log: Log) -> None:
-    assert isinstance(log.clock, ManualClock)
-    log.clock.advance(0.01)  # the lease of the round before ends
-    await run_cycle(
-        log.sequencer,
-        InProcess(log.store, log.clock, log.entropy),
-        clock=log.clock,
-        entropy=log.entropy,
-        settings=CompactionSettings(min_bytes=1, min_age_ms=0),
-    )
-
-
 def test_the_live_rows_of_all_files_are_the_stable_log() -> None:
     async def scenario() -> None:
         log = await opened()
@@ -56,7 +43,7 @@ def test_the_live_rows_of_all_files_are_the_stable_log() -> None:
         for number in range(3):
             for partition in range(3):
                 await log.produce(("a", partition, batch_of([b"%d" % number] * 5)))
-            await compacted(log)
+            await compacted_here(log)
         await log.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 1, 7)]))
         await log.produce(("a", 2, batch_of([b"tail"])))
         found = await list_live_files(log.sequencer, topic.topic_id)
@@ -78,7 +65,7 @@ def test_a_listing_of_many_pages_has_each_run_once(monkeypatch: pytest.MonkeyPat
         log = await opened()
         topic = await log.topic("a", 7)
         await log.produce(*(("a", partition, batch_of([b"v"] * 2)) for partition in range(0, 7, 3)))
-        await compacted(log)
+        await compacted_here(log)
         found = await list_live_files(log.sequencer, topic.topic_id)
         assert [each.partition for each in found.partitions] == list(range(7))
         assert [(each.partition, each.end) for each in found.files[0].ranges] == [(0, 2), (3, 2), (6, 2)]
@@ -99,7 +86,7 @@ class SwapsBetweenPages:
         if request.after is None and self._left:
             self._left -= 1
             await self._log.produce(*(("a", partition, batch_of([b"v"])) for partition in range(3)))
-            await compacted(self._log)
+            await compacted_here(self._log)
         return page
 
 

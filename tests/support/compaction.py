@@ -12,6 +12,7 @@ from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
 from cache.settings import CacheSettings
+from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from sequencer.api import (
     ANY_TRANSACTION,
     AgentInfo,
@@ -42,10 +43,23 @@ from tailrace.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.object_store.api import ObjectStore
 from tailrace.record_batch import Compression, read_header, split
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
-from tests.support.clocks import SeededEntropy
+from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
 
 T0 = 1_700_000_000_000
+
+
+async def compacted_here(log: Log) -> CompactionSummary:
+    """Compact all of the log in this process."""
+    if isinstance(log.clock, ManualClock):
+        log.clock.advance(0.01)  # the lease of the round before ends
+    return await run_cycle(
+        log.sequencer,
+        InProcess(log.store, log.clock, log.entropy),
+        clock=log.clock,
+        entropy=log.entropy,
+        settings=CompactionSettings(min_bytes=1, min_age_ms=0),
+    )
 
 
 def batch_of(

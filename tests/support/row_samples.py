@@ -30,6 +30,7 @@ from sequencer.store.rows import (
     ScramRow,
     SessionRow,
     SwapRow,
+    TablePinRow,
     TopicRow,
     TransactionRow,
 )
@@ -80,6 +81,7 @@ def one_of_each_kind() -> list[Row]:
         ScramRow(HARD_TEXT, 2, b"\x00\xff", b"", b"k" * 64, 16_384),
         AclRow(2, HARD_TEXT, 4, "User:" + HARD_TEXT, "*", 15, 3, 9),
         LeaseRow("compactor", HARD_TEXT, 4, 5),
+        TablePinRow(TOPIC, HARD_TEXT, BIGGEST),
         SwapRow(UUID(int=77), 8, 9),
         AnswerRow(UUID(int=78), b"\x00\xff", 9),
     ]

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
-from sequencer.api import DeleteRecords, DeleteRecordsPartition
+from sequencer.api import (
+    AlterConfig,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    DeleteRecords,
+    DeleteRecordsPartition,
+)
 from sequencer.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock
@@ -25,7 +32,9 @@ from tests.support.compaction import T0, Log, batch_of
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs/compactor.md").read_text().partition("\n## Reading the Parquet objects directly\n")[2]
-LISTING, IN_DUCKDB, IN_SPARK = re.findall(r"^```python\n(.+?)^```$", SECTION, flags=re.M | re.S)[:3]
+LISTING, IN_DUCKDB, IN_SPARK, IN_PYICEBERG = re.findall(
+    r"^```python\n(.+?)^```$", SECTION, flags=re.M | re.S
+)[:4]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,8 @@ async def _fill(data: Path) -> None:
                     sequencer, InProcess(store, clock, entropy), clock=clock, entropy=entropy,
                     settings=CompactionSettings(min_bytes=1, min_age_ms=0),
                 )  # fmt: skip
+        change = ConfigChange("tailrace.table", ConfigOperation.SET, "iceberg")
+        await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "flights", [change]))
         await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 1, 7)]))
         await sequencer.close()
 
@@ -116,3 +127,16 @@ def test_spark_reads_the_live_rows_as_the_page_says(
         assert "UA" in capsys.readouterr().out
     finally:
         spark.stop()
+
+
+def test_a_repaired_table_is_read_as_the_page_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = json.loads(run(folder, "table", "repair", "flights", "--data", "data", "--json"))
+    assert (done["files"], done["added"], done["deletes_added"]) == (1, 1, 1)
+    (listed,) = json.loads(run(folder, "table", "list", "--data", "data", "--json"))
+    assert (listed["topic"], listed["wanted"]) == ("flights", True)
+    assert "total position deletes" in run(folder, "table", "show", "flights", "--data", "data")
+    monkeypatch.chdir(folder)
+    exec(IN_PYICEBERG, {})
+    assert capsys.readouterr().out == "53\n"

@@ -43,6 +43,7 @@ from sequencer.store.rows import (
     ScramRow,
     SessionRow,
     SwapRow,
+    TablePinRow,
     TopicRow,
     TransactionRow,
 )
@@ -126,6 +127,7 @@ TABLES: dict[type[Row], sa.Table] = {
     ScramRow: _rows("scram_credentials", ScramRow),
     AclRow: _rows("acls", AclRow),
     LeaseRow: _rows("leases", LeaseRow, _UPDATED),
+    TablePinRow: _rows("table_pins", TablePinRow),
     SwapRow: _rows("swaps", SwapRow),
     AnswerRow: _rows("answers", AnswerRow, _REMOVED),
     ObjectRow: _rows(

@@ -134,7 +134,10 @@ def objects_after(columns: str) -> str:
 
 
 def retired_before(columns: str) -> str:
-    return f'select {columns} from objects where retired_ms < $1 order by retired_ms, "key" limit $2'
+    return (
+        f"select {columns} from objects where retired_ms < $1 and (kind <> 1 or retired_ms < $2)"
+        ' order by retired_ms, "key" limit $3'
+    )
 
 
 KNOWN_KEYS = 'select "key" from objects where "key" {in_values}'

@@ -316,10 +316,9 @@ class SqlRowStore:
             )
         )
 
-    async def retired_before(self, retired_ms: int, limit: int) -> list[ObjectRow]:
-        return self._object_rows(
-            await self._database.fetch(statements.retired_before(self._objects.columns), retired_ms, limit)
-        )
+    async def retired_before(self, retired_ms: int, parquet_ms: int, limit: int) -> list[ObjectRow]:
+        statement = statements.retired_before(self._objects.columns)
+        return self._object_rows(await self._database.fetch(statement, retired_ms, parquet_ms, limit))
 
     async def keys_known(self, keys: Sequence[str]) -> list[str]:
         """The keys that have a row, in the order given."""

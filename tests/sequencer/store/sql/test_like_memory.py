@@ -179,7 +179,12 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
     said["objects"] = await store.object_rows(ids)
     said["runs of"] = [await store.runs_of_object(object_id) for object_id in ids]
     said["after"] = [await store.objects_after(key, most) for key in ("", "k/0003", "z") for most in (2, 100)]
-    said["retired"] = [await store.retired_before(at, most) for at in (0, 3, 9) for most in (1, 100)]
+    said["retired"] = [
+        await store.retired_before(at, parquet, most)
+        for at in (0, 3, 9)
+        for parquet in (0, 3, 9)
+        for most in (1, 100)
+    ]
     said["keys"] = await store.keys_known(["k/0002", "no", "k/0001"])
     said["statistics"] = await store.statistics()
     return said

@@ -1,0 +1,115 @@
+"""The tables of a round of compaction: which topics have one, and when each is compared with its log.
+
+Compaction goes on where a table fails: the failure is told, and the next comparison repairs the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+import structlog
+
+from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+from sequencer.api import (
+    BrokerConfigsRequest,
+    MetadataRequest,
+    Sequencer,
+    TablePin,
+    TablePinsRequest,
+    Topic,
+)
+from tailrace.clock import Clock
+from tailrace.topic_config import effective
+
+SHARE_OF_TIME = 5
+"""After a swap, a table is compared at once, unless that would take it more than a fifth of the time."""
+MAX_TABLE_FAILURES = 1_000
+
+log = structlog.get_logger("tailrace.tables")
+
+
+class TablesFollowing:
+    """Brings tables up to date. `failures`: of the round, one line each."""
+
+    def __init__(self, sequencer: Sequencer, syncing: TableSync, clock: Clock) -> None:
+        self._sequencer = sequencer
+        self._syncing = syncing
+        self._clock = clock
+        self._wanted: dict[UUID, WantedTable] = {}
+        self._behind: set[UUID] = set()
+        self._not_before: dict[UUID, float] = {}
+        self.failures: list[str] = []
+
+    async def begin_round(self) -> None:
+        """Repair what happened since the last round, a crash between a swap and its table among it."""
+        self.failures = []
+        self._wanted = {each.topic_id: each for each in await wanted_tables(self._sequencer)}
+        for wanted in list(self._wanted.values()):
+            await self._sync(wanted)
+
+    async def swapped(self, topic_ids: Iterable[UUID]) -> None:
+        """Bring the tables of these topics up to date, now or at the end of the round."""
+        for topic_id in dict.fromkeys(topic_ids):
+            wanted = self._wanted.get(topic_id)
+            if wanted is None:
+                continue
+            if self._clock.monotonic() < self._not_before.get(topic_id, 0.0):
+                self._behind.add(topic_id)
+            else:
+                await self._sync(wanted)
+
+    async def end_round(self) -> None:
+        """Bring up to date what was put off."""
+        for topic_id in sorted(self._behind):
+            await self._sync(self._wanted[topic_id])
+
+    async def _sync(self, wanted: WantedTable) -> SyncedTable | None:
+        self._behind.discard(wanted.topic_id)
+        began = self._clock.monotonic()
+        try:
+            return await self._syncing.sync(wanted)
+        except Exception as error:  # noqa: BLE001 - a catalog raises what its drivers raise
+            line = f"table {wanted.topic_name!r}: {type(error).__name__}: {' '.join(str(error).split())}"
+            log.warning("a table is behind its log; the next round repairs it", failure=line)
+            if len(self.failures) < MAX_TABLE_FAILURES:
+                self.failures.append(line)
+            return None
+        finally:
+            ended = self._clock.monotonic()
+            self._not_before[wanted.topic_id] = ended + (SHARE_OF_TIME - 1) * (ended - began)
+
+
+async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
+    """The tables that topics want by their configs, and those that are still there and that none wants."""
+    topics = (await sequencer.metadata(MetadataRequest())).topics or []
+    cluster = (await sequencer.broker_configs(BrokerConfigsRequest(""))).configs
+    pins = await _all_pins(sequencer)
+    return list(choose_tables(topics, cluster, pins))
+
+
+def choose_tables(
+    topics: Iterable[Topic], cluster: dict[str, str], pins: Iterable[TablePin]
+) -> Iterator[WantedTable]:
+    """See wanted_tables. Pure."""
+    wanted: set[UUID] = set()
+    snapshot_ms: dict[UUID, int] = {}
+    for topic in topics:
+        snapshot_ms[topic.topic_id] = int(effective("tailrace.table.snapshot.ms", topic.configs, cluster))
+        if effective("tailrace.table", topic.configs, cluster) == "iceberg":
+            wanted.add(topic.topic_id)
+            yield WantedTable(topic.topic_id, topic.name, snapshot_ms[topic.topic_id])
+    default_ms = int(effective("tailrace.table.snapshot.ms", {}, cluster))
+    for pin in pins:
+        if pin.topic_id not in wanted:
+            life_ms = snapshot_ms.get(pin.topic_id, default_ms)
+            yield WantedTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
+
+
+async def _all_pins(sequencer: Sequencer) -> list[TablePin]:
+    page = await sequencer.table_pins(TablePinsRequest())
+    pins = list(page.pins)
+    while page.next is not None:
+        page = await sequencer.table_pins(TablePinsRequest(page.next))
+        pins += page.pins
+    return pins

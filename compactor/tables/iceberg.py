@@ -1,0 +1,427 @@
+"""Iceberg tables (format 2) by pyiceberg: any engine that knows the catalog opens a topic by its name.
+
+The data files are the compactor's own, as they are; what of one is not live is named by a file of position deletes. A
+table is unpartitioned: each file is sorted, and the bounds in the manifests prune files by time, partition, offset
+and key.
+
+pyiceberg has no exchange of delete files, so `_Exchange` writes the manifests of a snapshot itself. A commit is never
+retried on another state of the table (COMMIT_NUM_RETRIES is 0): the caller compares again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyiceberg.typedef import Record
+
+from compactor.tables.sync import LISTED_MS
+from compactor.tables.table import NewFile, TableChange, TableConflict, TableSnapshot
+from sequencer.api import ObjectDescription
+from tailrace.object_store.open import object_url, s3_location
+from tailrace.parquet_object.read import ParquetIndex
+from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, SCHEMA
+
+CATALOG_NAME = "tailrace"
+TOPIC_ID = "tailrace.topic-id"
+SMALL_MANIFEST_ENTRIES = 2_000
+MOST_SMALL_MANIFESTS = 16
+"""With more, a snapshot writes the small ones as one."""
+ROWS_AT_ONCE = 1 << 20
+_PATH_ID, _POSITION_ID = 2147483546, 2147483545  # reserved by Iceberg's specification
+_INT64 = Struct("<q")
+_DELETES_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(_PATH_ID)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(_POSITION_ID)}),
+    ]
+)
+_PROPERTIES = {
+    TableProperties.FORMAT_VERSION: "2",
+    TableProperties.COMMIT_NUM_RETRIES: "0",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
+    **{
+        f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{name}": "none"
+        for name in SCHEMA.names
+        if name not in COLUMNS_WITH_BOUNDS
+    },
+}
+_SCHEMA = SCHEMA.set(SCHEMA.get_field_index("topic"), pa.field("topic", pa.string(), nullable=False))
+"""Iceberg has no dictionaries; the files keep theirs."""
+
+
+def open_catalog(uri: str, store_url: str) -> Catalog:
+    """The catalog at an address that TableSettings allows; `uri` may hold a password."""
+    if uri.startswith(("http://", "https://")):
+        return load_catalog(CATALOG_NAME, type="rest", uri=uri, **_store_properties(store_url))
+    # The driver that pyiceberg[sql-postgres] brings.
+    uri = uri.replace("postgresql://", "postgresql+psycopg2://", 1)
+    return load_catalog(CATALOG_NAME, type="sql", uri=uri, **_store_properties(store_url))
+
+
+def _store_properties(store_url: str) -> dict[str, str]:
+    """How pyiceberg reaches the object store."""
+    if urlsplit(store_url).scheme != "s3":
+        return {}
+    location = s3_location(store_url)
+    found = {"s3.region": location.region}
+    if location.endpoint is not None:
+        found["s3.endpoint"] = location.endpoint
+    if location.path_style is False:
+        found["s3.force-virtual-addressing"] = "true"
+    if location.credentials is not None:
+        found["s3.access-key-id"] = location.credentials.access_key_id
+        found["s3.secret-access-key"] = location.credentials.secret_access_key
+        if location.credentials.session_token is not None:
+            found["s3.session-token"] = location.credentials.session_token
+    return found
+
+
+class IcebergTables:
+    """The tables of one cluster, in a namespace of a catalog."""
+
+    def __init__(self, catalog: Catalog, *, namespace: str, store_url: str, cluster_id: str) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+        self._store_url = store_url
+        self._cluster_id = cluster_id
+
+    def open(self, topic_id: UUID, name: str, *, create: bool) -> IcebergTable | None:
+        """See Tables."""
+        table = self._find(topic_id, name)
+        if table is None:
+            if not create:
+                return None
+            table = self._create(topic_id, name)
+        return IcebergTable(table)
+
+    def drop(self, topic_id: UUID, name: str) -> None:
+        """See Tables. Its metadata is deleted, too."""
+        table = self._find(topic_id, name)
+        if table is not None:
+            used = _files_of(table, table.metadata.snapshots)
+            used |= {entry.metadata_file for entry in table.metadata.metadata_log} | {table.metadata_location}
+            self._catalog.drop_table(table.name())
+            _delete(table, used)
+
+    def find(self, name: str) -> Table | None:
+        """The table of that name, whoever made it."""
+        try:
+            return self._catalog.load_table((self._namespace, name))
+        except NoSuchTableError:
+            return None
+
+    def _find(self, topic_id: UUID, name: str) -> Table | None:
+        for candidate in (name, _name_aside(name, topic_id)):
+            table = self.find(candidate)
+            if table is not None and table.properties.get(TOPIC_ID) == str(topic_id):
+                return table
+        return None
+
+    def _create(self, topic_id: UUID, name: str) -> Table:
+        with suppress(NamespaceAlreadyExistsError):
+            self._catalog.create_namespace(self._namespace)
+        there = self.find(name)
+        if there is not None:
+            owner = there.properties.get(TOPIC_ID)
+            if owner is None:
+                raise TableConflict(f"table {name!r} is there, and not one of Tailrace's; rename it")
+            self._catalog.rename_table(
+                (self._namespace, name), (self._namespace, _name_aside(name, UUID(owner)))
+            )
+        table = self._catalog.create_table(
+            (self._namespace, name),
+            schema=_SCHEMA,
+            location=object_url(self._store_url, f"{self._cluster_id}/tables/{topic_id}"),
+            properties={**_PROPERTIES, TOPIC_ID: str(topic_id)},
+        )
+        # Our files have no field ids: readers find columns by name.
+        mapping = table.schema().name_mapping.model_dump_json()
+        with table.transaction() as transaction:
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        return table
+
+
+def _name_aside(name: str, topic_id: UUID) -> str:
+    """The name of the table of a deleted topic, as another topic has its name."""
+    return f"{name}__{topic_id.hex[:12]}"
+
+
+class IcebergTable:
+    """One state of a topic's table."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def named(self) -> dict[str, str | None]:
+        """See TopicTable."""
+        found: dict[str, str | None] = {}
+        for entry in _entries_of(self._table, self._table.current_snapshot()):
+            file = entry.data_file
+            if file.content == DataFileContent.DATA:
+                found.setdefault(file.file_path, None)
+            else:
+                found[_target_of(file)] = file.file_path.rpartition("/")[2].removesuffix(".parquet")
+        return found
+
+    def snapshots(self) -> list[TableSnapshot]:
+        """See TopicTable. A snapshot that another program made counts from its own time stamp."""
+        ordered = sorted(self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+        return [TableSnapshot(snapshot.snapshot_id, _listed_ms(snapshot)) for snapshot in ordered]
+
+    def describe(self, path: str, described: ObjectDescription, index: ParquetIndex) -> DataFile:
+        """See TopicTable."""
+        metadata = self._table.metadata
+        schema = metadata.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=index.metadata,
+            stats_columns=compute_statistics_plan(schema, metadata.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        )
+        return _data_file(
+            metadata,
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_size_in_bytes=described.size,
+            **statistics.to_serialized_dict(),
+        )
+
+    def exchange(
+        self, change: TableChange, files: Mapping[str, NewFile], properties: Mapping[str, str]
+    ) -> None:
+        """See TopicTable."""
+        added = [files[path].description for path in sorted(change.added)]
+        added += [self._write_deletes(files[each.path]) for each in sorted(change.covered, key=str)]
+        removed: frozenset[str] = change.removed | {
+            self._deletes_path(str(each.deletes)) for each in change.uncovered
+        }
+        transaction = Transaction(self._table)
+        try:
+            _Exchange(transaction, added, removed, dict(properties)).commit()
+            self._table = transaction.commit_transaction()
+        except CommitFailedException as error:
+            raise TableConflict(str(error)) from error
+
+    def expire(self, snapshot_ids: Sequence[int]) -> None:
+        """See TopicTable."""
+        over = set(snapshot_ids)
+        snapshots = self._table.metadata.snapshots
+        unused = _files_of(self._table, [each for each in snapshots if each.snapshot_id in over])
+        try:
+            self._table.maintenance.expire_snapshots().by_ids(list(snapshot_ids)).commit()
+        except CommitFailedException as error:
+            raise TableConflict(str(error)) from error
+        self._table.refresh()
+        _delete(self._table, unused - _files_of(self._table, self._table.metadata.snapshots))
+
+    def _deletes_path(self, name: str) -> str:
+        return f"{self._table.location()}/deletes/{name}.parquet"
+
+    def _write_deletes(self, new: NewFile) -> DataFile:
+        """A file of position deletes for one data file, sorted, as the specification asks."""
+        assert new.named.deletes is not None, "only files with dead rows are covered"
+        path = self._deletes_path(new.named.deletes)
+        output = self._table.io.new_output(path)
+        with (
+            output.create(overwrite=True) as sink,
+            pq.ParquetWriter(
+                sink, _DELETES_SCHEMA, compression="zstd", use_dictionary=["file_path"],
+                column_encoding={"pos": "DELTA_BINARY_PACKED"},
+            ) as writer,
+        ):  # fmt: skip
+            for rows in new.dead:
+                for start in range(rows.start, rows.end, ROWS_AT_ONCE):
+                    positions = np.arange(start, min(rows.end, start + ROWS_AT_ONCE))
+                    paths = pa.repeat(pa.scalar(new.named.path), len(positions))
+                    writer.write_table(
+                        pa.Table.from_arrays([paths, pa.array(positions)], schema=_DELETES_SCHEMA)
+                    )
+        target = new.named.path.encode()
+        first, last = new.dead[0].start, new.dead[-1].end - 1
+        return _data_file(
+            self._table.metadata,
+            content=DataFileContent.POSITION_DELETES,
+            file_path=path,
+            file_size_in_bytes=len(output),
+            record_count=sum(rows.length for rows in new.dead),
+            lower_bounds={_PATH_ID: target, _POSITION_ID: _INT64.pack(first)},
+            upper_bounds={_PATH_ID: target, _POSITION_ID: _INT64.pack(last)},
+        )
+
+
+class _Exchange(_SnapshotProducer["_Exchange"]):  # type: ignore[misc]
+    """A snapshot that adds and removes data files and position deletes."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        added: Sequence[DataFile],
+        removed: Iterable[str],
+        properties: dict[str, str],
+    ) -> None:
+        io = transaction._table.io
+        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=properties)
+        self._added_data_files = list(added)
+        self._removed = frozenset(removed)
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        raise AssertionError("manifests are written by _manifests")
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        raise AssertionError("manifests are written by _manifests")
+
+    def _manifests(self) -> list[ManifestFile]:
+        return [
+            *self._manifests_of(ManifestContent.DATA),
+            *self._manifests_of(ManifestContent.DELETES),
+        ]
+
+    def _manifests_of(self, content: ManifestContent) -> list[ManifestFile]:
+        """The manifests that are kept, and one with what is new and with the entries of those that are not."""
+        entries = [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file
+            )
+            for file in self._added_data_files
+            if (file.content == DataFileContent.DATA) == (content == ManifestContent.DATA)
+        ]
+        kept: list[ManifestFile] = []
+        small: list[tuple[ManifestFile, list[ManifestEntry]]] = []
+        for manifest in self._parent_manifests(content):
+            live = self.fetch_manifest_entry(manifest)
+            if any(entry.data_file.file_path in self._removed for entry in live):
+                entries += [self._carried(entry) for entry in live]
+            elif len(live) < SMALL_MANIFEST_ENTRIES:
+                small.append((manifest, live))
+            else:
+                kept.append(manifest)
+        if len(small) > MOST_SMALL_MANIFESTS:
+            entries += [self._carried(entry) for _, live in small for entry in live]
+        else:
+            kept += [manifest for manifest, _ in small]
+        return [*self._written(content, entries), *kept]
+
+    def _parent_manifests(self, content: ManifestContent) -> Iterator[ManifestFile]:
+        parent = self._transaction.table_metadata.snapshot_by_id(self._parent_snapshot_id or -1)
+        for manifest in [] if parent is None else parent.manifests(self._io):
+            if manifest.content == content and (manifest.has_added_files() or manifest.has_existing_files()):
+                yield manifest
+
+    def _carried(self, entry: ManifestEntry) -> ManifestEntry:
+        is_removed = entry.data_file.file_path in self._removed
+        if is_removed:
+            self._deleted_data_files.add(entry.data_file)
+        return ManifestEntry.from_args(
+            status=ManifestEntryStatus.DELETED if is_removed else ManifestEntryStatus.EXISTING,
+            snapshot_id=self._snapshot_id if is_removed else entry.snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
+
+    def _written(self, content: ManifestContent, entries: Sequence[ManifestEntry]) -> list[ManifestFile]:
+        if not entries:
+            return []
+        kind = ManifestWriterV2 if content == ManifestContent.DATA else _DeletesWriter
+        metadata = self._transaction.table_metadata
+        writer = kind(
+            metadata.spec(),
+            metadata.schema(),
+            self.new_manifest_output(),
+            self._snapshot_id,
+            self._compression,
+        )
+        with writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return [writer.to_manifest_file()]
+
+
+class _DeletesWriter(ManifestWriterV2):  # type: ignore[misc]
+    """A manifest of delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def _data_file(metadata: TableMetadata, **fields: Any) -> DataFile:
+    file = DataFile.from_args(
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **fields,
+    )
+    file.spec_id = metadata.default_spec_id
+    return file
+
+
+def _target_of(deletes: DataFile) -> str:
+    """The data file whose rows are deleted: both bounds of the path."""
+    return str(deletes.lower_bounds[_PATH_ID].decode())
+
+
+def _listed_ms(snapshot: Snapshot) -> int:
+    told = snapshot.summary.additional_properties.get(LISTED_MS) if snapshot.summary is not None else None
+    return int(told) if told is not None else int(snapshot.timestamp_ms)
+
+
+def _entries_of(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEntry]:
+    for manifest in [] if snapshot is None else snapshot.manifests(table.io):
+        yield from manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+
+
+def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """All files of the table's own that these snapshots name: manifest lists, manifests, deletes."""
+    found: set[str] = set()
+    for snapshot in snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in found:
+                continue
+            found.add(manifest.manifest_path)
+            if manifest.content == ManifestContent.DELETES:
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                found |= {entry.data_file.file_path for entry in entries}
+    return found
+
+
+def _delete(table: Table, paths: Iterable[str]) -> None:
+    """Delete files of the table's own; one that is gone already is no error."""
+    for path in sorted(paths):
+        with suppress(FileNotFoundError):
+            table.io.delete(path)

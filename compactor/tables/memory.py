@@ -1,0 +1,101 @@
+"""Tables in memory: the reference for tests, where a reader may hold any snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from compactor.tables.live import RowRange
+from compactor.tables.table import NewFile, TableChange, TableConflict, TableSnapshot
+from sequencer.api import ObjectDescription
+from tailrace.parquet_object.read import ParquetIndex
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSnapshot:
+    """Data files by path: the key of the object, the name of its deletes, the rows that these delete."""
+
+    snapshot: TableSnapshot
+    files: Mapping[str, tuple[str, str | None, tuple[RowRange, ...]]]
+
+
+@dataclass(slots=True)
+class _Held:
+    version: int = 0
+    snapshots: list[HeldSnapshot] = field(default_factory=list)
+
+
+class MemoryTables:
+    """Topics' tables by topic id."""
+
+    def __init__(self) -> None:
+        self.held: dict[UUID, _Held] = {}
+
+    def open(self, topic_id: UUID, name: str, *, create: bool) -> MemoryTable | None:
+        """The topic's table."""
+        if create:
+            self.held.setdefault(topic_id, _Held())
+        held = self.held.get(topic_id)
+        return None if held is None else MemoryTable(held)
+
+    def drop(self, topic_id: UUID, name: str) -> None:
+        """Forget the table."""
+        del self.held[topic_id]
+
+
+class MemoryTable:
+    """A table as it was when it was opened."""
+
+    def __init__(self, held: _Held) -> None:
+        self._held = held
+        self._version = held.version
+        self._snapshots = list(held.snapshots)
+
+    @property
+    def current(self) -> HeldSnapshot | None:
+        """The newest snapshot."""
+        return self._snapshots[-1] if self._snapshots else None
+
+    def named(self) -> dict[str, str | None]:
+        """See TopicTable."""
+        return {} if self.current is None else {path: each[1] for path, each in self.current.files.items()}
+
+    def snapshots(self) -> list[TableSnapshot]:
+        """See TopicTable."""
+        return [held.snapshot for held in self._snapshots]
+
+    def describe(self, path: str, described: ObjectDescription, index: ParquetIndex) -> Any:
+        """See TopicTable."""
+        return described.key
+
+    def exchange(
+        self, change: TableChange, files: Mapping[str, NewFile], properties: Mapping[str, str]
+    ) -> None:
+        """See TopicTable."""
+        after = {} if self.current is None else dict(self.current.files)
+        for path in change.removed:
+            del after[path]
+        for path, deletes in change.uncovered - {each for each in change.uncovered if each.path not in after}:
+            assert after[path][1] == deletes, "what is taken off is there"
+            after[path] = (after[path][0], None, ())
+        for path in change.added | {each.path for each in change.covered}:
+            new = files[path]
+            after[path] = (new.description, new.named.deletes, new.dead)
+        number = self._held.version + 1
+        snapshot = TableSnapshot(number, int(properties["tailrace.listed-ms"]))
+        self._replace([*self._snapshots, HeldSnapshot(snapshot, after)])
+
+    def expire(self, snapshot_ids: Sequence[int]) -> None:
+        """See TopicTable."""
+        self._replace(
+            [held for held in self._snapshots if held.snapshot.snapshot_id not in set(snapshot_ids)]
+        )
+
+    def _replace(self, snapshots: list[HeldSnapshot]) -> None:
+        if self._version != self._held.version:
+            raise TableConflict("the table was changed since")
+        self._held.snapshots = self._snapshots = snapshots
+        self._held.version += 1
+        self._version = self._held.version

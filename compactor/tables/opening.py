@@ -1,0 +1,78 @@
+"""The tables of a cluster, as a process opens them: the catalog is opened, and pyiceberg imported, when a topic has a
+table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from compactor.tables.sync import TableSync
+from compactor.tables.table import TopicTable
+from sequencer.api import MetadataRequest, Sequencer
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.open import object_url
+
+if TYPE_CHECKING:
+    from compactor.tables.iceberg import IcebergTables
+
+
+class NoCatalog(Exception):
+    """A topic has a table, and no catalog is known; the message says which setting names one."""
+
+
+class CatalogTables:
+    """`compactor.tables.table.Tables` of the catalog at an address that TableSettings allows."""
+
+    def __init__(self, address: str, *, namespace: str, store_url: str, cluster_id: str) -> None:
+        self._address = address
+        self._namespace = namespace
+        self._store_url = store_url
+        self._cluster_id = cluster_id
+        self._opened: IcebergTables | None = None
+
+    @property
+    def iceberg(self) -> IcebergTables:
+        """The catalog's tables. Raises NoCatalog."""
+        if self._opened is None:
+            if not self._address:
+                raise NoCatalog("no catalog is known; set tables.catalog, or give the sequencer's --database")
+            from compactor.tables.iceberg import IcebergTables, open_catalog
+
+            self._opened = IcebergTables(
+                open_catalog(self._address, self._store_url),
+                namespace=self._namespace,
+                store_url=self._store_url,
+                cluster_id=self._cluster_id,
+            )
+        return self._opened
+
+    def open(self, topic_id: UUID, name: str, *, create: bool) -> TopicTable | None:
+        """See Tables."""
+        return self.iceberg.open(topic_id, name, create=create)
+
+    def drop(self, topic_id: UUID, name: str) -> None:
+        """See Tables."""
+        self.iceberg.drop(topic_id, name)
+
+
+@asynccontextmanager
+async def opened_tables(
+    sequencer: Sequencer, store: ObjectStore, store_url: str, *, address: str, namespace: str
+) -> AsyncIterator[tuple[CatalogTables, TableSync]]:
+    """A cluster's tables, and what compares them with their logs."""
+    cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
+    tables = CatalogTables(address, namespace=namespace, store_url=store_url, cluster_id=cluster_id)
+    with ThreadPoolExecutor(1, thread_name_prefix="tables") as executor:
+        yield (
+            tables,
+            TableSync(
+                sequencer,
+                store,
+                tables,
+                path_of=lambda key: object_url(store_url, key),
+                executor=executor,
+            ),
+        )

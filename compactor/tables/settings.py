@@ -1,0 +1,18 @@
+"""Where the tables' catalog is."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tailrace.settings import SettingsSection
+
+
+class TableSettings(SettingsSection):
+    """For the process that writes tables: `tailrace compact` and `tailrace table`."""
+
+    catalog: str = Field(default="", repr=False)
+    """The Iceberg catalog: sqlite:///PATH or postgresql://USER@HOST/NAME (tables of its own, may be the sequencer's
+    database), or http(s)://... for a REST catalog, whose credentials come from pyiceberg's variables
+    (PYICEBERG_CATALOG__TAILRACE__...). Empty: the sequencer's `database`."""
+    namespace: str = Field(default="tailrace", pattern=r"^[A-Za-z0-9_-]{1,200}$")
+    """The namespace of the tables in the catalog; a table has its topic's name."""

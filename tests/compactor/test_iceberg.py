@@ -1,0 +1,229 @@
+"""Iceberg tables over a compacted log, as pyiceberg and DuckDB read them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+
+from compactor.tables.iceberg import IcebergTables, open_catalog
+from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+from compactor.tables.table import TableConflict
+from sequencer.api import DeleteRecords, DeleteRecordsPartition, DeleteTopic, Empty, TablePinsRequest
+from sequencer.collector import collect
+from sequencer.committer import Committer
+from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
+from tailrace.object_store.folder import FolderStore
+from tailrace.object_store.open import object_url
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.compaction import T0, Log, batch_of, compacted_here
+
+LIFE_MS = 600_000
+NAMESPACE = "tailrace"
+
+
+@dataclass(slots=True)
+class World:
+    """A log, its table `a`, and what reads it."""
+
+    log: Log
+    clock: ManualClock
+    root: Path
+    tables: IcebergTables
+    syncing: TableSync
+
+    async def sync(self, *, is_wanted: bool = True) -> SyncedTable:
+        self.clock.advance(1)
+        return await self.syncing.sync(WantedTable(self.log.topics["a"].topic_id, "a", LIFE_MS, is_wanted))
+
+    def table(self) -> Any:
+        return open_catalog(f"sqlite:///{self.root}/catalog.db", str(self.root)).load_table((NAMESPACE, "a"))
+
+    def rows(self, **chosen: Any) -> list[tuple[int, int]]:
+        """(partition, offset) of each row as pyiceberg scans it; DuckDB reads the same from that scan."""
+        scanned = self.table().scan(selected_fields=("partition", "offset"), **chosen).to_arrow()
+        found = sorted(zip(scanned["partition"].to_pylist(), scanned["offset"].to_pylist(), strict=True))
+        counted = duckdb.sql('select count(*), count(distinct (partition, "offset")) from scanned').fetchall()
+        assert counted == [(len(found), len(found))]
+        return found
+
+    async def delete_below(self, partition: int, offset: int) -> None:
+        place = DeleteRecordsPartition(self.log.topics["a"].topic_id, partition, offset)
+        await self.log.sequencer.delete_records(DeleteRecords([place]))
+
+
+@asynccontextmanager
+async def opened(root: Path, partitions: int = 2) -> AsyncIterator[World]:
+    clock = ManualClock()
+    settings = SequencerSettings(deletion_grace_ms=1_000)
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), settings)
+    await sequencer.start()
+    with ThreadPoolExecutor(4) as executor:
+        store = FolderStore(root, clock, executor)
+        log = Log(sequencer.sequencer, store, clock)
+        await log.topic("a", partitions)
+        tables = IcebergTables(
+            open_catalog(f"sqlite:///{root}/catalog.db", str(root)),
+            namespace=NAMESPACE, store_url=str(root), cluster_id="c",
+        )  # fmt: skip
+        syncing = TableSync(
+            log.sequencer, store, tables, path_of=lambda key: object_url(str(root), key), executor=executor
+        )
+        try:
+            yield World(log, clock, root, tables, syncing)
+        finally:
+            await sequencer.close()
+
+
+def expected(*ranges: tuple[int, int, int]) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition, start, end in ranges for offset in range(start, end)]
+
+
+def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as world:
+            for number in range(2):
+                await world.log.produce(
+                    ("a", 0, batch_of([b"%d" % number] * 5)), ("a", 1, batch_of([b"x"] * 5))
+                )
+                await compacted_here(world.log)
+                await world.sync()
+            assert world.rows() == expected((0, 0, 10), (1, 0, 10))
+            assert (await world.sync()).change.added == frozenset()
+            assert len(world.table().metadata.snapshots) == 2
+            pinned = world.table().metadata.current_snapshot_id
+
+            await world.delete_below(0, 7)  # one file whole in this partition, one inside
+            await world.delete_below(1, 2)
+            done = await world.sync()
+            assert (len(done.change.removed), len(done.change.covered)) == (0, 2)
+            assert world.rows() == expected((0, 7, 10), (1, 2, 10))
+            await world.delete_below(1, 5)
+            done = await world.sync()
+            assert (len(done.change.removed), len(done.change.uncovered)) == (1, 1)
+            await world.delete_below(0, 9)
+            done = await world.sync()
+            assert (len(done.change.covered), len(done.change.uncovered)) == (1, 1)
+            assert world.rows() == expected((0, 9, 10), (1, 5, 10))
+
+            await world.log.sequencer.apply_retention(Empty())
+            world.clock.advance(60)
+            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+            assert world.rows(snapshot_id=pinned) == expected((0, 0, 10), (1, 0, 10))
+
+            world.clock.advance(LIFE_MS / 1000)
+            await world.log.sequencer.apply_retention(Empty())
+            assert (await world.sync()).expired == 4
+            world.clock.advance(LIFE_MS / 1000)
+            assert (await world.sync()).expired == 1
+            assert [each.snapshot_id for each in world.table().metadata.snapshots] != [pinned]
+            assert world.rows() == expected((0, 9, 10), (1, 5, 10))
+            world.clock.advance(60)
+            await collect(world.log.sequencer, world.log.store, world.clock, pause_s=0)
+            data = [file async for file in world.log.store.list("") if "/parquet/" in file.key]
+            assert len(data) == 1
+            assert world.rows() == expected((0, 9, 10), (1, 5, 10))
+
+            await world.log.sequencer.delete_topic(DeleteTopic(world.log.topics["a"].topic_id))
+            await world.sync(is_wanted=False)
+            assert world.rows() == []
+            world.clock.advance(LIFE_MS / 1000)
+            assert (await world.sync(is_wanted=False)).is_dropped
+            assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
+            left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
+            assert left == []
+
+    asyncio.run(scenario())
+
+
+def test_an_hours_query_opens_a_tenth_of_the_files(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            hour_ms = 3_600_000
+            for hour in range(24):
+                await world.log.produce(("a", 0, batch_of([b"v"] * 3, at=T0 + hour * hour_ms)))
+                await compacted_here(world.log)
+            await world.sync()
+            begin = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(hours=5)
+            in_hour = And(
+                GreaterThanOrEqual("timestamp", begin.isoformat()),
+                LessThan("timestamp", (begin + timedelta(hours=1)).isoformat()),
+            )
+            planned = list(world.table().scan(row_filter=in_hour).plan_files())
+            assert (len(planned), len(list(world.table().scan().plan_files()))) == (1, 24)
+
+    asyncio.run(scenario())
+
+
+def test_many_swaps_leave_few_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compactor.tables.iceberg.MOST_SMALL_MANIFESTS", 3)
+
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            for number in range(6):
+                await world.log.produce(("a", 0, batch_of([b"%d" % number])))
+                await compacted_here(world.log)
+                await world.sync()
+            table = world.table()
+            assert len(table.current_snapshot().manifests(table.io)) <= 4
+            assert world.rows() == expected((0, 0, 6))
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            await world.log.produce(("a", 0, batch_of([b"v"])))
+            await compacted_here(world.log)
+            late = world.tables.open(world.log.topics["a"].topic_id, "a", create=True)
+            assert late is not None
+            await world.sync()
+            one = world.tables.open(world.log.topics["a"].topic_id, "a", create=False)
+            assert one is not None
+            (path,) = one.named()
+
+            class Late:
+                def open(self, *_: Any, **__: Any) -> Any:
+                    return late
+
+            syncing = TableSync(
+                world.log.sequencer, world.log.store, Late(),  # type: ignore[arg-type]
+                path_of=lambda key: object_url(str(world.root), key), executor=ThreadPoolExecutor(1),
+            )  # fmt: skip
+            with pytest.raises(TableConflict):
+                await syncing.sync(WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS))
+            assert world.rows() == [(0, 0)]
+            assert list(one.named()) == [path]
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_made_again_has_a_table_of_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            await world.log.produce(("a", 0, batch_of([b"old"] * 3)))
+            await compacted_here(world.log)
+            await world.sync()
+            old = world.log.topics["a"]
+            await world.log.sequencer.delete_topic(DeleteTopic(old.topic_id))
+            await world.log.topic("a")
+            await world.log.produce(("a", 0, batch_of([b"new"])))
+            await compacted_here(world.log)
+            await world.sync()
+            assert world.rows() == [(0, 0)]
+            aside = world.tables.open(old.topic_id, "a", create=False)
+            assert aside is not None
+            assert len(aside.named()) == 1
+
+    asyncio.run(scenario())
