@@ -338,6 +338,7 @@ class Cluster:
         self._call_timeout_s = call_timeout_s
         self._patience_s = patience_s
         self._births = 0
+        self.is_compacting = True
         self.max_compacted_runs = 20_000
         self.stutter = 0.0
 
@@ -463,7 +464,8 @@ class Cluster:
     # --- the compactor
 
     async def compact_for_ever(self, pause_s: Callable[[], float], note: Callable[[str], None]) -> None:
-        """Compaction jobs, one after the other, in a process of their own; several may be at it."""
+        """Compaction jobs, one after the other, in a process of their own; several may be at it. Each opens a session,
+        so that they end (`is_compacting`) before all sessions must be gone."""
         process = self.product_process("compactor")
         await process.run(self._compact(process, pause_s, note))
 
@@ -477,7 +479,7 @@ class Cluster:
         settings = CompactionSettings(
             min_bytes=1, min_age_ms=0, lease_ms=3_000, max_rounds=3, max_runs=self.max_compacted_runs
         )
-        while True:
+        while self.is_compacting:
             await clock.sleep(pause_s())
             try:
                 done = await run_cycle(sequencer, runner, clock=clock, entropy=entropy, settings=settings)

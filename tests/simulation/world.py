@@ -698,6 +698,7 @@ class World:
             if not agent.process.is_dead:
                 await agent.process.run(agent.drain())
         self.note("agents are drained")
+        self.cluster.is_compacting = False
 
     async def _wait_for_collector(self) -> None:
         grace_s = GRACE_SECONDS + more_seconds(self._scenario)
