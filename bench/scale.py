@@ -3,10 +3,10 @@
     python -m bench.scale [--agents 20] [--partitions 1000] [--groups 1000] [--factor 10] [--calls 1000] [--json FILE]
 
 A real committer and a follower (`tailrace sequencer`, a process each) on PostgreSQL with fsync. Agents are simulated
-here: each has its own connection, lease, upload session and feed, and sends an agent's requests, without clients or
+here: each has its own connection, lease, upload session and windows, and sends an agent's requests, without clients or
 objects. The bench makes each kind of call `--calls` times; an agent has one call in flight (eight for offset commits).
 The figure is the CPU time of the committer and of the follower (user + system, from /proc) per call, less the
-committer's CPU in as long a time with heartbeats and feeds only. It does not include PostgreSQL's CPU.
+committer's CPU in as long a time with heartbeats and subscriptions only. It does not include PostgreSQL's CPU.
 
 Then it measures again with `--factor` times the idle partitions and groups, and prints the ratio of each figure. CPU
 time comes in ticks of 10 ms, so a figure from few calls, or a ratio of two small figures, means little. On a busy
@@ -30,8 +30,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from agent.fetch.tail import Tail
+from agent.telemetry import AgentTelemetry
 from bench.process_figures import cpu_seconds, rss_mib
 from sequencer.api import (
     AgentInfo,
@@ -40,7 +42,6 @@ from sequencer.api import (
     CommitRequest,
     CreateTopic,
     Empty,
-    FeedRequest,
     FindPartition,
     FindRequest,
     MetadataRequest,
@@ -50,13 +51,17 @@ from sequencer.api import (
     OpenSession,
     RenewAgent,
     RunProposal,
+    Sequencer,
     SequencerUnavailable,
     SessionGrant,
     SessionRef,
     Topic,
+    WatchAnswer,
+    WatchRequest,
 )
 from sequencer.client import SequencerClient
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.rpc import encode_body
 from tailrace_cli.demo.ports import free_port
@@ -67,16 +72,17 @@ RECORDS = 10
 GROUPS_OF_AN_AGENT = 8
 """Whose members commit at once."""
 PARTITIONS_PER_TOPIC = 1_000
-FEED_WAIT_MS = 500
 START_SECONDS = 60.0
 HEARTBEAT_SECONDS = 1.0
+SUBSCRIBED_SECONDS = 1.0
+"""Within this time an agent has its windows."""
 AT_ONCE = 64
 """Calls in flight while the bench creates idle partitions and groups."""
 
 
 @dataclass(slots=True)
 class SimulatedAgent:
-    """One simulated agent: its connection, lease, session and feed."""
+    """One simulated agent: its connection, lease, session, and the windows of the partitions that it writes to."""
 
     number: int
     sequencer: SequencerClient
@@ -84,10 +90,12 @@ class SimulatedAgent:
     session: SessionGrant
     next_commit: int = 0
     offset: int = 0
-    tail: int = 0
-    feed_bytes: int = 0
-    feed_answers: int = 0
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    position: int = 0
+    fetch_calls: int = 0
+    watched_bytes: int = 0
+    watch_answers: int = 0
+    tail: Tail = field(init=False)
+    beating: asyncio.Task[None] | None = None
 
     @classmethod
     async def join(cls, number: int, addresses: list[str]) -> SimulatedAgent:
@@ -101,13 +109,24 @@ class SimulatedAgent:
         return cls(number, sequencer, lease, session)
 
     def start(self) -> None:
-        self.tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._follow())]
+        called = cast(Sequencer, self)
+        self.tail = Tail(called, SystemClock(), SystemEntropy(), AgentTelemetry())
+        self.tail.start()
+        self.beating = asyncio.create_task(self._beat())
 
     async def close(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.beating is not None:
+            self.beating.cancel()
+            await asyncio.gather(self.beating, return_exceptions=True)
+            await self.tail.close()
         await self.sequencer.close()
+
+    async def watch(self, request: WatchRequest) -> WatchAnswer:
+        """A call of the subscription, as the agent's tail makes it."""
+        answer = await self.sequencer.watch(request)
+        self.watched_bytes += len(encode_body(answer))
+        self.watch_answers += 1
+        return answer
 
     async def _beat(self) -> None:
         while True:
@@ -115,18 +134,6 @@ class SimulatedAgent:
             with suppress(SequencerUnavailable):
                 await self.sequencer.renew_agent(RenewAgent(self.lease.broker_id, self.lease.epoch, False))
                 await self.sequencer.renew_session(SessionRef(self.session.session_id))
-
-    async def _follow(self) -> None:
-        after = 0
-        while True:
-            try:
-                answer = await self.sequencer.feed(FeedRequest(after, [], FEED_WAIT_MS, wants_runs=False))
-            except SequencerUnavailable:
-                await asyncio.sleep(0.1)
-                continue
-            after = answer.commit_number
-            self.feed_bytes += len(encode_body(answer))
-            self.feed_answers += 1
 
     async def commit_object(self, topic: Topic) -> None:
         """Commit an object with a run of one batch on each of four partitions."""
@@ -153,12 +160,20 @@ class SimulatedAgent:
         )
 
     async def fetch(self, topic: Topic) -> None:
-        """A tail fetch asks twice: before it waits, and after, when there is another run."""
-        partition = self.number * RUNS_PER_OBJECT % topic.partitions
-        for offset in (self.tail, self.tail - RECORDS):
-            asked = FindPartition(topic.topic_id, partition, max(0, offset), 1 << 20)
-            found = await self.sequencer.find_batches(FindRequest([asked], 1 << 20))
-            self.tail = found.partitions[0].high_watermark
+        """A fetch at a partition's end, without the wait for more: from its window, or from the sequencer."""
+        place = TopicPartition(topic.topic_id, self.number * RUNS_PER_OBJECT % topic.partitions)
+        known = self.tail.find(place, self.position, 1 << 20)
+        if known is None:
+            self.fetch_calls += 1
+            asked = FindPartition(*place, self.position, 1 << 20)
+            answer = await self.sequencer.find_batches(FindRequest([asked], 1 << 20))
+            found, number = answer.partitions[0], answer.commit_number
+            end = found.runs[-1].end_offset if found.runs else self.position
+            self.tail.note_found(place, number, is_at_end=end >= found.high_watermark)
+        else:
+            found, number = known
+            await asyncio.sleep(0)
+        self.position = found.high_watermark
 
     async def commit_offset(self, topic: Topic, group_id: str) -> None:
         self.offset += 1
@@ -258,26 +273,29 @@ class Scale:
             self.idle_groups += some
 
     async def figures(self) -> dict[str, float]:
-        """The committer's CPU in microseconds for each kind of call, and the bytes that the feed sends."""
+        """The committer's CPU in microseconds for each kind of call, and the bytes that subscribers are sent."""
         topic = self.topic
         assert topic is not None, "idle things come first"
+        await self._watch_ends(topic)
         idle = await self._idle_share()
         found: dict[str, float] = {"idle_percent_of_a_core": round(idle * 100, 2)}
         told = (
-            sum(agent.feed_bytes for agent in self._agents),
-            sum(each.feed_answers for each in self._agents),
+            sum(agent.watched_bytes for agent in self._agents),
+            sum(each.watch_answers for each in self._agents),
         )
         found.update(await self._measured("object", idle, lambda agent: agent.commit_object(topic)))
         after = (
-            sum(agent.feed_bytes for agent in self._agents),
-            sum(each.feed_answers for each in self._agents),
+            sum(agent.watched_bytes for agent in self._agents),
+            sum(each.watch_answers for each in self._agents),
         )
-        found["feed_bytes_per_agent_and_object"] = round(
+        found["watched_bytes_per_agent_and_object"] = round(
             (after[0] - told[0]) / len(self._agents) / self._calls, 1
         )
-        found["feed_answers_per_object"] = round((after[1] - told[1]) / self._calls, 2)
-        await asyncio.gather(*(agent.fetch(topic) for agent in self._agents))  # the ends of the partitions
+        found["watch_answers_per_object"] = round((after[1] - told[1]) / self._calls, 2)
+        calls = sum(agent.fetch_calls for agent in self._agents)
         found.update(await self._measured("fetch", idle, lambda agent: agent.fetch(topic)))
+        calls = sum(agent.fetch_calls for agent in self._agents) - calls
+        found["calls_per_fetch"] = round(calls / self._calls, 3)
         found.update(
             await self._measured(
                 "offset_commit",
@@ -304,8 +322,13 @@ class Scale:
         found["follower_rss_mib"] = round(rss_mib(self._servers.follower), 1)
         return found
 
+    async def _watch_ends(self, topic: Topic) -> None:
+        """Have each agent read to the end of its partition, so that it is watched from now on."""
+        await asyncio.gather(*(agent.fetch(topic) for agent in self._agents))
+        await asyncio.sleep(SUBSCRIBED_SECONDS)
+
     async def _idle_share(self) -> float:
-        """Cores that the committer uses while agents only renew their leases and follow their feeds."""
+        """Cores that the committer uses while agents only renew their leases and keep their subscriptions."""
         before, began = cpu_seconds(self._servers.committer), time.monotonic()
         await asyncio.sleep(5.0)
         return (cpu_seconds(self._servers.committer) - before) / (time.monotonic() - began)
