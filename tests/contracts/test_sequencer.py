@@ -61,6 +61,7 @@ from sequencer.api import (
     SweptSession,
     TopicExists,
     UnknownTopic,
+    WatchRequest,
     first_turn,
 )
 from sequencer.committer import Committer
@@ -808,6 +809,33 @@ def test_a_feed_that_asks_for_what_is_forgotten_is_reset(factory: Factory) -> No
         assert not (await bench.sequencer.feed(FeedRequest(start + 1, [], 0))).reset
 
     run(factory, scenario, SequencerSettings(max_feed_commits=3))
+
+
+def test_a_watcher_is_told_every_change_of_its_partition_once_until_it_is_gone(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        swap = await prepare_swap(bench)
+        place = (bench.topic.topic_id, 0)
+        began = await bench.sequencer.watch(WatchRequest(UUID(int=5), 1, 0, [place], [], 0))
+        (start,) = began.changes
+        assert (start.is_start, start.high_watermark, start.commit_number) == (True, 6, began.commit_number)
+        waiting = asyncio.create_task(bench.sequencer.watch(WatchRequest(UUID(int=5), 1, 1, [], [], 5_000)))
+        await settle()
+        await bench.commit(batch(2))
+        (added,) = (await waiting).changes
+        assert [(one.base_offset, one.end_offset) for one in added.runs] == [(6, 8)]
+        assert added.runs == (await bench.find(6)).runs
+        await bench.commit(batch(1), partition=1)
+        await bench.sequencer.swap(swap)
+        await bench.sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(*place, 7)]))
+        await bench.sequencer.delete_topic(DeleteTopic(bench.topic.topic_id))
+        after = await bench.sequencer.watch(WatchRequest(UUID(int=5), 1, 2, [], [], 0))
+        assert [one.replaced_below for one in after.changes] == [6, -1, -1]
+        assert [one.log_start_offset for one in after.changes] == [0, 7, -1]
+        assert [one.is_gone for one in after.changes] == [False, False, True]
+        assert after.epoch == began.epoch and after.commit_number == await bench.find_number()
+        assert (await bench.sequencer.watch(WatchRequest(UUID(int=6), 2, 0, [], [], 0))).is_reset
+
+    run(factory, scenario)
 
 
 def test_limits_are_named_when_they_are_reached(factory: Factory) -> None:
