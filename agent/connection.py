@@ -33,7 +33,8 @@ from agent.framing import SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read
 from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
 from agent.security.access import ANYBODY, Access
-from tailrace.buffers import Buffer
+from tailrace.buffers import Buffer, uninitialized
+from tailrace.kafka.produce_shape import ProduceShape
 
 STAGING_BYTES = 16 * 1024
 CONTENDED_READ_BYTES = 1024
@@ -200,6 +201,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.client_software = ""
         self.leadership = KnownLeadership()
         self.access: Access = ANYBODY
+        self.produce_shape: ProduceShape | None = None
+        """What the last produce request that had to be decoded looks like."""
         self.deferred = 0
         """Produce requests that wait for their answer."""
 
@@ -236,7 +239,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._frame is not None:
             self._filled += nbytes
             if self._filled == len(self._frame):
-                self._frame_is_whole()
+                frame, self._frame, self._filled = self._frame, None, 0
+                self._handle_in_turn(frame, self._charge)
             return
         self._take_frames(memoryview(self._staging)[: len(self._rest) + nbytes])
 
@@ -292,19 +296,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._claim = self._budget.claim(head.charge, self._admitted)
                 break
             position += SIZE_BYTES
-            taken = min(head.size, len(data) - position)
-            self._begin_frame(head, data[position : position + taken])
-            position += taken
-            if taken < head.size:
-                self._frame_began = self.last_active
+            end = position + head.size
+            if end > len(data):
+                self._begin_frame(head, data[position:])
+                position = len(data)
                 break
-            self._frame_is_whole()
+            self._handle_in_turn(bytearray(data[position:end]), head.charge)
+            position = end
         self._keep_rest(bytes(data[position:]))
 
     def _begin_frame(self, head: FrameHead, first: memoryview) -> None:
         """Give a frame that was charged its buffer, with those of its bytes that have come."""
         self._charge = head.charge
-        self._frame = bytearray(head.size)
+        self._frame_began = self.last_active
+        self._frame = uninitialized(head.size)
         self._filled = len(first)
         self._frame[: self._filled] = first
 
@@ -323,16 +328,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._take_frames(memoryview(self._rest), granted)
         self._maybe_resume()
 
-    def _frame_is_whole(self) -> None:
-        """Handle it at once, in its turn, or have it wait for its turn."""
-        frame, self._frame, self._filled = self._frame, None, 0
-        assert frame is not None
+    def _handle_in_turn(self, frame: bytearray, charge: int) -> None:
+        """Handle a whole frame at once if it is its turn, or have it wait."""
         if not self._frames and not self._is_handling and self._may_handle():
             reply = self._dispatch.at_once(memoryview(frame), self)
             if reply is not None:
-                self._take_reply(reply, self._charge)
+                self._take_reply(reply, charge)
                 return
-        self._frames.append((frame, self._charge))
+        self._frames.append((frame, charge))
         self._wake.set()
         if len(self._frames) >= MAX_QUEUED_FRAMES:
             self._pause()
@@ -405,13 +408,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if reply.on_sent is not None:
             self._held.append(reply.on_sent)
         self._replies.append(reply)
-        if reply.is_made:
-            self._count_unsent(reply)
-            self._budget.give(charge)
-        else:  # its bytes stay in the active buffer, whatever becomes of the connection
+        self.deferred += reply.is_deferred
+        if not reply.is_made:  # its bytes stay in the active buffer, whatever becomes of the connection
             reply.charge = charge
             reply.told = self._is_answered
-        self.deferred += reply.is_deferred
+            return
+        self._count_unsent(reply)
+        self._budget.give(charge)
         self._send_replies()
         if reply.close:
             self._end_handling()

@@ -49,10 +49,13 @@ from tailrace.kafka.answers import produce_answer, sent_again
 from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tailrace.kafka.produce_shape import shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
 
 log = structlog.get_logger("agent.requests")
+
+_PRODUCE = APIS[ApiKey.PRODUCE]
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -108,6 +111,10 @@ class Dispatcher:
     def _read(self, frame: memoryview, connection: KafkaConnection) -> _Asked | Reply:
         """The request, or the reply to what is none."""
         started = self._services.clock.monotonic()
+        shape = connection.produce_shape
+        if shape is not None and (read := shape.read(frame)) is not None:
+            header, request = read
+            return _Asked(header, _PRODUCE, self._context(header, connection), request, started)
         try:
             header = parse_request_header(frame)
             spec = APIS.get(header.api_key)
@@ -124,7 +131,16 @@ class Dispatcher:
                 error=str(error),
             )
             return Reply(close=True)
-        context = RequestContext(
+        if header.api_key == ApiKey.PRODUCE:
+            connection.produce_shape = shape_of(frame, header, request)
+        context = self._context(header, connection)
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
+            named = f"{request.client_software_name}/{request.client_software_version}"
+            connection.client_software = cut(named, MAX_NAME_BYTES)
+        return _Asked(header, spec, context, request, started)
+
+    def _context(self, header: RequestHeader, connection: KafkaConnection) -> RequestContext:
+        return RequestContext(
             api_version=header.api_version,
             client_id=cut(header.client_id or "", MAX_NAME_BYTES),
             client_host=connection.peer_host,
@@ -134,10 +150,6 @@ class Dispatcher:
             is_first_waiting=connection.deferred == 0,
             access=connection.access,
         )
-        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
-            named = f"{request.client_software_name}/{request.client_software_version}"
-            connection.client_software = cut(named, MAX_NAME_BYTES)
-        return _Asked(header, spec, context, request, started)
 
     def _replied(self, asked: _Asked, response: Any) -> Reply:
         if isinstance(response, Deferred):

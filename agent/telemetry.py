@@ -7,10 +7,11 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sequencer.metrics import StatisticsGauges
-from tailrace.counters import CallbackCounter, PlainCounter
+from tailrace.counters import CallbackCounter, PlainCounter, PlainHistogram
 from tailrace.kafka import ApiKey
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+API_NAMES = {api: api.name for api in ApiKey}
 _BYTES = tuple(4.0**power for power in range(5, 15))
 
 
@@ -66,10 +67,10 @@ class AgentTelemetry:
         self.request_failures = self._counter(
             "request_failures", "Requests that failed with an unexpected exception, by API.", "api"
         )
-        self.request_seconds = self._histogram(
-            "request_duration_seconds", "Time from a request read to its answer.", "api"
-        )
-        self._observe_seconds: dict[ApiKey, Callable[[float], None]] = {}
+        self.request_seconds = PlainHistogram(
+            "tailrace_request_duration_seconds", "Time from a request read to its answer.", "api",
+            buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
         self.flushes = self._counter("flushes", "Buffers sealed, by reason.", "reason")
         self.flush_bytes = Histogram(
             "tailrace_flush_bytes", "Size of uploaded objects.", buckets=_BYTES, registry=self.registry
@@ -108,10 +109,7 @@ class AgentTelemetry:
 
     def request_served(self, api: ApiKey, seconds: float) -> None:
         """Count one answered request."""
-        observe = self._observe_seconds.get(api)
-        if observe is None:
-            observe = self._observe_seconds[api] = self.request_seconds.labels(api.name).observe
-        observe(seconds)
+        self.request_seconds.observe(API_NAMES[api], seconds)
 
     def _plain(self, name: str, doc: str) -> PlainCounter:
         return PlainCounter(f"tailrace_{name}_total", doc, registry=self.registry)

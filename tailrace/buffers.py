@@ -2,4 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+
 Buffer = bytes | bytearray | memoryview
+
+WORTH_A_CALL = 32 * 1024
+"""Below this many bytes, filling them with zeros costs less than the call that leaves them as they are."""
+
+_new_bytearray = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
+    ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
+)
+
+
+def uninitialized(size: int) -> bytearray:
+    """A buffer of so many bytes, all of which are about to be written: what is in it now is not defined."""
+    if size < WORTH_A_CALL:
+        return bytearray(size)
+    made: bytearray = _new_bytearray(None, size)
+    return made

@@ -43,6 +43,7 @@ from tailrace.record_batch import (
 )
 from tailrace.records import InvalidRecords, keyless_records
 
+_STORED = BatchError.NONE
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
 _COMPACT = "compact"
 FIRST_TOPIC_ID_VERSION = 13
@@ -163,8 +164,13 @@ def _let_go_of_refused(accepted: list[_Accepted]) -> None:
     """Copy what was accepted where it is less than half of its frame: views keep the whole frame alive, in the buffer
     and after it in the cache, which count the batches alone."""
     first = accepted[0].data
-    frame = memoryview(first.obj) if isinstance(first, memoryview) else b""
-    if 2 * sum(batch.coordinates.length for batch in accepted) < len(frame):
+    if not isinstance(first, memoryview):
+        return
+    frame: bytes = first.obj  # type: ignore[assignment]
+    length = 0
+    for batch in accepted:
+        length += batch.coordinates.length
+    if 2 * length < len(frame):
         for batch in accepted:
             batch.data = bytes(batch.data)
 
@@ -289,7 +295,11 @@ def _topic_known(services: Services, data: TopicProduceData, version: int) -> Kn
 
 def _partitions_of(data: TopicProduceData) -> int:
     """How many partitions the topic must have for this."""
-    return 1 + max((partition.index for partition in data.partition_data), default=0)
+    highest = -1
+    for partition in data.partition_data:
+        if partition.index > highest:
+            highest = partition.index
+    return 1 + highest
 
 
 async def _topic_of(services: Services, data: TopicProduceData, version: int) -> KnownTopic | ErrorCode:
@@ -376,15 +386,16 @@ def _fill(services: Services, version: int, accepted: _Accepted, result: BatchRe
         )
         _refuse(services, row, code, result.failure.message)
         return
-    code = produce_code(
-        result.error,
-        version,
-        is_transactional=accepted.coordinates.is_transactional,
-        is_alone=len(services.catalog.snapshot.ring.members) < 2,
-    )
-    if code is not ErrorCode.NONE:
-        _refuse(services, row, code, "")
-        return
+    if result.error is not _STORED:
+        code = produce_code(
+            result.error,
+            version,
+            is_transactional=accepted.coordinates.is_transactional,
+            is_alone=len(services.catalog.snapshot.ring.members) < 2,
+        )
+        if code is not ErrorCode.NONE:
+            _refuse(services, row, code, "")
+            return
     if row.error_code == ErrorCode.NONE and row.base_offset < 0:
         row.base_offset = result.base_offset
     row.log_start_offset = result.log_start_offset

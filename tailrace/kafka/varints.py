@@ -5,6 +5,8 @@ The readers raise IndexError where the buffer ends; their callers turn it into M
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tailrace.buffers import Buffer
 from tailrace.kafka.errors import MalformedRequest
 
@@ -34,6 +36,7 @@ def finish_unsigned_varint(buffer: Buffer, offset: int, first: int) -> tuple[int
             raise MalformedRequest("a varint of more than five bytes")
 
 
+@lru_cache(4_096)
 def unsigned_varint(value: int) -> bytes:
     """The bytes of a non-negative value."""
     out = bytearray()

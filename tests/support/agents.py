@@ -241,6 +241,7 @@ def connection() -> KafkaConnection:
     made.client_software = ""
     made.access = ANYBODY
     made.leadership = KnownLeadership()
+    made.produce_shape = None
     made.deferred = 0
     return made
 

@@ -1,0 +1,110 @@
+"""Produce requests of one client and topic are alike but for three things, so most are read without decoding.
+
+    key, version | correlation id | client id, acks, time-out, topic | partition | length | records | tagged fields
+    4 bytes      | 4              | the same each time               | 4         | 1 to 5 | length  | none: 3 zeros
+
+(The length takes four bytes, and nothing follows the records, before version 9.) A `ProduceShape` is learned from a
+request that was decoded, and reads those with the same bytes in the same places. What it gives is what the codec gives;
+what it does not know it leaves to the codec.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import msgspec
+
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.kafka.headers import RequestHeader, is_flexible
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.kafka.varints import unsigned_varint
+
+_OTHERS = Struct(">4sii")
+"""Key and version, correlation id, partition: what stands before the length besides what is the same."""
+_LENGTH = Struct(">i")
+_TAGS = b"\0\0\0"
+"""No tagged fields of the partition, of the topic, of the request."""
+MAX_SAME_BYTES = 1024
+"""A client id and a topic's name, with room to spare."""
+
+
+class ProduceShape(msgspec.Struct, frozen=True):
+    """What is the same in all requests like this one. `fields` reads key and version, correlation id, what is the same
+    (`same`), and the partition."""
+
+    fields: Struct
+    first: bytes
+    same: bytes
+    is_flexible: bool
+    header: RequestHeader
+    request: ProduceRequest
+
+    def read(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
+        """Header and message of a request with this shape; None of any other."""
+        if len(frame) <= self.fields.size:
+            return None
+        first, correlation_id, same, index = self.fields.unpack_from(frame)
+        if first != self.first or same != self.same:
+            return None
+        records = self._records(frame)
+        if records is None:
+            return None
+        known, topic = self.request, self.request.topic_data[0]
+        data = [PartitionProduceData(index, records)]
+        header = self.header
+        return (
+            RequestHeader(
+                header.api_key, header.api_version, correlation_id, header.client_id, header.body_offset
+            ),
+            ProduceRequest(
+                known.transactional_id,
+                known.acks,
+                known.timeout_ms,
+                [TopicProduceData(topic.name, topic.topic_id, data)],
+            ),
+        )
+
+    def _records(self, frame: memoryview) -> memoryview | None:
+        """The records, if they and their length fill the frame."""
+        start, size = self.fields.size, len(frame)
+        if not self.is_flexible:
+            start += _LENGTH.size
+            if start > size or _LENGTH.unpack_from(frame, start - _LENGTH.size)[0] != size - start:
+                return None
+            return frame[start:]
+        if frame[-3:] != _TAGS:
+            return None
+        end = size - len(_TAGS)
+        left = end - start  # what is encoded is the length + 1, in the fewest bytes
+        length_bytes = 1 if left < 1 << 7 else 2 if left <= 1 << 14 else 3 if left <= (1 << 21) + 1 else 4
+        encoded = unsigned_varint(left - length_bytes + 1)
+        start += length_bytes
+        if start > end or frame[start - length_bytes : start] != encoded:
+            return None
+        return frame[start:end]
+
+
+def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceShape | None:
+    """The shape of a request that was decoded; None if it is not one batch's, or its bytes are not the usual ones."""
+    if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
+        return None
+    records = request.topic_data[0].partition_data[0].records
+    if records is None:
+        return None
+    flexible = is_flexible(ApiKey.PRODUCE, header.api_version)
+    after = len(_TAGS) if flexible else 0
+    length_bytes = len(unsigned_varint(len(records) + 1)) if flexible else _LENGTH.size
+    same_bytes = len(frame) - after - len(records) - length_bytes - _OTHERS.size
+    if not 0 < same_bytes <= MAX_SAME_BYTES:
+        return None
+    fields = Struct(f">4si{same_bytes}si")
+    first, _, same, _ = fields.unpack_from(frame)
+    topic = request.topic_data[0]
+    kept = ProduceRequest(
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        [TopicProduceData(topic.name, topic.topic_id)],
+    )
+    shape = ProduceShape(fields, first, same, flexible, header, kept)
+    return shape if shape.read(frame) == (header, request) else None
