@@ -196,7 +196,7 @@ class Agent:
             peers=self._peers,
             observer=cache_observer,
         )
-        self._reader = BatchReader(self.cache, clock, self._executor, cache_observer)
+        self._reader = BatchReader(self.cache, clock, self._executor, cache_observer, sequencer.find_batches)
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
         self.kafka_ports: dict[str, int] = {}

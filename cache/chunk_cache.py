@@ -8,17 +8,17 @@ Memory is cut in three, so that no kind of reader starves another:
 
     fresh     what this agent uploaded, by age; its tail readers find it here without a request to anyone
     tail      S3-FIFO: chunks of young runs, fetched or owned
-    catch-up  S3-FIFO: chunks of old runs, Parquet, and what was read ahead
+    catch-up  what was read last of old runs and of Parquet, and what was read ahead of their readers: at most half
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, cut
-from cache.eviction import ByAge, S3Fifo
+from cache.eviction import ByAge, ByTurn, S3Fifo
 from cache.gate import Gate
 from cache.observer import CacheObserver, NoObserver, Tier
 from cache.ring import ZoneRing
@@ -68,7 +68,7 @@ class ChunkCache:
         fresh = int(settings.memory_bytes * settings.fresh_share)
         catch_up = int(settings.memory_bytes * settings.catch_up_share)
         self._fresh: ByAge[ChunkId, ChunkBytes] = ByAge(fresh)
-        self._catch_up: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(catch_up)
+        self._catch_up: ByTurn[ChunkId, ChunkBytes] = ByTurn(catch_up)
         self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(settings.memory_bytes - fresh - catch_up)
         self._from_store: SingleFlight[ChunkId, _Brought] = SingleFlight()
         self._from_peer: SingleFlight[ChunkId, _Brought] = SingleFlight()
@@ -76,7 +76,8 @@ class ChunkCache:
         self._tail_gets = Gate(settings.tail_gets)
         self._catch_up_gets = Gate(settings.catch_up_gets)
         self._catch_up_peer_reads = Gate(settings.catch_up_gets)
-        self._ahead: set[asyncio.Task[ChunkBytes]] = set()
+        self._ahead: dict[ChunkId, asyncio.Task[ChunkBytes]] = {}
+        self._unasked: dict[ChunkId, int] = {}
 
     @property
     def bytes_held(self) -> int:
@@ -104,6 +105,7 @@ class ChunkCache:
         found = self.held(chunk, is_catch_up=is_catch_up)
         if found is not None:
             return found
+        self._unasked.pop(chunk.id, None)
         brought, tier = await asyncio.shield(self._bring(chunk, is_catch_up))
         self._observer.chunk_read(tier, brought.size, is_catch_up=is_catch_up)
         return brought
@@ -139,16 +141,35 @@ class ChunkCache:
                     # Joined: as parts it would keep whole receive buffers alive for a few bytes of each.
                     self._tail.put(old, ChunkBytes([bytes(fresh.joined())], is_trusted=True), size)
 
-    def read_ahead(self, chunks: Iterable[ChunkRef]) -> None:
-        """Begin to fetch the chunks that will be read next, as far as the limit allows; never waits."""
-        for chunk in chunks:
-            if len(self._ahead) >= self.settings.read_ahead_chunks:
-                return
-            if self._is_held(chunk.id) or chunk.id in self._from_store or chunk.id in self._from_peer:
-                continue
-            task = asyncio.create_task(self._fetch_ahead(chunk), name=f"read ahead {chunk.id}")
-            self._ahead.add(task)
-            task.add_done_callback(self._arrived_ahead)
+    def has(self, chunk: ChunkId) -> bool:
+        """Whether the chunk is in memory, or on its way there."""
+        is_held = chunk in self._fresh or chunk in self._tail or chunk in self._catch_up
+        return is_held or chunk in self._from_store or chunk in self._from_peer or chunk in self._ahead
+
+    def is_unread(self, chunk: ChunkId) -> bool:
+        """Whether the chunk was read ahead, or is on its way, and nobody has asked for it yet."""
+        return chunk in self._unasked or self._catch_up.is_unread(chunk)
+
+    def read_ahead(self, chunk: ChunkRef) -> asyncio.Task[ChunkBytes] | None:
+        """Begin to fetch a chunk before anybody asks for it. None where there is no room: its readers are behind.
+
+        What is read ahead takes at most half of the share of catch-up readers, so that a chunk stays until all
+        partitions in it were read. The task is the cache's own: only look at it.
+        """
+        unread = sum(self._unasked.values()) + self._catch_up.unread_bytes
+        if unread + chunk.length > self._catch_up.budget_bytes // 2:
+            return None
+        self._unasked[chunk.id] = chunk.length
+        task = asyncio.create_task(self._fetch_ahead(chunk), name=f"read ahead {chunk.id}")
+        self._ahead[chunk.id] = task
+        task.add_done_callback(lambda done: self._arrived_ahead(chunk.id, done))
+        return task
+
+    def give_up(self, chunk: ChunkId) -> None:
+        """Drop a chunk that was read ahead, if nobody has asked for it."""
+        self._unasked.pop(chunk, None)
+        if self._catch_up.is_unread(chunk):
+            self._catch_up.remove(chunk)
 
     def forget(self, chunk: ChunkId) -> None:
         """Drop a chunk from memory."""
@@ -158,15 +179,13 @@ class ChunkCache:
 
     async def close(self) -> None:
         """Cancel and await whatever is under way."""
-        for task in self._ahead:
+        ahead = list(self._ahead.values())
+        for task in ahead:
             task.cancel()
-        await asyncio.gather(*self._ahead, return_exceptions=True)
+        await asyncio.gather(*ahead, return_exceptions=True)
         await self._from_peer.close()
         await self._from_store.close()
         await self._again.close()
-
-    def _is_held(self, chunk: ChunkId) -> bool:
-        return chunk in self._fresh or chunk in self._tail or chunk in self._catch_up
 
     def _bring(self, chunk: ChunkRef, is_catch_up: bool) -> asyncio.Task[_Brought]:
         ring = self._ring()
@@ -223,15 +242,18 @@ class ChunkCache:
         return ChunkBytes([data])
 
     def _keep(self, chunk: ChunkId, data: ChunkBytes, is_catch_up: bool) -> None:
-        share = self._catch_up if is_catch_up else self._tail
-        share.put(chunk, data, data.size)
+        if is_catch_up:
+            self._catch_up.put(chunk, data, data.size, is_read=self._unasked.pop(chunk, None) is None)
+        else:
+            self._tail.put(chunk, data, data.size)
 
     async def _fetch_ahead(self, chunk: ChunkRef) -> ChunkBytes:
         brought, _ = await asyncio.shield(self._bring(chunk, True))
         return brought
 
-    def _arrived_ahead(self, task: asyncio.Task[ChunkBytes]) -> None:
-        self._ahead.discard(task)
+    def _arrived_ahead(self, chunk: ChunkId, task: asyncio.Task[ChunkBytes]) -> None:
+        del self._ahead[chunk]
+        self._unasked.pop(chunk, None)
         if not task.cancelled():
             error = task.exception()  # nobody waits yet: the next reader meets the error again
             assert error is None or isinstance(error, StoreError), error

@@ -171,3 +171,73 @@ class ByAge(Generic[K, V]):
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.bytes_held -= entry.size
+
+
+class ByTurn(Generic[K, V]):
+    """A map for readers that go through the log in order: it drops first what had its first reader first.
+
+    Many partitions read a chunk within moments, and then nobody. What favours recent or frequent use (LRU, `S3Fifo`)
+    keeps the chunks that the slowest partition has just passed, and drops those that it is about to need.
+
+    Values may be put in before anybody wants them (`is_read=False`): they wait for their first reader, and go last.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.unread_bytes = 0
+        self._read_bytes = 0
+        self._read: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._unread: OrderedDict[K, _Entry[V]] = OrderedDict()
+
+    @property
+    def bytes_held(self) -> int:
+        """Sizes of all values together."""
+        return self._read_bytes + self.unread_bytes
+
+    def __len__(self) -> int:
+        return len(self._read) + len(self._unread)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._read or key in self._unread
+
+    def is_unread(self, key: K) -> bool:
+        """Whether the value waits for its first reader."""
+        return key in self._unread
+
+    def get(self, key: K) -> V | None:
+        """The value, which has had a reader now; None where there is none."""
+        entry = self._read.get(key)
+        if entry is not None:
+            return entry.value
+        entry = self._unread.pop(key, None)
+        if entry is None:
+            return None
+        self.unread_bytes -= entry.size
+        self._read_bytes += entry.size
+        self._read[key] = entry
+        return entry.value
+
+    def put(self, key: K, value: V, size: int, *, is_read: bool = True) -> bool:
+        """Take a value, pushing others out. False, and nothing taken, where it alone exceeds the budget."""
+        self.remove(key)
+        if size > self.budget_bytes:
+            return False
+        while self.bytes_held + size > self.budget_bytes:
+            self.remove(next(iter(self._read or self._unread)))
+        if is_read:
+            self._read[key] = _Entry(value, size)
+            self._read_bytes += size
+        else:
+            self._unread[key] = _Entry(value, size)
+            self.unread_bytes += size
+        return True
+
+    def remove(self, key: K) -> None:
+        """Forget a value; nothing happens where there is none."""
+        entry = self._read.pop(key, None)
+        if entry is not None:
+            self._read_bytes -= entry.size
+            return
+        entry = self._unread.pop(key, None)
+        if entry is not None:
+            self.unread_bytes -= entry.size

@@ -17,6 +17,7 @@ from cache.chunk import ChunkBytes, ChunkRef, ObjectCorrupt, chunks_of
 from cache.chunk_cache import ChunkCache
 from cache.eviction import S3Fifo
 from cache.observer import CacheObserver
+from cache.read_ahead import ReadAhead
 from cache.single_flight import SingleFlight
 from sequencer.api import Run
 from tailrace.buffers import Buffer
@@ -53,8 +54,11 @@ class _GroupId(NamedTuple):
 class ParquetReader:
     """Reads Parquet runs. `executor` is a bounded pool: decoding never runs on the loop."""
 
-    def __init__(self, cache: ChunkCache, executor: Executor, observer: CacheObserver) -> None:
+    def __init__(
+        self, cache: ChunkCache, executor: Executor, observer: CacheObserver, ahead: ReadAhead
+    ) -> None:
         self._cache = cache
+        self._ahead = ahead
         self._executor = executor
         self._observer = observer
         self._indexes: S3Fifo[str, ParquetIndex] = S3Fifo(cache.settings.index_bytes)
@@ -134,13 +138,7 @@ class ParquetReader:
     async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
         """Bytes [start, end) of the object, decoded in the pool; read again from the store where they are corrupt."""
         loop = asyncio.get_running_loop()
-        chunks = chunks_of(
-            run.key,
-            start=start,
-            end=end,
-            object_size=run.object_size,
-            chunk_bytes=self._cache.settings.chunk_bytes,
-        )
+        chunks = self._chunks_of(run, start, end)
         held = await asyncio.gather(*(self._cache.get(chunk, is_catch_up=True) for chunk in chunks))
         try:
             return await loop.run_in_executor(self._executor, decode, _cut(chunks, held, start, end))
@@ -162,25 +160,18 @@ class ParquetReader:
             raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 
     def _read_ahead(self, run: Run, groups: list[RowGroupRange]) -> None:
+        """Fetch the row groups that follow, up to `read_ahead_chunks`."""
         most = self._cache.settings.read_ahead_chunks
-        ahead: dict[ChunkRef, None] = {}
+        ahead: list[ChunkRef] = []
         for group in groups:
             if len(ahead) >= most:
                 break
-            end = group.start + group.length
-            chunk_bytes = self._cache.settings.chunk_bytes
-            ahead.update(
-                dict.fromkeys(
-                    chunks_of(
-                        run.key,
-                        start=group.start,
-                        end=end,
-                        object_size=run.object_size,
-                        chunk_bytes=chunk_bytes,
-                    )
-                )
-            )
-        self._cache.read_ahead(list(ahead)[:most])
+            ahead += self._chunks_of(run, group.start, group.start + group.length)
+        self._ahead.chunks(ahead[:most])
+
+    def _chunks_of(self, run: Run, start: int, end: int) -> list[ChunkRef]:
+        chunk_bytes = self._cache.settings.chunk_bytes
+        return chunks_of(run.key, start=start, end=end, object_size=run.object_size, chunk_bytes=chunk_bytes)
 
 
 def _cut(refs: list[ChunkRef], chunks: list[ChunkBytes], start: int, end: int) -> Buffer:

@@ -15,16 +15,16 @@ No byte of a batch that did not come from this agent's own upload leaves without
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from cache.chunk import ChunkId, ChunkRef
+from cache.chunk import ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.mixed_reader import MixedReader
 from cache.observer import CacheObserver, NoObserver
 from cache.parquet_reader import ParquetReader
+from cache.read_ahead import Find, ReadAhead
 from cache.read_batches import ReadBatches, ReadRequest
 from sequencer.api import BatchStatus, ObjectKind, Run
 from tailrace.clock import Clock
@@ -46,17 +46,22 @@ class BatchReader:
 
     Args:
         executor: a bounded pool for decoding (Parquet, compressed records); never the loop's default one.
+        find: `find_batches` of the sequencer, by which read-ahead learns of the runs beyond an answer's.
     """
 
     def __init__(
-        self, cache: ChunkCache, clock: Clock, executor: Executor, observer: CacheObserver | None = None
+        self,
+        cache: ChunkCache,
+        clock: Clock,
+        executor: Executor,
+        observer: CacheObserver | None = None,
+        find: Find | None = None,
     ) -> None:
-        self._cache = cache
-        self._clock = clock
         self._executor = executor
         self._observer: CacheObserver = observer if observer is not None else NoObserver()
         self._mixed = MixedReader(cache, clock, self._observer)
-        self._parquet = ParquetReader(cache, executor, self._observer)
+        self._ahead = ReadAhead(cache, clock, self._chunks_ahead, find)
+        self._parquet = ParquetReader(cache, executor, self._observer, self._ahead)
 
     async def read(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches:
         """The batches that the request asks for, of runs of one partition, in order, as `find_batches` gave them.
@@ -76,7 +81,7 @@ class BatchReader:
                 end += 1
             await self._mixed.read(runs[position:end], request, out)
             position = end
-        self._end(runs, request, out)
+        self._end(runs, request, out, is_held=False)
         return out
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches | None:
@@ -86,12 +91,13 @@ class BatchReader:
         out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
         if not self._mixed.read_held(runs, request, out):
             return None
-        self._end(runs, request, out)
+        self._end(runs, request, out, is_held=True)
         return out
 
-    def _end(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
+    def _end(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches, *, is_held: bool) -> None:
         _close_hole(request, out)
-        self._read_ahead(runs, out.end_offset)
+        if runs and self._mixed.is_catch_up(runs[0]):
+            self._ahead.follow(runs, request.offset, out, is_held=is_held)
 
     @property
     def framed_bytes_held(self) -> int:
@@ -130,7 +136,8 @@ class BatchReader:
         return None
 
     async def close(self) -> None:
-        """Cancel and await decoding that is under way. Close the reader before its cache."""
+        """Cancel and await what is under way. Close the reader before its cache."""
+        await self._ahead.close()
         await self._parquet.close()
 
     async def _read_parquet(self, run: Run, request: ReadRequest, out: ReadBatches) -> None:
@@ -160,22 +167,21 @@ class BatchReader:
         patched = b"".join(framed(batch, base_offset, 0))
         return await asyncio.get_running_loop().run_in_executor(self._executor, decode_records, patched)
 
-    def _read_ahead(self, runs: Sequence[Run], offset: int) -> None:
-        """Begin to fetch what a reader of old runs will read next."""
-        most = self._cache.settings.read_ahead_chunks
-        ahead: dict[ChunkId, ChunkRef] = {}
-        for run in runs:
-            if len(ahead) >= most:
-                break
-            if run.end_offset <= offset or run.kind != ObjectKind.MIXED or not self._mixed.is_catch_up(run):
-                continue
+    def _chunks_ahead(self, run: Run, offset: int) -> list[ChunkRef]:
+        """The chunks of an old run from `offset` on; of a Parquet object, whose index tells the rest, the index's."""
+        if run.kind is ObjectKind.MARKERS or not self._mixed.is_catch_up(run):
+            return []
+        if run.kind is ObjectKind.PARQUET:
+            start = min(run.index_start, run.object_size)
+            return self._mixed.chunks_of(run, start, run.object_size - start)
+        start = run.start
+        if offset > run.base_offset:
             placed = self._mixed.framed.of(run)
-            first = bisect_left(placed.base_offsets, offset)
-            if first < placed.count:
-                start = placed.starts[first]
-                chunks = self._mixed.chunks_of(run, start, run.start + run.length - start)
-                ahead.update((chunk.id, chunk) for chunk in chunks)
-        self._cache.read_ahead(list(ahead.values())[:most])
+            first = placed.first_from(offset)
+            if first == placed.count:
+                return []
+            start = placed.starts[first]
+        return self._mixed.chunks_of(run, start, run.start + run.length - start)
 
 
 def _close_hole(request: ReadRequest, out: ReadBatches) -> None:

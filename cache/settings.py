@@ -26,14 +26,15 @@ class CacheSettings(SettingsSection):
     """Memory for chunks of all kinds together."""
     fresh_share: float = Field(default=0.25, ge=0, le=1)
     """Share of `memory_bytes` for objects that this agent uploaded; the oldest are evicted first."""
-    catch_up_share: float = Field(default=0.25, ge=0, le=1)
+    catch_up_share: float = Field(default=0.35, ge=0, le=1)
     """Share of `memory_bytes` for readers of old runs, which can never evict the chunks of tail readers."""
     tail_gets: int = Field(default=64, ge=1, le=10_000)
     """Concurrent store reads for the tail."""
     catch_up_gets: int = Field(default=8, ge=1, le=10_000)
     """Concurrent store and peer reads for readers of old runs and for read-ahead."""
-    read_ahead_chunks: int = Field(default=4, ge=0, le=1_000)
-    """The most chunks that are read ahead at a time."""
+    read_ahead_chunks: int = Field(default=16, ge=0, le=1_000)
+    """The most chunks read ahead of one reader of a partition's old runs; 0: none. All readers together have half of
+    the catch-up share."""
     catch_up_age_ms: int = Field(default=30_000, ge=0, le=86_400_000)
     """A run older than this is read as catch-up, not as the tail."""
     peer_timeout_s: float = Field(default=0.5, gt=0, le=600)

@@ -377,7 +377,8 @@ def test_closing_ends_what_is_under_way() -> None:
         store.open.clear()
         cache = ChunkCache(store, SETTINGS, lambda: ZoneRing(Ring(1, []), "a", 0))
         waiter = asyncio.create_task(cache.get(CHUNKS[0]))
-        cache.read_ahead(CHUNKS[1:])
+        for chunk in CHUNKS[1:]:
+            cache.read_ahead(chunk)
         await asyncio.sleep(0)
         await cache.close()
         assert store.at_once == 0

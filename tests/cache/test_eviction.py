@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cache.eviction import ByAge, S3Fifo
+from cache.eviction import ByAge, ByTurn, S3Fifo
 
 
 class S3FifoMachine(RuleBasedStateMachine):
@@ -90,3 +90,53 @@ def test_by_age_never_exceeds_its_budget(puts: list[tuple[int, int]]) -> None:
     for key, size in puts:
         fresh.put(key, size, size)
         assert fresh.bytes_held <= 50
+
+
+class ByTurnMachine(RuleBasedStateMachine):
+    """Whatever is done to it: within budget, and never a wrong value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: ByTurn[int, int] = ByTurn(100)
+        self.sizes: dict[int, int] = {}
+
+    @rule(key=st.integers(0, 20), size=st.integers(0, 120), is_read=st.booleans())
+    def put(self, key: int, size: int, is_read: bool) -> None:
+        taken = self.cache.put(key, key * 1000 + size, size, is_read=is_read)
+        self.sizes[key] = size
+        assert taken == (size <= 100)
+        assert (key in self.cache) == taken
+        assert self.cache.is_unread(key) == (taken and not is_read)
+
+    @rule(key=st.integers(0, 20))
+    def get(self, key: int) -> None:
+        value = self.cache.get(key)
+        assert (value is not None) == (key in self.cache)
+        assert value is None or value == key * 1000 + self.sizes[key]
+        assert not self.cache.is_unread(key)
+
+    @rule(key=st.integers(0, 20))
+    def remove(self, key: int) -> None:
+        self.cache.remove(key)
+        assert key not in self.cache
+
+    @invariant()
+    def bytes_are_counted_and_bounded(self) -> None:
+        held = [key for key in range(21) if key in self.cache]
+        assert self.cache.bytes_held == sum(self.sizes[key] for key in held) <= 100
+        assert self.cache.unread_bytes == sum(self.sizes[key] for key in held if self.cache.is_unread(key))
+        assert len(self.cache) == len(held)
+
+
+ByTurnMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestByTurn = ByTurnMachine.TestCase
+
+
+def test_what_had_its_first_reader_first_goes_first_however_late_it_is_read_again() -> None:
+    cache: ByTurn[str, int] = ByTurn(30)
+    for key in ("passed", "needed"):
+        cache.put(key, 1, 10)
+    cache.get("passed")
+    cache.put("ahead", 1, 10, is_read=False)
+    cache.put("new", 1, 10)
+    assert ["passed" in cache, "needed" in cache, "ahead" in cache] == [False, True, True]

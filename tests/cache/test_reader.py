@@ -643,7 +643,7 @@ def test_old_runs_beyond_markers_are_read_ahead() -> None:
         alone = ZoneRing(Ring(1, []), "a", 1)
         cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=1024), lambda: alone)
         reader = BatchReader(cache, clock, POOL)
-        await reader.read([first, markers_run(6, (5, True)), second], request(0, 1000))
+        await reader.read([first, markers_run(6, (5, True)), second], request(0, 2100))
         for _ in range(5):
             await asyncio.sleep(0)
         assert cache.bytes_held > 2048

@@ -55,6 +55,7 @@ from agent.memory_budget import MemoryBudget
 from agent.produce.lanes import Lane, Lanes
 from agent.server import Agent
 from cache import framed, mixed_reader
+from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
 from sequencer.api import (
     BatchError,
@@ -616,6 +617,18 @@ def _keys_by_object(original: Any) -> Any:
     return lambda run: (run.key, 0, 0)
 
 
+def _keeps_another_chunk(original: Any) -> Any:
+    """What is read ahead is kept in the place of a chunk of another object: its batches are sound, but not its own."""
+
+    def keep(self: Any, chunk: Any, data: Any, is_catch_up: bool) -> None:
+        before = vars(self).get("before", data) if chunk in self._unasked else data
+        if chunk in self._unasked:
+            self.__dict__["before"] = data
+        original(self, chunk, before if before.size >= data.size else data, is_catch_up)
+
+    return keep
+
+
 def _takes_batches_as_they_come(original: Any) -> Any:
     """Requests enter the buffer when it suits, not in the order in which they were read."""
 
@@ -1109,6 +1122,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "runs kept as sent are told apart without their topic", [(framed, "_key_of", _keys_by_place)], REMAKES
     ),
+    Mutation("a chunk that is read ahead is kept as another's", [(ChunkCache, "_keep", _keeps_another_chunk)]),
     Mutation(
         "an answer that is full leaves out its first run", [(bounds.AnswerRoom, "take", _begins_full_answers_late)],
         {"has_low_bounds": True},

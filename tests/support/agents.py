@@ -137,7 +137,7 @@ class AgentBench:
             catalog=catalog,
             lanes=Lanes([self.lane]),
             current_transactions=CurrentTransactions(sequencer),
-            reader=BatchReader(self.cache, clock, self._pool),
+            reader=BatchReader(self.cache, clock, self._pool, find=sequencer.find_batches),
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
             fetch_memory=FetchMemory(256 << 20, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
