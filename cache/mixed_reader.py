@@ -54,7 +54,7 @@ class MixedReader:
                     return False
                 held.append((_part_of(data, piece, part), part))
         for data, part in held:
-            out.add_framed(data, part)
+            out.add_framed(data, part.framed, part.first, part.upto)
         self._observer.framed_read(out.bytes)
         out.end_offset = selection.end_offset
         out.is_complete = not selection.is_full
@@ -75,7 +75,7 @@ class MixedReader:
                     data = self._frame(part, piece, request.leader_epoch, chunks)
                     await turns.did(part.upto - part.first)
                 if data is not None:
-                    out.add_framed(_part_of(data, piece, part), part)
+                    out.add_framed(_part_of(data, piece, part), part.framed, part.first, part.upto)
                 elif not await self._add_each(part, request.leader_epoch, chunks, out):
                     return
         self._observer.framed_read(kept)

@@ -1,21 +1,25 @@
 """Record batches out of Parquet objects: index and row groups through the chunk cache, decoding on a pool.
 
-An index (the decoded footer) never changes, so some are kept, within a budget of bytes; and a row group is decoded
-once for the many fetches of a replay. pyarrow and numba are imported in the pool, by the first Parquet run that is
-read: an agent that never meets one starts, and lives, without them.
+An index (the decoded footer) never changes, so some are kept, within a budget of bytes; and a row group is decoded once
+for the many fetches of a replay, and for all partitions that it holds. A partition's batches are kept as they are sent.
+pyarrow and numba are imported in the pool, by the first Parquet run that is read: an agent that never meets one starts,
+and lives, without them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cache.chunk import ChunkBytes, ChunkRef, ObjectCorrupt, chunks_of
 from cache.chunk_cache import ChunkCache
-from cache.eviction import S3Fifo
+from cache.eviction import ByTurn, S3Fifo
 from cache.observer import CacheObserver
 from cache.read_ahead import ReadAhead
 from cache.single_flight import SingleFlight
@@ -23,7 +27,7 @@ from sequencer.api import Run
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.record_batch import InvalidBatch, check_crc, read_header
+from tailrace.record_batch import InvalidBatch, patch_base_offset_and_epoch
 from tailrace.records import InvalidRecords, Record, decode_records
 
 if TYPE_CHECKING:
@@ -35,20 +39,59 @@ BATCH_IN_MEMORY_BYTES = 400
 """About what an index needs for each batch, beside its footer: the header as a struct with its numbers."""
 
 
-class DecodedBatch(NamedTuple):
-    """A rebuilt record batch, of offsets from `base_offset` to before `end_offset`."""
+class RebuiltBatches:
+    """Batches of one partition out of one row group, side by side as they are sent; numbered in the order of offsets.
 
-    base_offset: int
-    end_offset: int
-    record_count: int
-    max_timestamp: int
-    data: bytes
+    `sizes` and `records`: bytes and records of all batches before it, with one entry more for all of them.
+    """
+
+    __slots__ = ("base_offsets", "data", "end_offsets", "max_timestamps", "records", "sizes")
+
+    def __init__(self, stored: Sequence[StoredBatch], leader_epoch: int) -> None:
+        self.base_offsets = array("q", [batch.base_offset for batch in stored])
+        self.end_offsets = array("q", [batch.end_offset for batch in stored])
+        self.max_timestamps = array("q", [batch.max_timestamp for batch in stored])
+        self.sizes = array("q", accumulate((len(batch.data) for batch in stored), initial=0))
+        self.records = array("q", accumulate((batch.record_count for batch in stored), initial=0))
+        data = memoryview(bytearray().join([batch.data for batch in stored]))
+        for batch, (start, end) in zip(stored, pairwise(self.sizes), strict=True):
+            patch_base_offset_and_epoch(data[start:end], batch.base_offset, leader_epoch)
+        self.data = data.toreadonly()
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes."""
+        return 600 + len(self.data) + 40 * len(self.base_offsets)
+
+    def view(self, first: int, upto: int) -> memoryview:
+        """The bytes of the batches [first, upto)."""
+        return self.data[self.sizes[first] : self.sizes[upto]]
+
+    def first_at(self, offset: int) -> int:
+        """The first batch that begins at or after `offset`."""
+        return bisect_left(self.base_offsets, offset)
+
+    def select(self, offset: int, start: int, end: int) -> tuple[int, int]:
+        """The batches that begin in [start, end) and end after `offset`."""
+        first = max(bisect_right(self.end_offsets, offset), self.first_at(start))
+        return first, max(first, self.first_at(end))
+
+    def fitting(self, first: int, upto: int, max_bytes: int) -> int:
+        """The end of the batches from `first` on, before `upto`, that are at most so long together."""
+        return bisect_right(self.sizes, self.sizes[first] + max_bytes, first, upto + 1) - 1
 
 
 class _GroupId(NamedTuple):
     key: str
     number: int
+
+
+class _PartId(NamedTuple):
+    """One partition's batches of a row group, as they are sent under an epoch."""
+
+    group: _GroupId
     partition: TopicPartition
+    leader_epoch: int
 
 
 class ParquetReader:
@@ -62,19 +105,23 @@ class ParquetReader:
         self._executor = executor
         self._observer = observer
         self._indexes: S3Fifo[str, ParquetIndex] = S3Fifo(cache.settings.index_bytes)
-        self._decoded: S3Fifo[_GroupId, list[DecodedBatch]] = S3Fifo(cache.settings.decoded_bytes)
+        budget = cache.settings.decoded_bytes // 2
+        self._rebuilt: S3Fifo[_PartId, RebuiltBatches] = S3Fifo(budget)
+        self._records: ByTurn[_GroupId, list[memoryview]] = ByTurn(budget)
         self._index_flights: SingleFlight[str, ParquetIndex] = SingleFlight()
-        self._group_flights: SingleFlight[_GroupId, list[DecodedBatch]] = SingleFlight()
+        self._part_flights: SingleFlight[_PartId, RebuiltBatches] = SingleFlight()
+        self._records_flights: SingleFlight[_GroupId, list[memoryview]] = SingleFlight()
 
-    async def batches(self, run: Run, offset: int) -> AsyncIterator[DecodedBatch]:
-        """The run's batches from the one that holds `offset` on. Raises ObjectMissing, ObjectCorrupt, ..."""
+    async def batches(self, run: Run, offset: int, leader_epoch: int) -> AsyncIterator[RebuiltBatches]:
+        """The partition's batches of each row group from `offset` on, earlier ones and other runs' among them.
+
+        Raises ObjectMissing, ObjectCorrupt, ...
+        """
         index = await self._index(run)
         groups = index.row_groups_for(run.topic_id, run.partition, offset)
         for place, group in enumerate(groups):
             self._read_ahead(run, groups[place + 1 :])
-            for batch in await self._group(run, index, group):
-                if batch.end_offset > offset and run.base_offset <= batch.base_offset < run.end_offset:
-                    yield batch
+            yield await self._part(run, index, group, leader_epoch)
 
     async def find_timestamp(self, run: Run, timestamp: int, from_offset: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record from `from_offset` on, at or after `timestamp`."""
@@ -84,17 +131,19 @@ class ParquetReader:
             places = range(held.first_batch, held.first_batch + held.batch_count)
             if all(index.batches[place].max_timestamp < timestamp for place in places):
                 continue
-            for batch in await self._group(run, index, group):
-                if batch.max_timestamp < timestamp or not from_offset < batch.end_offset:
+            part = await self._part(run, index, group, 0)
+            for batch in range(bisect_right(part.end_offsets, from_offset), len(part.end_offsets)):
+                if part.max_timestamps[batch] < timestamp:
                     continue
-                for record in await self._records(run, batch):
+                for record in await self._decode_records(run, part.view(batch, batch + 1)):
                     if record.timestamp >= timestamp and from_offset <= record.offset < run.end_offset:
                         return record.offset, record.timestamp
         return None
 
     async def close(self) -> None:
         """Cancel and await whatever is under way."""
-        await self._group_flights.close()
+        await self._part_flights.close()
+        await self._records_flights.close()
         await self._index_flights.close()
 
     async def _index(self, run: Run) -> ParquetIndex:
@@ -116,24 +165,65 @@ class ParquetReader:
         )
         return index
 
-    async def _group(self, run: Run, index: ParquetIndex, group: RowGroupRange) -> list[DecodedBatch]:
+    async def _part(
+        self, run: Run, index: ParquetIndex, group: RowGroupRange, leader_epoch: int
+    ) -> RebuiltBatches:
+        """The run's partition's batches of a row group. One of several partitions is decoded once for all of them."""
         partition = TopicPartition(run.topic_id, run.partition)
-        group_id = _GroupId(run.key, group.number, partition)
-        held = self._decoded.get(group_id)
+        group_id = _GroupId(run.key, group.number)
+        part_id = _PartId(group_id, partition, leader_epoch)
+        held = self._rebuilt.get(part_id)
         if held is not None:
             return held
 
-        async def decode() -> list[DecodedBatch]:
-            batches = await self._decode_range(
+        async def rebuild() -> RebuiltBatches:
+            def from_records(records: list[memoryview]) -> RebuiltBatches:
+                return _rebuild(index, group.number, records, partition, leader_epoch)
+
+            if index.is_shared(group.number):
+                records = await self._shared_records(run, index, group, group_id)
+                part = await self._in_pool(run, from_records, records)
+            else:
+                part = await self._decode_range(
+                    run,
+                    group.start,
+                    group.start + group.length,
+                    lambda data: from_records(_records_of(index, group.number, data)),
+                )
+            self._rebuilt.put(part_id, part, part.memory_bytes)
+            return part
+
+        return await self._part_flights.do(part_id, rebuild)
+
+    async def _shared_records(
+        self, run: Run, index: ParquetIndex, group: RowGroupRange, group_id: _GroupId
+    ) -> list[memoryview]:
+        held = self._records.get(group_id)
+        if held is not None:
+            return held
+
+        async def decode() -> list[memoryview]:
+            records = await self._decode_range(
                 run,
                 group.start,
                 group.start + group.length,
-                lambda data: _rebuild(index, group.number, data, partition),
+                lambda data: _records_of(index, group.number, data),
             )
-            self._decoded.put(group_id, batches, sum(len(batch.data) for batch in batches))
-            return batches
+            self._records.put(
+                group_id, records, sum(map(len, records)) + BATCH_IN_MEMORY_BYTES * len(records)
+            )
+            return records
 
-        return await self._group_flights.do(group_id, decode)
+        return await self._records_flights.do(group_id, decode)
+
+    async def _in_pool(
+        self, run: Run, decode: Callable[[list[memoryview]], T], records: list[memoryview]
+    ) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, decode, records)
+        except InvalidParquetObject as error:
+            self._observer.batch_corrupt(run.key, run.start, run.length, is_repaired=False)
+            raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 
     async def _decode_range(self, run: Run, start: int, end: int, decode: Callable[[Buffer], T]) -> T:
         """Bytes [start, end) of the object, decoded in the pool; read again from the store where they are corrupt."""
@@ -152,10 +242,10 @@ class ParquetReader:
         self._observer.batch_corrupt(run.key, start, end - start, is_repaired=True)
         return sound
 
-    async def _records(self, run: Run, batch: DecodedBatch) -> list[Record]:
+    async def _decode_records(self, run: Run, batch: memoryview) -> list[Record]:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._executor, decode_records, batch.data)
+            return await loop.run_in_executor(self._executor, decode_records, batch)
         except (InvalidRecords, InvalidBatch) as error:
             raise ObjectCorrupt(run.key, run.start, run.length, str(error)) from error
 
@@ -205,25 +295,23 @@ def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
     return index
 
 
+def _records_of(index: ParquetIndex, row_group: int, data: Buffer) -> list[memoryview]:
+    from tailrace.parquet_object.read import row_group_records
+
+    return row_group_records(index, row_group, data)
+
+
 def _rebuild(
-    index: ParquetIndex, row_group: int, data: Buffer, partition: TopicPartition
-) -> list[DecodedBatch]:
-    from tailrace.parquet_object.read import record_batches
+    index: ParquetIndex,
+    row_group: int,
+    records: Sequence[memoryview],
+    partition: TopicPartition,
+    leader_epoch: int,
+) -> RebuiltBatches:
+    from tailrace.parquet_object.read import stored_batches
 
-    stored = record_batches(index, row_group, data, partition=partition)
-    return [_decoded(batch) for batch in stored]
-
-
-def _decoded(batch: StoredBatch) -> DecodedBatch:
     try:
-        check_crc(batch.data)
-        count = read_header(batch.data).record_count
+        stored = stored_batches(index, row_group, records, partition=partition)
     except InvalidBatch as error:
-        raise InvalidParquetObject(f"batch at offset {batch.base_offset}: {error}") from error
-    return DecodedBatch(
-        base_offset=batch.base_offset,
-        end_offset=batch.end_offset,
-        record_count=count,
-        max_timestamp=batch.max_timestamp,
-        data=batch.data,
-    )
+        raise InvalidParquetObject(f"row group {row_group}, {partition}: {error}") from error
+    return RebuiltBatches(stored, leader_epoch)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
-from cache.selection import Span
 from tailrace.buffers import Buffer
 from tailrace.record_batch import framed
+
+
+class BatchColumns(Protocol):
+    """Neighbouring batches, with an entry in each column for each; `records`: of all batches before it, and one more
+    entry for those of all."""
+
+    base_offsets: array[int]
+    end_offsets: array[int]
+    records: array[int]
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -62,13 +72,12 @@ class ReadBatches:
         self.record_count += record_count
         self.end_offset = self.client_offset = end_offset
 
-    def add_framed(self, data: memoryview, span: Span) -> None:
-        """Append the batches of a span, which are patched already."""
-        run = span.framed
+    def add_framed(self, data: memoryview, batches: BatchColumns, first: int, upto: int) -> None:
+        """Append the batches [first, upto), which are patched already."""
         if self.batch_count == 0:
-            self.first_offset = run.base_offsets[span.first]
+            self.first_offset = batches.base_offsets[first]
         self.parts.append(data)
         self.bytes += len(data)
-        self.batch_count += span.upto - span.first
-        self.record_count += run.records[span.upto] - run.records[span.first]
-        self.end_offset = self.client_offset = run.end_offsets[span.upto - 1]
+        self.batch_count += upto - first
+        self.record_count += batches.records[upto] - batches.records[first]
+        self.end_offset = self.client_offset = batches.end_offsets[upto - 1]

@@ -142,26 +142,24 @@ class BatchReader:
 
     async def _read_parquet(self, run: Run, request: ReadRequest, out: ReadBatches) -> None:
         end_limit = request.end_limit
+        limit = run.end_offset if end_limit is None else min(run.end_offset, end_limit)
         try:
-            async for stored in self._parquet.batches(run, out.end_offset):
-                is_past_limit = end_limit is not None and stored.base_offset >= end_limit
-                if is_past_limit or not request.has_room(out, len(stored.data)):
+            async for part in self._parquet.batches(run, out.end_offset, request.leader_epoch):
+                first, upto = part.select(out.end_offset, run.base_offset, limit)
+                fitting = part.fitting(first, upto, max(0, request.max_bytes - out.bytes))
+                if fitting == first < upto and request.minimum_one and not out.batch_count:
+                    fitting += 1
+                if fitting > first:
+                    out.add_framed(part.view(first, fitting), part, first, fitting)
+                if fitting < part.first_at(run.end_offset):
                     out.is_complete = False
                     return
-                out.add(
-                    memoryview(stored.data),
-                    base_offset=stored.base_offset,
-                    end_offset=stored.end_offset,
-                    record_count=stored.record_count,
-                    leader_epoch=request.leader_epoch,
-                )
         except StoreError:
             if out.batch_count:
                 out.is_complete = False
                 return
             raise
-        end = run.end_offset if end_limit is None else min(run.end_offset, end_limit)
-        out.end_offset = max(out.end_offset, end)
+        out.end_offset = max(out.end_offset, limit)
 
     async def _decode(self, batch: memoryview, base_offset: int) -> list[Record]:
         patched = b"".join(framed(batch, base_offset, 0))

@@ -24,7 +24,6 @@ from tailrace.record_batch import (
     BatchHeader,
     Compression,
     assemble,
-    read_header,
 )
 
 Array = Any
@@ -75,9 +74,10 @@ def encode_records(
     return [view[start:end] for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
 
 
-def rebuild(header_bytes: bytes, records: memoryview, record_count: int, *, is_exact: bool) -> bytes:
-    """One batch of its old header and its canonical records. Raises InvalidParquetObject."""
-    header = read_header(header_bytes)
+def rebuild(
+    header: BatchHeader, header_bytes: bytes, records: memoryview, record_count: int, *, is_exact: bool
+) -> bytes:
+    """One batch of its old header (read, and as bytes) and its canonical records. Raises InvalidParquetObject."""
     if header.compression is Compression.NONE and is_exact:
         crc = crc32c(records, crc32c(memoryview(header_bytes)[CRC_START:]))
         if crc != header.crc or header.length != HEADER_BYTES + len(records):

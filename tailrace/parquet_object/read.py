@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,6 +68,7 @@ class StoredBatch:
     partition: TopicPartition
     base_offset: int
     end_offset: int
+    record_count: int
     max_timestamp: int
     data: bytes
 
@@ -109,8 +111,8 @@ class ParquetIndex:
         return {(run.topic_id, run.partition): run for run in self.header.runs}
 
     @cached_property
-    def _batch_runs(self) -> list[int]:
-        return [run.first_batch for run in self.header.runs if run.batch_count]
+    def _runs_of_batches(self) -> list[ParquetRun]:
+        return [run for run in self.header.runs if run.batch_count]
 
     def run_of(self, topic_id: UUID, partition: int) -> ParquetRun | None:
         """The partition's part of the object."""
@@ -146,8 +148,17 @@ class ParquetIndex:
 
     def partition_of(self, batch: int) -> TopicPartition:
         """Whose batch number `batch` is."""
-        held = [run for run in self.header.runs if run.batch_count]
-        return held[bisect.bisect_right(self._batch_runs, batch) - 1].topic_partition
+        return self._run_at(batch).topic_partition
+
+    def is_shared(self, row_group: int) -> bool:
+        """Whether the row group holds batches of several partitions."""
+        group = self.header.row_groups[row_group]
+        run = self._run_at(group.first_batch)
+        return group.first_batch + group.batch_count > run.first_batch + run.batch_count
+
+    def _run_at(self, batch: int) -> ParquetRun:
+        runs = self._runs_of_batches
+        return runs[bisect.bisect_right(runs, batch, key=lambda run: run.first_batch) - 1]
 
     def _byte_range(self, number: int) -> tuple[int, int]:
         """From the first byte of the first column to the last of the last."""
@@ -226,23 +237,46 @@ def record_batches(
     Raises InvalidParquetObject where the bytes are not what was written: rot is reported, never served.
     """
     records = row_group_records(index, row_group, data)
-    first = index.header.row_groups[row_group].first_batch
+    return stored_batches(index, row_group, records, partition=partition, from_offset=from_offset)
+
+
+def stored_batches(
+    index: ParquetIndex,
+    row_group: int,
+    records: Sequence[memoryview],
+    *,
+    partition: TopicPartition | None = None,
+    from_offset: int = 0,
+) -> list[StoredBatch]:
+    """As `record_batches`, of what `row_group_records` gave: a row group of many partitions is decoded once for all."""
+    group = index.header.row_groups[row_group]
+    places = range(group.first_batch, group.first_batch + group.batch_count)
+    if partition is not None:
+        run = index.run_of(partition.topic_id, partition.partition)
+        places = range(0) if run is None else _common(places, run.first_batch, run.batch_count)
     found: list[StoredBatch] = []
-    for place, payload in enumerate(records, first):
-        header = index.batches[place]
+    for place in places:
+        header, record_count = index.batches[place], index.header.record_counts[place]
         if header.end_offset <= from_offset:
             continue
-        owner = index.partition_of(place)
-        if partition is not None and owner != partition:
-            continue
         batch = rebuild(
+            header,
             index.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES],
-            payload,
-            index.header.record_counts[place],
+            records[place - group.first_batch],
+            record_count,
             is_exact=bool(index.header.exact[place]),
         )
-        found.append(StoredBatch(owner, header.base_offset, header.end_offset, header.max_timestamp, batch))
+        owner = index.partition_of(place) if partition is None else partition
+        found.append(
+            StoredBatch(
+                owner, header.base_offset, header.end_offset, record_count, header.max_timestamp, batch
+            )
+        )
     return found
+
+
+def _common(places: range, first: int, count: int) -> range:
+    return range(max(places.start, first), min(places.stop, first + count))
 
 
 def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list[memoryview]:

@@ -110,7 +110,7 @@ def read_whole(data: bytes) -> bool:
     The first byte says whose row names it: that of `objects()[n]`, with the CRC of its index; from 128 on, one of
     old, which has none.
     """
-    from cache.parquet_reader import _parse_index, _rebuild
+    from cache.parquet_reader import _parse_index, _rebuild, _records_of
     from tailrace.parquet_object.header import InvalidParquetObject
     from tailrace.parquet_object.read import read_index
 
@@ -131,9 +131,9 @@ def read_whole(data: bytes) -> bool:
             index = _parse_index(data[index:], len(data), crc)
         assert not isinstance(index, int), "asks for what was given"
         for group in index.row_groups:
+            records = _records_of(index, group.number, data[group.start : group.start + group.length])
             for run in index.header.runs:
-                there = data[group.start : group.start + group.length]
-                _rebuild(index, group.number, there, run.topic_partition)
+                _rebuild(index, group.number, records, run.topic_partition, 0)
     except InvalidParquetObject:
         return False
     return True

@@ -1,0 +1,143 @@
+"""A row group of many partitions is decoded once, whoever asks first; each partition gets its own batches."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+from uuid import UUID
+
+import pytest
+
+import cache.parquet_reader as parquet_reader
+from cache.chunk_cache import ChunkCache
+from cache.read_batches import ReadRequest
+from cache.reader import BatchReader
+from cache.ring import ZoneRing
+from cache.settings import CacheSettings
+from sequencer.api import ObjectKind, Ring, Run
+from tailrace.ids import TopicPartition
+from tailrace.object_store.memory import MemoryStore
+from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
+from tailrace.record_batch import Compression, check_crc, split
+from tailrace.records import NewRecord, decode_records, encode_batch
+from tests.support.clocks import ManualClock
+
+TOPIC = UUID(int=5)
+POOL = ThreadPoolExecutor(2)
+PARTITIONS = 12
+BATCHES = 6
+
+
+def value(partition: int, batch: int, record: int) -> bytes:
+    return b"%d-%d-%d" % (partition, batch, record) * 20
+
+
+def batch_of(partition: int, number: int) -> bytes:
+    codec = Compression.ZSTD if (partition + number) % 3 == 0 else Compression.NONE
+    records = [NewRecord(b"k", value(partition, number, place)) for place in range(3)]
+    return encode_batch(records, timestamps=[100 * number] * 3, compression=codec)
+
+
+@pytest.fixture(scope="module")
+def shared() -> WrittenParquet:
+    """Twelve partitions of six batches, in row groups that hold some of them each."""
+    runs = [
+        SourceRun(
+            TopicPartition(TOPIC, partition),
+            "t",
+            [SourceBatch(batch_of(partition, number), 3 * number, 0) for number in range(BATCHES)],
+        )
+        for partition in range(PARTITIONS)
+    ]
+    return write_parquet(runs, object_id=UUID(int=1), cluster_id="c", created_ms=0, row_group_bytes=6000)
+
+
+def run_of(written: WrittenParquet, partition: int) -> Run:
+    return Run(
+        topic_id=TOPIC,
+        partition=partition,
+        base_offset=0,
+        end_offset=3 * BATCHES,
+        object_id=UUID(int=1),
+        kind=ObjectKind.PARQUET,
+        key="p/1",
+        object_size=written.size,
+        index_start=written.index_start,
+        start=0,
+        length=written.size // PARTITIONS,
+        max_timestamp=500,
+        running_max_timestamp=500,
+        commit_number=1,
+        created_ms=0,
+        batches=[],
+        index_crc=written.index_crc,
+    )
+
+
+async def reader_of(written: WrittenParquet, **changed: int) -> BatchReader:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    assert written.data is not None
+    await store.put("p/1", [written.data])
+    settings = CacheSettings(chunk_bytes=4096, memory_bytes=1 << 20).changed(**changed)
+    return BatchReader(ChunkCache(store, settings, lambda: ZoneRing(Ring(1, []), "a", 1)), clock, POOL)
+
+
+async def read_whole(reader: BatchReader, run: Run, max_bytes: int, leader_epoch: int) -> list[bytes | None]:
+    """The values of all records, asked for in steps of `max_bytes`."""
+    values: list[bytes | None] = []
+    offset = 0
+    while offset < run.end_offset:
+        found = await reader.read(
+            [run], ReadRequest(offset=offset, max_bytes=max_bytes, leader_epoch=leader_epoch)
+        )
+        for header, batch in split(memoryview(b"".join(found.parts))):
+            check_crc(batch)
+            assert (header.base_offset, header.leader_epoch) == (len(values), leader_epoch)
+            values += [record.value for record in decode_records(batch)]
+        offset = found.end_offset
+    return values
+
+
+def written_values(partition: int) -> list[bytes]:
+    return [value(partition, number, place) for number in range(BATCHES) for place in range(3)]
+
+
+def test_readers_of_all_partitions_decode_each_row_group_once(shared: WrittenParquet) -> None:
+    groups = shared.index.header.row_groups
+    assert 1 < len(groups) < PARTITIONS, "partitions share row groups, and some lie in two"
+
+    async def whole() -> None:
+        reader = await reader_of(shared)
+        decode = mock.Mock(wraps=parquet_reader._records_of)
+        with mock.patch.object(parquet_reader, "_records_of", decode):
+            runs = [run_of(shared, partition) for partition in range(PARTITIONS)]
+            read = await asyncio.gather(*(read_whole(reader, run, 700, 4) for run in runs))
+        assert read == [written_values(partition) for partition in range(PARTITIONS)]
+        assert decode.call_count == len(groups)
+        await reader.close()
+
+    asyncio.run(whole())
+
+
+def test_what_is_kept_of_a_partition_is_sent_with_the_epoch_that_is_asked_for(shared: WrittenParquet) -> None:
+    async def whole() -> None:
+        reader = await reader_of(shared)
+        for leader_epoch in (4, 5, 4):
+            assert await read_whole(reader, run_of(shared, 7), 1 << 20, leader_epoch) == written_values(7)
+        await reader.close()
+
+    asyncio.run(whole())
+
+
+def test_decoded_row_groups_are_kept_within_their_budget(shared: WrittenParquet) -> None:
+    async def whole() -> None:
+        reader = await reader_of(shared, decoded_bytes=16_000)
+        for partition in range(PARTITIONS):
+            assert await read_whole(reader, run_of(shared, partition), 700, 4) == written_values(partition)
+            parquet = reader._parquet
+            assert parquet._records.bytes_held + parquet._rebuilt.bytes_held <= 16_000
+        await reader.close()
+
+    asyncio.run(whole())
