@@ -14,12 +14,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cache.chunk import ChunkBytes, ChunkRef, ObjectCorrupt, chunks_of
 from cache.chunk_cache import ChunkCache
-from cache.eviction import ByTurn, S3Fifo
+from cache.eviction import S3Fifo
 from cache.observer import CacheObserver
 from cache.read_ahead import ReadAhead
 from cache.single_flight import SingleFlight
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, StoredBatch
 
 T = TypeVar("T")
+_Records = list[memoryview]
+"""The records of each batch of a row group, as `row_group_records` gives them."""
 
 BATCH_IN_MEMORY_BYTES = 400
 """About what an index needs for each batch, beside its footer: the header as a struct with its numbers."""
@@ -51,9 +53,9 @@ class RebuiltBatches:
         self.base_offsets = array("q", [batch.base_offset for batch in stored])
         self.end_offsets = array("q", [batch.end_offset for batch in stored])
         self.max_timestamps = array("q", [batch.max_timestamp for batch in stored])
-        self.sizes = array("q", accumulate((len(batch.data) for batch in stored), initial=0))
+        self.sizes = array("q", accumulate((batch.length for batch in stored), initial=0))
         self.records = array("q", accumulate((batch.record_count for batch in stored), initial=0))
-        data = memoryview(bytearray().join([batch.data for batch in stored]))
+        data = memoryview(bytearray().join(chain.from_iterable(batch.parts for batch in stored)))
         for batch, (start, end) in zip(stored, pairwise(self.sizes), strict=True):
             patch_base_offset_and_epoch(data[start:end], batch.base_offset, leader_epoch)
         self.data = data.toreadonly()
@@ -105,12 +107,12 @@ class ParquetReader:
         self._executor = executor
         self._observer = observer
         self._indexes: S3Fifo[str, ParquetIndex] = S3Fifo(cache.settings.index_bytes)
-        budget = cache.settings.decoded_bytes // 2
-        self._rebuilt: S3Fifo[_PartId, RebuiltBatches] = S3Fifo(budget)
-        self._records: ByTurn[_GroupId, list[memoryview]] = ByTurn(budget)
+        self._decoded: S3Fifo[_GroupId | _PartId, _Records | RebuiltBatches] = S3Fifo(
+            cache.settings.decoded_bytes
+        )
         self._index_flights: SingleFlight[str, ParquetIndex] = SingleFlight()
         self._part_flights: SingleFlight[_PartId, RebuiltBatches] = SingleFlight()
-        self._records_flights: SingleFlight[_GroupId, list[memoryview]] = SingleFlight()
+        self._records_flights: SingleFlight[_GroupId, _Records] = SingleFlight()
 
     async def batches(self, run: Run, offset: int, leader_epoch: int) -> AsyncIterator[RebuiltBatches]:
         """The partition's batches of each row group from `offset` on, earlier ones and other runs' among them.
@@ -172,12 +174,12 @@ class ParquetReader:
         partition = TopicPartition(run.topic_id, run.partition)
         group_id = _GroupId(run.key, group.number)
         part_id = _PartId(group_id, partition, leader_epoch)
-        held = self._rebuilt.get(part_id)
-        if held is not None:
+        held = self._decoded.get(part_id)
+        if isinstance(held, RebuiltBatches):
             return held
 
         async def rebuild() -> RebuiltBatches:
-            def from_records(records: list[memoryview]) -> RebuiltBatches:
+            def from_records(records: _Records) -> RebuiltBatches:
                 return _rebuild(index, group.number, records, partition, leader_epoch)
 
             if index.is_shared(group.number):
@@ -190,35 +192,33 @@ class ParquetReader:
                     group.start + group.length,
                     lambda data: from_records(_records_of(index, group.number, data)),
                 )
-            self._rebuilt.put(part_id, part, part.memory_bytes)
+            self._decoded.put(part_id, part, part.memory_bytes)
             return part
 
         return await self._part_flights.do(part_id, rebuild)
 
     async def _shared_records(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, group_id: _GroupId
-    ) -> list[memoryview]:
-        held = self._records.get(group_id)
-        if held is not None:
+    ) -> _Records:
+        held = self._decoded.get(group_id)
+        if isinstance(held, list):
             return held
 
-        async def decode() -> list[memoryview]:
+        async def decode() -> _Records:
             records = await self._decode_range(
                 run,
                 group.start,
                 group.start + group.length,
                 lambda data: _records_of(index, group.number, data),
             )
-            self._records.put(
+            self._decoded.put(
                 group_id, records, sum(map(len, records)) + BATCH_IN_MEMORY_BYTES * len(records)
             )
             return records
 
         return await self._records_flights.do(group_id, decode)
 
-    async def _in_pool(
-        self, run: Run, decode: Callable[[list[memoryview]], T], records: list[memoryview]
-    ) -> T:
+    async def _in_pool(self, run: Run, decode: Callable[[_Records], T], records: _Records) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, decode, records)
         except InvalidParquetObject as error:
@@ -265,7 +265,7 @@ class ParquetReader:
 
 
 def _cut(refs: list[ChunkRef], chunks: list[ChunkBytes], start: int, end: int) -> Buffer:
-    views: list[memoryview] = []
+    views: _Records = []
     for ref, chunk in zip(refs, chunks, strict=True):
         views.extend(chunk.views(max(start - ref.start, 0), min(end - ref.start, ref.length)))
     return views[0] if len(views) == 1 else b"".join(views)
@@ -295,7 +295,7 @@ def _parse_index(tail: Buffer, size: int, crc: int) -> ParquetIndex | int:
     return index
 
 
-def _records_of(index: ParquetIndex, row_group: int, data: Buffer) -> list[memoryview]:
+def _records_of(index: ParquetIndex, row_group: int, data: Buffer) -> _Records:
     from tailrace.parquet_object.read import row_group_records
 
     return row_group_records(index, row_group, data)

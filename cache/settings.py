@@ -47,7 +47,7 @@ class CacheSettings(SettingsSection):
     """How long a peer is bypassed; then one call tries it again."""
     index_bytes: int = Field(default=32 * MIB, ge=0, le=1 << 40)
     """Decoded Parquet indexes kept, beside `memory_bytes`."""
-    decoded_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)
+    decoded_bytes: int = Field(default=128 * MIB, ge=0, le=1 << 40)
     """Batches rebuilt from Parquet row groups kept, beside `memory_bytes`."""
     framed_bytes: int = Field(default=64 * MIB, ge=0, le=1 << 40)
     """Runs of small batches kept in the form in which they are sent, beside `memory_bytes`."""

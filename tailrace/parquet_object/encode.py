@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from fastcrc.crc32 import iscsi as crc32c
 
+from tailrace.buffers import Buffer
 from tailrace.compression import compress
 from tailrace.parquet_object import kernels
 from tailrace.parquet_object.header import InvalidParquetObject
@@ -76,8 +77,11 @@ def encode_records(
 
 def rebuild(
     header: BatchHeader, header_bytes: bytes, records: memoryview, record_count: int, *, is_exact: bool
-) -> bytes:
-    """One batch of its old header (read, and as bytes) and its canonical records. Raises InvalidParquetObject."""
+) -> tuple[Buffer, ...]:
+    """One batch, in parts, of its old header (read, and as bytes) and its canonical records.
+
+    Raises InvalidParquetObject.
+    """
     if header.compression is Compression.NONE and is_exact:
         crc = crc32c(records, crc32c(memoryview(header_bytes)[CRC_START:]))
         if crc != header.crc or header.length != HEADER_BYTES + len(records):
@@ -85,8 +89,8 @@ def rebuild(
                 f"batch at offset {header.base_offset}: rows give {HEADER_BYTES + len(records)} bytes of CRC "
                 f"{crc:#010x}; its header says {header.length} of {header.crc:#010x}"
             )
-        return b"".join((header_bytes, records))
-    return assemble(
+        return header_bytes, records
+    batch = assemble(
         compress(header.compression, records),
         attributes=header.attributes,
         record_count=record_count,
@@ -99,6 +103,7 @@ def rebuild(
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
     )
+    return (batch,)
 
 
 def _column(table: Any, name: str) -> Array:

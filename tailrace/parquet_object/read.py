@@ -63,14 +63,24 @@ class RowGroupRange:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One rebuilt record batch, ready to be sent. `end_offset` is exclusive."""
+    """One rebuilt record batch, ready to be sent: `parts`, one after the other. `end_offset` is exclusive."""
 
     partition: TopicPartition
     base_offset: int
     end_offset: int
     record_count: int
     max_timestamp: int
-    data: bytes
+    parts: tuple[Buffer, ...]
+
+    @property
+    def length(self) -> int:
+        """Bytes of the batch."""
+        return sum(map(len, self.parts))
+
+    @property
+    def data(self) -> bytes:
+        """The batch as one buffer."""
+        return b"".join(self.parts)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def _compare(
     if header_bytes != expected[:HEADER_BYTES]:
         return f"{where}: its header differs"
     header = read_header(header_bytes)
-    again = rebuild(header, header_bytes, records, header.record_count, is_exact=is_exact)
+    again = b"".join(rebuild(header, header_bytes, records, header.record_count, is_exact=is_exact))
     if header.compression is Compression.NONE and is_exact:
         return None if again == expected else f"{where}: its bytes differ"
     unpacked = unpack(header, source.data)
