@@ -187,7 +187,8 @@ def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_pat
         wired.agent.cache.forget(ChunkId(other_key, 0))
         await wired.objects.delete([other_key])
         gone = await client.fetch(1)
-        assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR and plans == 5, "asked thrice, then told"
+        assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert plans in (4, 5), "planned thrice, the first time from the window if it has come; then told"
         assert wired.told("records can't be read now")
 
     run_wired(scenario, tmp_path)
