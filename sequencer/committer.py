@@ -27,7 +27,9 @@ from sequencer.api import (
 )
 from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
 from sequencer.expiry import Expiry
+from sequencer.follower import Follower
 from sequencer.group_commit import GroupCommit
+from sequencer.journal import NUMBER, Journal
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved, timed, timed_reads
 from sequencer.requests import DECISIONS, QUERIES, Context, Decision, Query
@@ -53,7 +55,9 @@ class Committer(SequencerMethods):
     `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` is a term of
     its own, under an epoch of its own (sequencer.term). `known_commit` is the newest commit that the caller knows of: a
     database that ends before it has lost what came after. `reads` is the same store by connections of its own: for what
-    readers ask, so that it does not keep the committer waiting.
+    readers ask, so that it does not keep the committer waiting. `keeps_journal`: whether this database has a journal
+    that others follow (sequencer.journal). `follower`: this server's copy of the rows, used in place of the term's
+    first load.
     """
 
     def __init__(
@@ -70,8 +74,12 @@ class Committer(SequencerMethods):
         known_commit: int = 0,
         reads: RowStore | None = None,
         observer: SequencerObserver | None = None,
+        keeps_journal: bool = False,
+        follower: Follower | None = None,
     ) -> None:
         self._store = store
+        self._keeps_journal = keeps_journal
+        self._follower = follower
         self._observer = observer or Unobserved()
         self._clock = clock
         self._entropy = entropy
@@ -301,11 +309,29 @@ class Committer(SequencerMethods):
 
     async def _load(self) -> None:
         await self._check_identity()
-        rows = await timed(self._observer, self._clock, "load", self._store.load())
-        loaded = await HotState.built(rows, self._clock)
+        loaded = await self._followed() or await self._loaded()
         self._check_not_older(loaded)
+        journal = None
+        if self._keeps_journal:
+            oldest = await self._store.journal_from(0, 1)
+            journal = Journal(oldest[0].number if oldest else loaded.counter(NUMBER) + 1)
         self._term.check()
-        self._view.replace(loaded, self._term.epoch)
+        self._view.replace(loaded, self._term.epoch, journal)
+
+    async def _followed(self) -> HotState | None:
+        """The follower's copy, which is exact: the lease is ours, so nobody writes."""
+        follower, self._follower = self._follower, None
+        return None if follower is None else await follower.hand_over()
+
+    async def _loaded(self) -> HotState:
+        rows = await timed(self._observer, self._clock, "load", self._store.load())
+        return await HotState.built(rows, self._clock)
+
+    def give_back(self) -> HotState | None:
+        """The state at the end of the term, to be followed from there; None where it was never loaded."""
+        state = self._view.state
+        state.unwatch()
+        return state if self._view.journal is not None else None
 
     def _check_not_older(self, loaded: HotState) -> None:
         """Raise IncarnationChanged where the database has lost what was durable: a standby that lagged leads it now."""

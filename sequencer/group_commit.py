@@ -65,6 +65,7 @@ CHANGED_ROWS_AS_A_RUN = 50
 ROWS_OF_A_GROUP = 10_000
 """A group to whose changes a request has added so many rows takes no further one."""
 BATCHES_CHECKED_IN_A_TURN = 10_000
+JOURNALED_IN_A_TURN = 4_000
 
 
 @dataclass(slots=True, eq=False)
@@ -342,6 +343,8 @@ class GroupCommit:
         rest += waiting
         draft.settle_sums()
         if draft.changes:
+            if self._view.journal is not None:
+                await in_turns(self._view.journal.add(draft), Turns(JOURNALED_IN_A_TURN))
             if self._view.checkpointer is not None:
                 self._view.checkpointer.check_refusal()
             await self._write(draft)

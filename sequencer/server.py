@@ -31,12 +31,14 @@ from sequencer.checkpoint.checkpointer import Checkpointer, forget_checkpoints
 from sequencer.client import SequencerClient
 from sequencer.collector import collect
 from sequencer.committer import Committer
+from sequencer.follower import Follower
 from sequencer.methods import FORWARD, METHODS, CalledSequencer, Method, NotCommitter
 from sequencer.observer import SequencerObserver, Unobserved
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import RowStore
+from sequencer.store.state import HotState
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy, wait_for
 from tailrace.keepers import outlived
@@ -83,6 +85,12 @@ class ServerSettings:
     retention_interval_s: float = 30.0
     collection_interval_s: float = 30.0
     max_rpc_connections: int = 4096
+    keeps_journal: bool = True
+    """Whether this database has a journal. All its servers say the same."""
+    follows: bool = True
+    """Whether this server keeps a copy of the rows while another is the committer."""
+    follow_pause_s: float = 0.2
+    """How often it looks into the journal without being asked."""
 
 
 class SequencerServer:
@@ -131,6 +139,8 @@ class SequencerServer:
         self._is_without_committer = False
         self._local: Committer | None = None
         self._known_commit = 0
+        self._follower: Follower | None = None
+        self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._housekeeping: list[asyncio.Task[None]] = []
         self._leading: asyncio.Task[None] | None = None
@@ -170,6 +180,7 @@ class SequencerServer:
             self._leading.cancel()
             await asyncio.gather(self._leading, return_exceptions=True)
         await self._step_down("this server is closing")
+        await self._stop_following()
         if self._ending is not None:
             await asyncio.gather(self._ending, return_exceptions=True)
         await self._forward_by(None)
@@ -274,6 +285,8 @@ class SequencerServer:
             known_commit=self._known_commit,
             reads=self._reads,
             observer=self._observer,
+            keeps_journal=self._settings.keeps_journal,
+            follower=self._follower,
         )
         try:
             await self._begin(local, checkpointer)
@@ -283,6 +296,7 @@ class SequencerServer:
         except (SequencerError, StoreError) as error:
             await self._end(local)
             await self._look_for_committer(error)
+            self._follow(None)
         except BaseException:
             await self._end(local)
             raise
@@ -300,6 +314,7 @@ class SequencerServer:
         self._local, self._checkpointer = local, checkpointer
         self._committer = ""
         self._is_without_committer = False
+        await self._stop_following()
         await self._forward_by(None)
         self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
         if checkpointer is not None:
@@ -315,6 +330,26 @@ class SequencerServer:
         self._known_commit = max(self._known_commit, local.commit_number)
         self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
         await asyncio.shield(self._ending)
+        state = local.give_back()
+        if state is not None:
+            await self._stop_following()
+            self._follow(state)
+
+    def _follow(self, state: HotState | None) -> None:
+        """Keep a copy of the rows, from this state on or from a load, as long as another is the committer."""
+        settings = self._settings
+        if not (settings.follows and settings.keeps_journal) or self._follower is not None:
+            return
+        if self._is_closing or self._lost is not None:
+            return
+        self._follower = Follower(self._reads, self._clock, pause_s=settings.follow_pause_s, state=state)
+        self._following = asyncio.create_task(self._follower.run(), name="sequencer: following")
+
+    async def _stop_following(self) -> None:
+        following, self._following, self._follower = self._following, None, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
     def _make_checkpointer(self) -> Checkpointer | None:
         settings = self._sequencer_settings
@@ -333,6 +368,7 @@ class SequencerServer:
         self._lost = IncarnationChanged(reason)
         _log.error("this server's database is not the one it knew, or not the newest; it ends", reason=reason)
         await self._step_down(reason)
+        await self._stop_following()
         if self._on_lost is not None:
             self._on_lost(reason)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.feed import CommitFeed
+from sequencer.journal import Journal
 from sequencer.queries import Reader
 from sequencer.recent_runs import RecentRuns
 from sequencer.rules import leases
@@ -63,11 +64,14 @@ class View:
             max_waiters=settings.max_feed_waiters,
         )
         self.subscriptions = Subscriptions(clock, settings, self.recent)
+        self.journal: Journal | None = None
+        """Where the database has one."""
         self._collected: dict[UUID, None] = {}
 
-    def replace(self, loaded: HotState, epoch: int) -> None:
-        """Show a state that was just loaded from the store, under this committer epoch."""
+    def replace(self, loaded: HotState, epoch: int, journal: Journal | None = None) -> None:
+        """Show a state that is the store's, under this committer epoch."""
         self.state = loaded
+        self.journal = journal
         self.topics = TopicChanges(loaded)
         self.upkeep = Upkeep(loaded, self._settings)
         self.heard = leases.LastHeard(self._clock.monotonic())

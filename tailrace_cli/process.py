@@ -176,6 +176,8 @@ async def sequencer_server(
             retention_interval_s=settings.maintenance_seconds,
             collection_interval_s=settings.maintenance_seconds,
             max_rpc_connections=settings.max_rpc_connections,
+            keeps_journal=not database.startswith("sqlite"),
+            follows=listen is not None,
         ),
         sequencer_settings=settings.sequencer,
         validate_config=check_configs,

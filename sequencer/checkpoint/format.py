@@ -30,7 +30,7 @@ import cramjam
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from sequencer.store.rows import HOT, KEYS, AnswerRow, Changes, CommitRow, Row, key_of
+from sequencer.store.rows import HOT, KEYS, AnswerRow, Changes, CommitRow, JournalRow, Row, key_of
 from tailrace import messagepack
 from tailrace.buffers import Buffer
 from tailrace.turns import Steps
@@ -48,10 +48,11 @@ _ZSTD_LEVEL = 1
 _HEADER = Struct(">4sHH")
 _TRAILER = Struct(">QI4s")
 
-LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow})
-"""Answers are for those that ask again: not across a recovery, which closes all sessions and ends all agents."""
+LEFT_OUT: frozenset[type[Row]] = frozenset({CommitRow, AnswerRow, JournalRow})
+"""Answers are for those that ask again: not across a recovery, which closes all sessions and ends all agents. The
+journal is for servers that follow this database."""
 KEPT_HOT: tuple[type[Row], ...] = tuple(kind for kind in HOT if kind not in LEFT_OUT)
-COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in HOT)
+COLD: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in HOT and kind not in LEFT_OUT)
 KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in KEYS}
 
 

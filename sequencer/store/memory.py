@@ -17,6 +17,7 @@ from sequencer.store.rows import (
     LONGEST_LEASE_MS,
     Changes,
     Identity,
+    JournalRow,
     ObjectRow,
     PartitionBytes,
     Row,
@@ -50,6 +51,7 @@ class MemoryRowStore:
         self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in HOT}
         self._objects: dict[UUID, ObjectRow] = {}
         self._runs: dict[tuple[UUID, int], list[RunRow]] = {}
+        self._journal: dict[int, JournalRow] = {}
         self._holder: str | None = None
         self._address = ""
         self._epoch = 0
@@ -130,6 +132,9 @@ class MemoryRowStore:
     async def load(self) -> dict[type[Row], list[Row]]:
         return {kind: list(rows.values()) for kind, rows in self._hot.items()}
 
+    async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
+        return [self._journal[each] for each in sorted(self._journal) if each >= number][:limit]
+
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         if self._gate is not None:
             await self._gate.wait()
@@ -163,6 +168,13 @@ class MemoryRowStore:
     def _apply(self, kind: type[Row], key: tuple[object, ...], row: Row | None) -> None:
         if kind is RunRow:
             self._apply_run(key, row)
+        elif kind is JournalRow:
+            number = key[0]
+            assert isinstance(number, int)
+            if isinstance(row, JournalRow):
+                self._journal[number] = row
+            else:
+                self._journal.pop(number, None)
         elif kind is ObjectRow:
             object_id = key[0]
             assert isinstance(object_id, UUID)

@@ -392,6 +392,15 @@ class RunRow(Row, frozen=True):
     markers: bytes = b""
 
 
+class JournalRow(Row, frozen=True):
+    """The hot rows that one transaction changed, encoded (sequencer.journal). Numbers have no gaps. `chain`: a sum of
+    the changes and of the chain before them."""
+
+    number: int
+    chain: int
+    changes: bytes
+
+
 KEYS: dict[type[Row], tuple[str, ...]] = {
     CounterRow: ("name",),
     TopicRow: ("topic_id",),
@@ -423,10 +432,11 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     AnswerRow: ("request_id",),
     ObjectRow: ("object_id",),
     RunRow: ("topic_id", "partition", "base_offset"),
+    JournalRow: ("number",),
 }
 """Each kind of row and the fields of its primary key; one SQL table each, in the order of lock and write."""
 
-HOT: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow))
+HOT: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow, JournalRow))
 
 
 _FIELDS = {kind: attrgetter(*fields) for kind, fields in KEYS.items()}
@@ -559,6 +569,10 @@ class RowStore(Protocol):
 
     async def load(self) -> dict[type[Row], list[Row]]:
         """All hot rows, by kind."""
+        ...
+
+    async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
+        """The journal's rows from this number on, in order."""
         ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:

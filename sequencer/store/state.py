@@ -130,6 +130,10 @@ class HotState:
         """Call `watcher` with each row of a kind that has indexes whose key is new. Must not take long."""
         self._watchers[kind] = watcher
 
+    def unwatch(self) -> None:
+        """Call no watcher any more."""
+        self._watchers.clear()
+
     def get(self, kind: type[R], *key: object) -> R | None:
         """The row under this key."""
         return cast("R | None", self._rows[kind].get(key))

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from uuid import UUID
 
 from sequencer.api import BatchStatus, ObjectKind, Run
+from sequencer.follower import Follower
+from sequencer.journal import NUMBER
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY
 from sequencer.store.rows import (
+    HOT,
     Changes,
     CounterRow,
     GroupOffsetRow,
@@ -30,7 +33,7 @@ from tailrace.object_store.memory import MemoryStore
 MANY = 1 << 30
 NAMED_BY_NO_ROW = ("/meta/", "/cluster.json")
 """Checkpoints, and the note of whose bucket it is."""
-NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION)
+NEVER_FALL = (COMMIT_NUMBER, METADATA_VERSION, RING_GENERATION, NUMBER)
 
 
 class RowWatch:
@@ -146,6 +149,26 @@ async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
         if info.key not in keys and not any(part in info.key for part in NAMED_BY_NO_ROW)
     ]
     return left
+
+
+async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
+    """Rows of a follower's copy that are not the database's, as of the same number of the journal."""
+    loaded = await rows.load()
+    while follower.state is not None:
+        numbers = [
+            row.value for row in loaded[CounterRow] if isinstance(row, CounterRow) and row.name == NUMBER
+        ]
+        if follower.number >= max(numbers, default=0):
+            break
+        await follower.catch_up()
+    state = follower.state
+    if state is None or [follower.number] != numbers:
+        return []  # nothing to compare: it has no copy, or is ahead of what was read here
+    return [
+        f"a follower's {kind.__name__} {sorted(different)[0]} is not the database's"
+        for kind in HOT
+        if (different := {*map(repr, state.all(kind))} ^ {*map(repr, loaded[kind])})
+    ]
 
 
 async def faults_in_rows(rows: RowStore, objects: MemoryStore, crc_of: Callable[[bytes], int]) -> list[str]:

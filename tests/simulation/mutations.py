@@ -33,6 +33,7 @@ import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
 import sequencer.committer as committer_module
+import sequencer.follower as follower_module
 import sequencer.group_commit as group_commit_module
 import sequencer.recovery.bucket_scan as bucket_module
 import sequencer.rules.compaction as compaction
@@ -79,6 +80,7 @@ from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AbortedRow,
     Changes,
+    CounterRow,
     GroupRow,
     LeaseRow,
     OpenRangeRow,
@@ -366,6 +368,29 @@ def _forgets_producers_at_load(original: Any) -> Any:
         original(self, kind, () if kind is ProducerRow else rows)
 
     return add_loaded
+
+
+def _hands_over_what_it_has(original: Any) -> Any:
+    async def hand_over(self: Any) -> Any:
+        with mock.patch.object(self, "catch_up", always_nothing):
+            return await original(self)
+
+    return hand_over
+
+
+async def always_nothing() -> None:
+    """In place of what must be waited for."""
+
+
+def _skips_every_seventh_transaction(original: Any) -> Any:
+    def changes_of(row: Any, state: Any) -> Any:
+        changes = yield from original(row, state)
+        if row.number % 7 == 0:
+            for kind in [kind for kind in changes.by_kind if kind is not CounterRow]:
+                del changes.by_kind[kind]
+        return changes
+
+    return changes_of
 
 
 def _sweeps_open_sessions(original: Any) -> Any:
@@ -820,6 +845,12 @@ def at(*misfortunes: str) -> tuple[tuple[float, str], ...]:
 
 
 FAILING_WRITES = {"failing_writes": 0.15, "agents": 3, "idempotent_producers": 2, "plain_producers": 2}
+FAILS_OVER = {
+    "sequencers": 3,
+    "idempotent_producers": 2,
+    "plain_producers": 2,
+    "misfortunes": at(*3 * ["the committer crashes"]),
+}
 COMPACTS = {"compactors": 1}
 TRANSACTIONS = {"transactional_producers": 2}
 PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
@@ -1003,6 +1034,15 @@ MUTATIONS: tuple[Mutation, ...] = (
             "plain_producers": 2,
             "misfortunes": at(*3 * ["the committer stops for long"]),
         },
+    ),
+    # --- followers
+    Mutation(
+        "a follower takes over without catching up",
+        [(follower_module.Follower, "hand_over", _hands_over_what_it_has)],
+        FAILS_OVER,
+    ),
+    Mutation(
+        "a follower skips a change", [(follower_module, "changes_of", _skips_every_seventh_transaction)], FAILS_OVER
     ),
     Mutation(
         "a committer whose lease is over answers",

@@ -46,7 +46,9 @@ NODE_SETTINGS = ServerSettings(
     forward_timeout_s=1.0,
     retention_interval_s=1.0,
     collection_interval_s=1.0,
+    follow_pause_s=5.0,
 )
+"""A follower looks into the journal so seldom that it is behind when the committer ends."""
 SLOW_SEQUENCER_SETTINGS = SequencerSettings(
     deletion_grace_ms=20_000, sweep_interval_ms=10_000, checkpoint_reservation=2_000
 )

@@ -17,6 +17,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from sequencer.api import SequencerUnavailable
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.sql.store import SqlRowStore
@@ -34,7 +36,13 @@ from tests.simulation.bounds import low_bounds
 from tests.simulation.clients import Admin, Client, IdempotentProducer, Log, LogNames, PlainProducer, Reader
 from tests.simulation.cluster import UNFORESEEN, Cluster, SimulatedAgent
 from tests.simulation.groups import GroupMember, GroupProcessor, GroupWatch
-from tests.simulation.invariants import NAMED_BY_NO_ROW, RowWatch, faults_in_rows, garbage_left
+from tests.simulation.invariants import (
+    NAMED_BY_NO_ROW,
+    RowWatch,
+    faults_in_copy,
+    faults_in_rows,
+    garbage_left,
+)
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.poison import Poisoner, is_poison
 from tests.simulation.scenario import (
@@ -711,7 +719,15 @@ class World:
             self.violated(f"{grace_s} s after the end: {what}")
         for fault in (await faults_in_rows(self.rows, self.objects, crc32c))[:5]:
             self.violated(fault)
+        await self._compare_copies()
         self.note("everything is clean" if not left else "garbage is left")
+
+    async def _compare_copies(self) -> None:
+        for address, (process, node) in self.cluster.nodes.items():
+            if node._follower is not None and not process.is_dead:
+                with suppress(SequencerUnavailable):  # it became the committer meanwhile
+                    for fault in (await process.run(faults_in_copy(node._follower, self.rows)))[:5]:
+                        self.violated(f"{address}: {fault}")
 
 
 __all__ = ["Result", "Scenario", "World", "replace", "simulate"]

@@ -32,6 +32,7 @@ from sequencer.store.rows import (
     GroupOffsetRow,
     GroupRow,
     Int32,
+    JournalRow,
     LeaseRow,
     ObjectRow,
     OpenRangeRow,
@@ -146,5 +147,6 @@ TABLES: dict[type[Row], sa.Table] = {
         # Holds all that `partition_bytes` and `statistics` sum up: they never touch the table.
         sa.Index("runs_by_form", "topic_id", "partition", "kind", "length", "created_ms"),
     ),
+    JournalRow: _rows("journal", JournalRow, _REMOVED),
 }
 """The table of each kind of row."""

@@ -160,3 +160,8 @@ def run_rows_after(columns: str) -> str:
         f"select {columns} from runs where (topic_id, partition, base_offset) > ($1, $2, $3) "
         "order by topic_id, partition, base_offset limit $4"
     )
+
+
+def journal_from(columns: str) -> str:
+    """The journal from number $1 on, at most $2 rows."""
+    return f"select {columns} from journal where number >= $1 order by number limit $2"

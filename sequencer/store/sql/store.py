@@ -15,6 +15,7 @@ from sequencer.store.rows import (
     LONGEST_LEASE_MS,
     Changes,
     Identity,
+    JournalRow,
     ObjectRow,
     PartitionBytes,
     Row,
@@ -195,6 +196,11 @@ class SqlRowStore:
                 loaded[codec.kind] += [codec.decode_row(values) for values in page]
                 await self._clock.sleep(0)  # other tasks run, so that the lease is renewed
         return loaded
+
+    async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
+        table = self._tables[JournalRow]
+        rows = await self._database.fetch(statements.journal_from(table.columns), number, limit)
+        return [table.codec.decode_row(values) for values in rows]
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
         await self._database.write(changes, committer_epoch)

@@ -1,0 +1,142 @@
+"""The journal: what each transaction changed of the hot rows, in the database, for servers that follow the committer.
+
+Every transaction of a committer that keeps a journal adds one row, under the next number, and drops the oldest ones
+beyond a bound. A server whose copy of the rows is as of number n applies the journal's rows after n, in order: then its
+copy is as of the last. All servers of a database keep a journal, or none does.
+
+Invariants:
+- a row is part of the transaction whose changes it has, so the journal never tells of what was not written;
+- numbers have no gaps, and the last number and chain are counters among the hot rows themselves: a copy knows exactly
+  where in the journal it stands;
+- a chain sums up all changes since the journal began: two databases that went different ways (an older copy that was
+  promoted) don't have the same chain at the same number, so a copy of one is never continued from the other.
+
+Pure: the caller reads and writes the rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+import msgspec
+from fastcrc.crc32 import iscsi as crc32c
+
+from sequencer.checkpoint.format import TABLE_ROWS, InvalidCheckpoint, Table, decode_table, encode_rows
+from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow
+from sequencer.store.state import Draft, HotState
+from tailrace.turns import Steps
+
+NUMBER = "journal_number"
+CHAIN = "journal_chain"
+"""The counters that say where rows stand in the journal."""
+MAX_ROWS = 10_000
+MAX_BYTES = 64 << 20
+"""What is kept of the journal: what a follower may miss before it has to load everything."""
+DROPPED_AT_ONCE = 64
+"""Rows that one transaction drops at most: more than it adds."""
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Table])
+_HOT = frozenset(HOT)
+
+
+class JournalGap(Exception):
+    """The journal does not continue a copy: it no longer reaches back so far, or it is of another history."""
+
+
+class Journal:
+    """The committer's side, for one loaded state. `add` is the last step of every transaction's decisions.
+
+    `first`: the oldest number that the database may still have.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._last = 0
+        self._end = first
+        """The transaction of number `_last`, which may not have been written, drops what is before `_end`."""
+        self._sizes: deque[tuple[int, int]] = deque()
+        """Number and bytes of the rows that were added here."""
+        self._bytes = 0
+
+    def add(self, draft: Draft) -> Steps[None]:
+        """Add the draft's changes to the journal, and drop what is too old."""
+        self._settle(draft.durable.counter(NUMBER))
+        number = draft.durable.counter(NUMBER) + 1
+        tables: list[Table] = []
+        draft.put(CounterRow(name=NUMBER, value=number))
+        for kind, by_key in draft.changes.by_kind.items():
+            if kind not in _HOT:
+                continue
+            rows = iter(by_key.items())
+            while some := list(islice(rows, TABLE_ROWS)):
+                puts = (row for _, row in some if row is not None)
+                tables.append(encode_rows(kind, puts, (key for key, row in some if row is None)))
+                yield len(some)
+        changes = _encoder.encode(tables)
+        chain = crc32c(changes, draft.durable.counter(CHAIN))
+        draft.put(CounterRow(name=CHAIN, value=chain))
+        draft.put(JournalRow(number=number, chain=chain, changes=changes))
+        self._last = number
+        self._sizes.append((number, len(changes)))
+        self._bytes += len(changes)
+        self._end = self._end_of_dropped(number)
+        for dropped in range(self._first, self._end):
+            draft.delete(JournalRow, dropped)
+
+    def _settle(self, written: int) -> None:
+        """Keep what the last transaction added and dropped, or undo it where it was not written."""
+        if self._last <= written:
+            self._first = self._end
+            while self._sizes and self._sizes[0][0] < self._first:
+                self._bytes -= self._sizes.popleft()[1]
+        elif self._sizes:
+            self._bytes -= self._sizes.pop()[1]
+
+    def _end_of_dropped(self, number: int) -> int:
+        end, kept = number + 1 - MAX_ROWS, self._bytes
+        for oldest, size in self._sizes:
+            if kept <= MAX_BYTES or oldest == number:
+                break
+            kept -= size
+            end = max(end, oldest + 1)
+        return max(self._first, min(end, self._first + DROPPED_AT_ONCE))
+
+
+def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:
+    """The rows of the journal, read from the number of this copy on, that come after it.
+
+    Raises JournalGap.
+    """
+    number, chain = state.counter(NUMBER), state.counter(CHAIN)
+    if number == 0 and rows and rows[0].number == 1:
+        return rows
+    if not rows or (rows[0].number, rows[0].chain) != (number, chain):
+        found = "nothing" if not rows else f"{rows[0].number} of chain {rows[0].chain:#010x}"
+        raise JournalGap(f"this copy is as of {number} of chain {chain:#010x}; the journal has {found}")
+    return rows[1:]
+
+
+def changes_of(row: JournalRow, state: HotState) -> Steps[Changes]:
+    """What a row of the journal changes in this copy. Raises JournalGap where it is not the copy's next."""
+    number, chain = state.counter(NUMBER) + 1, crc32c(row.changes, state.counter(CHAIN))
+    if (row.number, row.chain) != (number, chain):
+        raise JournalGap(
+            f"{row.number} of chain {row.chain:#010x} in the journal, {number} of chain {chain:#010x} would be next"
+        )
+    changes = Changes()
+    try:
+        for table in _decoder.decode(row.changes):
+            kind, puts, deletes = decode_table(table)
+            if kind not in _HOT:
+                raise JournalGap(f"number {row.number} has rows of kind {kind.__name__}")
+            for key in deletes:
+                changes.delete(kind, key)
+            for put in puts:
+                changes.put(put)
+            yield len(puts) + len(deletes)
+    except (msgspec.DecodeError, InvalidCheckpoint) as error:
+        raise JournalGap(f"number {row.number} can't be read: {error}") from error
+    changes.put(CounterRow(name=CHAIN, value=chain))
+    return changes

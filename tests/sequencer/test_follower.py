@@ -1,0 +1,199 @@
+"""A server's copy of the rows: it follows the committer by the journal, and is what the next committer begins with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, CreateTopic, DeleteTopic
+from sequencer.committer import Committer
+from sequencer.follower import Follower
+from sequencer.journal import CHAIN, NUMBER, Journal, JournalGap
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
+from sequencer.store.state import Draft, HotState
+from tailrace.turns import at_once
+from tests.support.clocks import ManualClock, SeededEntropy
+
+
+class CountedStore(MemoryRowStore):
+    loads = 0
+    reads = 0
+
+    async def load(self) -> dict[type[Row], list[Row]]:
+        self.loads += 1
+        return await super().load()
+
+    async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return await super().journal_from(number, limit)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = CountedStore(self.clock)
+        self.committer = self.another(1)
+
+    def another(self, seed: int, follower: Follower | None = None) -> Committer:
+        return Committer(self.store, self.clock, SeededEntropy(seed), keeps_journal=True, follower=follower)
+
+    async def following(self, state: HotState | None = None) -> Follower:
+        follower = Follower(self.store, self.clock, pause_s=0.2, state=state)
+        await follower._load_if_missing()
+        return follower
+
+    async def create(self, *names: str) -> None:
+        for name in names:
+            await self.committer.create_topic(CreateTopic(name, 3, {}))
+
+
+def run(use: Callable[[World], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.committer.start()
+        await use(world)
+        await world.committer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def differences(copy: HotState, of: HotState) -> list[str]:
+    return [
+        kind.__name__
+        for kind in HOT
+        if set(map(repr, copy.all(kind))) != set(map(repr, of.all(kind)))
+    ]
+
+
+def test_a_copy_follows_what_is_created_changed_and_deleted() -> None:
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        await world.create("b", "c")
+        change = ConfigChange("retention.ms", ConfigOperation.SET, "5")
+        await world.committer.alter_config(AlterConfig(ConfigScope.TOPIC, "b", [change]))
+        gone = world.committer._view.state.topic_named("c")
+        assert gone is not None
+        await world.committer.delete_topic(DeleteTopic(gone.topic_id))
+        assert follower.state is not None and follower.state.topic_named("b") is None
+        await follower.catch_up()
+        assert differences(follower.state, world.committer._view.state) == []
+        assert world.store.loads == 2
+
+    run(use)
+
+
+def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None:
+    async def use(world: World) -> None:
+        await world.create(*(f"t{number}" for number in range(20)))
+        follower = await world.following()
+        await world.create("last")
+        await world.committer.close()
+        loads = world.store.loads
+        follower.state, before = follower.state, follower.number
+        world.committer = world.another(2, follower)
+        await world.committer.start()
+        assert world.store.loads == loads and before < world.committer._view.state.counter(NUMBER)
+        assert world.committer._view.state.topic_named("last") is not None
+        await world.create("later")
+        loaded = await HotState.built(await world.store.load(), world.clock)
+        assert differences(world.committer._view.state, loaded) == []
+        assert follower.state is None, "it is the committer's now"
+
+    run(use)
+
+
+def test_a_copy_that_the_journal_no_longer_reaches_is_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.journal.MAX_ROWS", 4)
+
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        await world.create(*"bcdefgh")
+        assert len(await world.store.journal_from(0, 100)) == 4
+        with pytest.raises(JournalGap):
+            await follower.catch_up()
+        assert follower.state is None
+        await follower._load_if_missing()
+        await follower.catch_up()
+        assert follower.state is not None and differences(follower.state, world.committer._view.state) == []
+
+    run(use)
+
+
+def test_a_copy_of_another_history_of_the_same_length_is_not_continued() -> None:
+    async def use(world: World) -> None:
+        await world.create("a", "b")
+        follower = await world.following()
+        other = World()
+        await other.committer.start()
+        await other.create("a", "x", "y")
+        follower._store = other.store
+        with pytest.raises(JournalGap):
+            await follower.catch_up()
+        await other.committer.close()
+
+    run(use)
+
+
+def test_callers_that_come_together_share_two_looks() -> None:
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        await follower.catch_up()
+        reads = world.store.reads
+        await asyncio.gather(*(follower.catch_up() for _ in range(100)))
+        assert world.store.reads - reads <= 2
+
+    run(use)
+
+
+def test_what_is_called_up_to_date_has_what_was_written_before_the_call() -> None:
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        early = asyncio.create_task(follower.catch_up())
+        await asyncio.sleep(0)  # it has asked the store already
+        await world.create("b")
+        await follower.catch_up()
+        assert follower.state is not None and follower.state.topic_named("b") is not None
+        await early
+
+    run(use)
+
+
+def test_the_journal_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.journal.MAX_BYTES", 2_000)
+
+    async def use(world: World) -> None:
+        await world.create(*(f"t{number}" for number in range(30)))
+        kept = await world.store.journal_from(0, 100)
+        assert 0 < sum(len(row.changes) for row in kept) <= 3_000
+        assert kept[-1].number == world.committer._view.state.counter(NUMBER)
+
+    run(use)
+
+
+def test_a_number_whose_transaction_failed_is_used_again() -> None:
+    state, journal = HotState({}), Journal(1)
+    chains = []
+    for name in ("a", "b"):
+        draft = Draft(state, 0)
+        draft.put(CounterRow(name=name, value=1))
+        at_once(journal.add(draft))
+        assert list(draft.changes.by_kind[JournalRow]) == [(1,)]
+        chains.append(draft.changes.by_kind[CounterRow][CHAIN,])
+    assert chains[0] != chains[1]
+    state.apply(_written(draft))
+    after = Draft(state, 0)
+    at_once(journal.add(after))
+    assert list(after.changes.by_kind[JournalRow]) == [(2,)]
+
+
+def _written(draft: Draft) -> Changes:
+    assert TopicRow not in draft.changes.by_kind
+    return draft.changes
