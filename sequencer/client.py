@@ -29,8 +29,9 @@ from sequencer.api import (
     Value,
     WatchRequest,
 )
-from sequencer.methods import FORWARD, Method, NotCommitter, SequencerMethods
+from sequencer.methods import AS_NEWEST, AS_SEEN, FORWARD, READ, Method, NotCommitter, SequencerMethods
 from sequencer.observer import SequencerObserver, Unobserved
+from sequencer.rpc_handler import NUMBER_BYTES
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import (
     CallFailed,
@@ -119,6 +120,10 @@ class SequencerClient(SequencerMethods):
         self._forward_until = 0.0
         self._is_closed = False
         self._observer = observer or Unobserved()
+        self._reads_from = -1
+        self._reads_at_committer_until = 0.0
+        self.seen = 0
+        """The largest number of the journal as of which an answer was: no later answer may be of before it."""
 
     async def close(self) -> None:
         """End the connections; calls that wait fail with SequencerUnavailable."""
@@ -130,6 +135,10 @@ class SequencerClient(SequencerMethods):
     async def call(self, method: Method, request: Value) -> Value:
         """Call until a committer answers, or the patience ends. All attempts are one request."""
         request = self._with_id(request)
+        if method.name in AS_SEEN or method.name in AS_NEWEST:
+            answered = await self._ask_follower(method, request)
+            if answered is not None:
+                return answered
         give_up = self._clock.monotonic() + self._patience_s
         may_have_happened = False
         attempts = 0
@@ -176,13 +185,31 @@ class SequencerClient(SequencerMethods):
         with_id: V = msgspec.structs.replace(request, request_id=self._entropy.uuid())
         return with_id
 
+    async def _ask_follower(self, method: Method, request: Value) -> Value | None:
+        """The answer of one of the servers, whichever it is; None where the committer must be asked."""
+        now = self._clock.monotonic()
+        if len(self._addresses) < 2 or not self._follow_hints or now < self._reads_at_committer_until:
+            return None
+        if self._reads_from < 0:
+            self._reads_from = int(self._entropy.fraction() * len(self._addresses))
+        address = self._addresses[self._reads_from]
+        try:
+            return await self._ask(address, f"{READ}{self.seen}.{method.name}", method, request)
+        except (LinkDown, CallTimedOut, SequencerUnavailable, SequencerOverloaded):
+            self._reads_from = (self._reads_from + 1) % len(self._addresses)
+            self._reads_at_committer_until = now + _HINT_PENALTY_S
+            return None
+
     async def _attempt(self, address: str, method: Method, request: Value) -> Value:
         is_forwarded = self._follow_hints and self._clock.monotonic() < self._forward_until
         name = FORWARD + method.name if is_forwarded else method.name
+        return await self._ask(address, name, method, request)
+
+    async def _ask(self, address: str, name: str, method: Method, request: Value) -> Value:
         began = self._clock.monotonic()
         try:
             client, timeout_s = self._client(address), self._timeout(method, request)
-            answer, _ = await client.call(name, request, method.answer, timeout_s)
+            answer, tail = await client.call(name, request, method.answer, timeout_s)
         except HelloRefused as error:
             if error.code == "incarnation":
                 raise IncarnationChanged(f"{address}: {error}") from error
@@ -193,6 +220,8 @@ class SequencerClient(SequencerMethods):
             raise _rebuild(method.name, error) from error
         finally:
             self._observer.call_answered("client", method.name, self._clock.monotonic() - began)
+        if len(tail) == NUMBER_BYTES:
+            self.seen = max(self.seen, int.from_bytes(tail, "big"))
         return answer
 
     def _timeout(self, method: Method, request: Value) -> float:

@@ -271,6 +271,11 @@ class Committer(SequencerMethods):
         return max(self._known_commit, self._view.state.counter(COMMIT_NUMBER))
 
     @property
+    def journal_number(self) -> int:
+        """The number of the journal as of which answers are."""
+        return self._view.state.counter(NUMBER)
+
+    @property
     def epoch(self) -> int:
         """The fencing epoch of the term."""
         return self._term.epoch

@@ -1,11 +1,14 @@
 """A follower: a server's own copy of the hot rows, which follows the committer by the journal.
 
 It loads all rows once, and then reads what is new in the journal: every `pause_s`, and whenever someone needs it up to
-date. So taking over from the committer takes a look at the end of the journal, not a load.
+date. So taking over from the committer takes a look at the end of the journal, not a load. And questions need not be
+asked of the committer: the copy answers them, as of a number of the journal that the asker brings, or a later one.
 
 Invariants:
 - the copy is at each moment the committer's state as of one number of the journal, never half of a transaction;
-- a copy that the journal does not continue (sequencer.journal.JournalGap) is never used again: it is loaded anew.
+- a copy that the journal does not continue (sequencer.journal.JournalGap) is never used again: it is loaded anew;
+- no answer is as of a lower number than the asker has seen. Runs are looked up in the database, which is ahead of the
+  copy: an answer with runs is given once the copy has what was in the database then (queries.Reader's `settle`).
 
 A database without a journal has no followers: a copy that was just loaded and is not continued waits `RELOAD_PAUSE_S`.
 """
@@ -13,15 +16,19 @@ A database without a journal has no followers: a copy that was just loaded and i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import cast
 
 import structlog
 
-from sequencer.api import IncarnationChanged, SequencerError, SequencerUnavailable
+from sequencer.api import IncarnationChanged, SequencerError, SequencerUnavailable, Value
 from sequencer.journal import NUMBER, JournalGap, changes_of, continuing
-from sequencer.store.rows import Changes, Identity, RowStore
+from sequencer.methods import AS_NEWEST, Method
+from sequencer.recent_runs import RecentRuns
+from sequencer.requests import QUERIES, QueryContext
+from sequencer.store.rows import RowStore
 from sequencer.store.state import HotState
-from tailrace.clock import Clock
+from sequencer.view import Shown
+from tailrace.clock import Clock, wait_for
 from tailrace.keepers import outlived
 from tailrace.turns import Turns, in_turns
 
@@ -31,40 +38,69 @@ ROWS_AT_ONCE = 16
 """Rows of the journal that one query reads; each may have some megabytes."""
 DECODED_IN_A_TURN = 2_000
 RELOAD_PAUSE_S = 10.0
+PATIENCE_S = 0.5
+"""How long a question waits for the journal before it is passed on."""
+
+
+class Behind(SequencerUnavailable):
+    """The copy is not as new as was asked for."""
 
 
 class Follower:
-    """See the module. `run` is its task. `state` None: this server must be asked nothing.
+    """See the module. `run` is its task.
 
     Args:
         state: a copy to begin with, in place of a load: of a committer whose term has ended.
-        on_change: called with what a transaction changed, in the turn in which the copy shows it.
     """
 
     def __init__(
-        self,
-        store: RowStore,
-        clock: Clock,
-        *,
-        pause_s: float,
-        state: HotState | None = None,
-        on_change: Callable[[Changes], None] = lambda changes: None,
+        self, store: RowStore, clock: Clock, *, pause_s: float, state: HotState | None = None
     ) -> None:
         self._store = store
         self._clock = clock
         self._pause_s = pause_s
-        self._on_change = on_change
-        self._identity: Identity | None = None
+        self._given = state
+        self._shown: Shown | None = None
         self._lock = asyncio.Lock()
         self._begun = self._ended = 0
         self._is_handed_over = False
-        self.state = state
-        self.loads = 0
+
+    @property
+    def state(self) -> HotState | None:
+        """The copy, where there is one."""
+        return None if self._shown is None else self._shown.state
 
     @property
     def number(self) -> int:
         """The number of the journal as of which the copy is; -1 without one."""
-        return -1 if self.state is None else self.state.counter(NUMBER)
+        return -1 if self._shown is None else self._shown.state.counter(NUMBER)
+
+    async def answer(self, method: Method, request: Value, seen: int) -> Value:
+        """Answer a question as of number `seen` or later.
+
+        Raises SequencerUnavailable (Behind, or what the database raises), JournalGap: ask the committer.
+        """
+        if method.name in AS_NEWEST or self.number < seen:
+            await self._catch_up_in_time()
+        shown = self._shown
+        if shown is None or self.number < seen:
+            raise Behind(f"this server's copy is as of {self.number}, and {seen} was seen")
+        answer = QUERIES[method.name].answer(request, QueryContext(shown, self._store))
+        if not isinstance(answer, Value):
+            answer = await answer
+        if self._shown is not shown:
+            raise Behind("this server's copy was replaced meanwhile")
+        return cast("Value", answer)
+
+    async def _catch_up_in_time(self) -> None:
+        caught_up = asyncio.ensure_future(self.catch_up())
+        try:
+            if not await wait_for(self._clock, caught_up, PATIENCE_S):
+                raise Behind("the journal was not read in time")
+            await caught_up
+        finally:
+            caught_up.cancel()
+            await asyncio.gather(caught_up, return_exceptions=True)
 
     async def run(self) -> None:
         """Follow until the copy is handed over."""
@@ -74,7 +110,7 @@ class Follower:
                 try:
                     async with self._lock:
                         await self._load_if_missing()
-                    if self.state is not None:
+                    if self._shown is not None:
                         await self.catch_up()
                 except JournalGap as error:
                     _log.info("the copy of the rows can't be continued; it is loaded anew", reason=str(error))
@@ -99,50 +135,60 @@ class Follower:
     async def hand_over(self) -> HotState | None:
         """The copy with all that is in the database, for a committer under its lease: nobody writes now. None where it
         can't be continued. The follower is over then."""
-        if self.state is None:
+        if self._shown is None:
             return None
         try:
             await self.catch_up()
         except JournalGap as error:
             _log.warning("the copy of the rows can't be continued; all are loaded", reason=str(error))
             return None
-        state, self.state = self.state, None
+        state, self._shown = self.state, None
         self._is_handed_over = True
         return state
 
     async def _load_if_missing(self) -> None:
-        if self.state is not None or self._is_handed_over or not await self._store.journal_from(0, 1):
+        if self._shown is not None or self._is_handed_over or not await self._store.journal_from(0, 1):
             return  # without a journal there is nothing to follow
-        identity = await self._store.identity()
-        state = await HotState.built(await self._store.load(), self._clock)
-        if await self._store.identity() != identity:
-            raise SequencerUnavailable("the database was replaced while it was loaded")
-        self.loads += 1
-        self._identity, self.state = identity, state
+        identity, state = await self._store.identity(), self._given
+        self._given = None
+        if state is None:
+            state = await HotState.built(await self._store.load(), self._clock)
+            if await self._store.identity() != identity:
+                raise SequencerUnavailable("the database was replaced while it was loaded")
+        self._shown = Shown(
+            self._store,
+            state,
+            identity,
+            recent=RecentRuns(0),
+            catch_up=self._caught_up,
+            settle=self._caught_up,
+        )
+
+    async def _caught_up(self) -> None:
+        try:
+            await self.catch_up()
+        except JournalGap as error:
+            raise Behind(str(error)) from error
 
     async def _read(self) -> None:
-        state = self.state
-        if state is None:
-            raise SequencerUnavailable("this server has no copy of the rows")
+        shown = self._shown
+        if shown is None:
+            raise Behind("this server has no copy of the rows")
         try:
             turns = Turns(DECODED_IN_A_TURN)
             while True:
-                rows = await self._store.journal_from(state.counter(NUMBER), ROWS_AT_ONCE)
-                await self._check_identity()
-                for row in continuing(state, rows):
-                    changes = await in_turns(changes_of(row, state), turns)
-                    state.apply(changes)
-                    self._on_change(changes)
+                rows = await self._store.journal_from(shown.state.counter(NUMBER), ROWS_AT_ONCE)
+                now = await self._store.identity()
+                if now != shown.identity:
+                    raise IncarnationChanged(
+                        f"the database is {now} now, and was {shown.identity}: start anew"
+                    )
+                for row in continuing(shown.state, rows):
+                    changes = await in_turns(changes_of(row, shown.state), turns)
+                    shown.state.apply(changes)
+                    shown.topics.apply(changes)
                 if len(rows) < ROWS_AT_ONCE:
                     return
         except (JournalGap, IncarnationChanged):
-            self.state = None
+            self._shown = None
             raise
-
-    async def _check_identity(self) -> None:
-        """Raise IncarnationChanged where the rows that were just read are of another database."""
-        now = await self._store.identity()
-        if self._identity is None:
-            self._identity = now
-        elif now != self._identity:
-            raise IncarnationChanged(f"the database is {now} now, and was {self._identity}: start anew")

@@ -45,6 +45,34 @@ FORWARD = "forward."
 """A method's name on the wire has this prefix when a server that is not the committer may forward the call. Without
 it, such a server answers who the committer is."""
 
+READ = "read."
+"""A method's name on the wire begins with this and a number, 'read.17.metadata', when a follower may answer from its
+copy of the rows: as of a number of the journal that is not lower. Where it can't, it passes the question on. Every
+answer of a server says in its tail (8 bytes) as of which number it is; a caller asks with the largest that it has seen.
+"""
+
+AS_SEEN = frozenset(
+    {
+        "broker_configs",
+        "compaction_candidates",
+        "describe_producers",
+        "lags",
+        "list_groups",
+        "live_files",
+        "metadata",
+        "object_runs",
+        "objects",
+        "security",
+        "sizes",
+        "statistics",
+        "transactions",
+    }
+)
+"""What a follower answers as of what the caller has seen."""
+AS_NEWEST = frozenset({"fetch_offsets", "find_batches", "list_offsets", "offsets_for_epochs"})
+"""What it answers as of what is in the database when it is asked: a client that goes from one agent to another must not
+be shown bounds that move back."""
+
 
 class NotCommitter(SequencerUnavailable):
     """This server is not the committer; the message is the committer's address, '' when there is none."""

@@ -106,7 +106,8 @@ _UNKNOWN_OFFSET = OffsetResult(
 class Reader:
     """Answers from the state that `current` gives (it is another after a reload) and from the store.
 
-    `catch_up` returns once `current` shows all that was in the store when it was called.
+    `catch_up` returns once `current` shows all that was in the store when it was called. `settle` does the same for a
+    copy that is behind the store at any time; None where what is in the store is shown at once.
     """
 
     def __init__(
@@ -115,7 +116,9 @@ class Reader:
         current: Callable[[], HotState],
         catch_up: Callable[[], Awaitable[None]],
         recent: RecentRuns,
+        settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._settle = settle
         self._store = store
         self._recent = recent
         self._current = current
@@ -156,11 +159,15 @@ class Reader:
             requested = look_up.requested
             look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
         runs = await self._runs_of(look_ups, room)
+        if self._settle is not None:
+            await (
+                self._settle()
+            )  # a log start that has moved shows now: runs below it may be gone from the store
         if not all(self._has_kept_log_start(look_up.row) for look_up in look_ups):
             return False
         for look_up, found in zip(look_ups, runs, strict=True):
             look_up.runs = room.take(found, look_up.requested.max_bytes)
-        if any(run.commit_number > number for look_up in look_ups for run in look_up.runs):
+        if any(run.commit_number > number for look_up in look_ups for run in look_up.visible):
             await self._catch_up()
             return False
         return True
@@ -433,6 +440,12 @@ class _LookUp:
         return cls(requested, row, -1 if row is None else state.last_stable_offset(row))
 
     @property
+    def visible(self) -> list[Run]:
+        """The runs within the bounds: one that was appended since is not of this answer."""
+        row = self.row
+        return [] if row is None else [run for run in self.runs if run.end_offset <= row.end_offset]
+
+    @property
     def has_runs(self) -> bool:
         row = self.row
         return row is not None and row.log_start_offset <= self.requested.offset < row.end_offset
@@ -441,7 +454,7 @@ class _LookUp:
         row, offset = self.row, self.requested.offset
         if row is None:
             return _UNKNOWN_PARTITION
-        visible = [run for run in self.runs if run.end_offset <= row.end_offset]
+        visible = self.visible
         end_offset = visible[-1].end_offset if visible else offset
         ranges = [
             AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)

@@ -57,7 +57,7 @@ from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import BrokerConfigRow, ObjectRow, RowStore
 from sequencer.store.state import PRODUCER_ID, Draft, HotState
-from sequencer.view import View
+from sequencer.view import Shown, View
 from tailrace.clock import Clock, Entropy
 from tailrace.turns import Steps, Turns, in_turns
 
@@ -70,22 +70,12 @@ STAMPED_IN_A_TURN = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What rules and queries use besides the request. `reads` is the store by connections of its own. `slack_ms` says
-    by how much leases are longer, as the database is slow."""
+class QueryContext:
+    """What a query uses besides the request, on a committer or a follower. `reads` is the store by connections of its
+    own."""
 
-    view: View
-    store: RowStore
+    view: Shown
     reads: RowStore
-    clock: Clock
-    entropy: Entropy
-    settings: SequencerSettings
-    validate_config: ValidateConfig
-    slack_ms: Callable[[], int]
-
-    def has_left(self, agent: AgentRef) -> bool:
-        """Whether an agent was silent for so long that its lease may be ended."""
-        return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
     @property
     def state(self) -> HotState:
@@ -96,6 +86,24 @@ class Context:
     def reader(self) -> Reader:
         """Answers from these rows and the store."""
         return self.view.reader
+
+
+@dataclass(frozen=True, slots=True)
+class Context(QueryContext):
+    """What a committer's rules and queries use besides the request. `slack_ms` says by how much leases are longer, as
+    the database is slow."""
+
+    view: View
+    store: RowStore
+    clock: Clock
+    entropy: Entropy
+    settings: SequencerSettings
+    validate_config: ValidateConfig
+    slack_ms: Callable[[], int]
+
+    def has_left(self, agent: AgentRef) -> bool:
+        """Whether an agent was silent for so long that its lease may be ended."""
+        return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +124,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """How a method that only reads is answered: at once, or by an awaitable."""
+    """How a method that only reads is answered: at once, or by an awaitable. Those that a follower answers
+    (sequencer.methods) use a QueryContext alone."""
 
     name: str
-    answer: Callable[[Any, Context], Any]
+    answer: Callable[[Any, Any], Any]
 
 
 def _request_id(request: Value) -> UUID | None:

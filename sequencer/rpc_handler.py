@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 
-from sequencer.api import SequencerError
-from sequencer.methods import FORWARD, METHODS, Call
+from sequencer.api import SequencerError, Value
+from sequencer.methods import FORWARD, METHODS, READ, Call, Method
 from tailrace.buffers import Buffer
 from tailrace.rpc import CallFailed, decode_body, encode_body
 
+Read = Callable[[int, Method, Value], Awaitable[Value]]
+"""Answers a question as of a number of the journal that is not lower than this one."""
+NUMBER_BYTES = 8
+_MAX_DIGITS = 18
+
 
 class RpcHandler:
-    """An RPC handler. `forward` carries out calls that this server may forward; by default `call` does."""
+    """An RPC handler. `forward` carries out calls that this server may forward, and `read` those that a follower may
+    answer; by default `call` does. `number`: as of which number of the journal an answer is that is given now."""
 
-    def __init__(self, call: Call, forward: Call | None = None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        forward: Call | None = None,
+        read: Read | None = None,
+        number: Callable[[], int] | None = None,
+    ) -> None:
         self._call = call
         self._forward = forward if forward is not None else call
+        self._read: Read = read if read is not None else lambda _, method, request: call(method, request)
+        self._number = number
 
     async def handle(self, name: str, body: memoryview) -> tuple[bytes, Sequence[Buffer]]:
         """Answer one call; a SequencerError travels as its code and message."""
         call = self._call
         if name.startswith(FORWARD):
             call, name = self._forward, name.removeprefix(FORWARD)
+        elif name.startswith(READ):
+            seen, _, name = name.removeprefix(READ).partition(".")
+            if seen.isascii() and seen.isdecimal() and len(seen) <= _MAX_DIGITS:
+                call = partial(self._read, int(seen))
         method = METHODS.get(name)
         if method is None:
             raise CallFailed("unknown_method", f"the sequencer has no method {name!r}; is this server older?")
@@ -35,4 +54,6 @@ class RpcHandler:
             answer = await call(method, request)
         except SequencerError as error:
             raise CallFailed(error.code, str(error)) from error
-        return encode_body(answer), ()
+        if self._number is None:
+            return encode_body(answer), ()
+        return encode_body(answer), (max(0, self._number()).to_bytes(NUMBER_BYTES, "big"),)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -32,7 +33,8 @@ from sequencer.client import SequencerClient
 from sequencer.collector import collect
 from sequencer.committer import Committer
 from sequencer.follower import Follower
-from sequencer.methods import FORWARD, METHODS, CalledSequencer, Method, NotCommitter
+from sequencer.journal import JournalGap
+from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS, CalledSequencer, Method, NotCommitter
 from sequencer.observer import SequencerObserver, Unobserved
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
@@ -149,7 +151,9 @@ class SequencerServer:
         self._committer = ""
         self._forwarder: tuple[str, SequencerClient] | None = None
         self._routed = CalledSequencer(self._call_or_forward).sequencer
-        self._handler = RpcHandler(self._call_here, forward=self._call_or_forward)
+        self._handler = RpcHandler(
+            self._call_here, forward=self._call_or_forward, read=self._read, number=self._number
+        )
         self.server = RpcServer(
             self._serve,
             clock=clock,
@@ -421,7 +425,7 @@ class SequencerServer:
         try:
             return await self._handler.handle(method, body)
         finally:
-            name = method.removeprefix(FORWARD)
+            name = method.rpartition(".")[2]
             if name in METHODS:
                 self._observer.call_answered("server", name, self._clock.monotonic() - began)
 
@@ -463,6 +467,22 @@ class SequencerServer:
             await self._confirm(local, self._patience_s(local))
         except SequencerUnavailable:
             raise refusal from None
+
+    async def _read(self, seen: int, method: Method, request: Value) -> Value:
+        """Answer from this server's copy, as of a number not below `seen`, or pass the question on. A refusal is the
+        committer's to give."""
+        follower, is_read = self._follower, method.name in AS_SEEN or method.name in AS_NEWEST
+        if follower is not None and is_read and self._local is None and self._lost is None:
+            with suppress(SequencerError, JournalGap):
+                return await follower.answer(method, request, seen)
+        return await self._call_or_forward(method, request)
+
+    def _number(self) -> int:
+        """As of which number of the journal an answer of this server is that is given now: of its own or passed on."""
+        own = self._local.journal_number if self._local is not None else -1
+        copied = self._follower.number if self._follower is not None else -1
+        passed_on = self._forwarder[1].seen if self._forwarder is not None else -1
+        return max(own, copied, passed_on)
 
     async def _call_or_forward(self, method: Method, request: Value) -> Value:
         try:

@@ -29,11 +29,32 @@ MAX_COLLECTED = 100_000
 """Objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
 
 
-class View:
-    """The state of one committer. Empty and stale until `replace`.
+class Shown:
+    """The rows that queries are answered from, and what is computed from them.
 
-    `catch_up` returns once the view shows what was in the store when it was called.
+    `catch_up` returns once the state shows what was in the store when it was called. `settle`: see queries.Reader.
     """
+
+    def __init__(
+        self,
+        reads: RowStore,
+        state: HotState,
+        identity: Identity,
+        *,
+        recent: RecentRuns,
+        catch_up: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.identity = identity
+        """Which database this is."""
+        self.state = state
+        self.topics = TopicChanges(state)
+        self.recent = recent
+        self.reader = Reader(reads, lambda: self.state, catch_up, recent, settle)
+
+
+class View(Shown):
+    """The state of one committer. Empty and stale until `replace`."""
 
     def __init__(
         self,
@@ -44,19 +65,16 @@ class View:
         checkpointer: Checkpointer | None,
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
+        nowhere = Identity(cluster_id="", incarnation=0, schema_version=0)
+        recent = RecentRuns(settings.max_feed_runs)
+        super().__init__(reads, HotState({}), nowhere, recent=recent, catch_up=catch_up)
         self._clock = clock
         self.checkpointer = checkpointer
-        self.identity = Identity(cluster_id="", incarnation=0, schema_version=0)
-        """Which database this is."""
-        self.state = HotState({})
         self.is_stale = True
         """Whether the state may differ from the store's: it must be loaded before it is used."""
-        self.topics = TopicChanges(self.state)
         self.heard = leases.LastHeard(clock.monotonic())
-        self.recent = RecentRuns(settings.max_feed_runs)
         self._settings = settings
         self.upkeep = Upkeep(self.state, settings)
-        self.reader = Reader(reads, lambda: self.state, catch_up, self.recent)
         self.feed = CommitFeed(
             clock,
             max_commits=settings.max_feed_commits,

@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
-from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, CreateTopic, DeleteTopic
+from sequencer.api import (
+    AlterConfig,
+    BrokerConfigsRequest,
+    CompactionRequest,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    CreateTopic,
+    DeleteTopic,
+    EpochQuery,
+    EpochRequest,
+    FetchOffsets,
+    FindPartition,
+    FindRequest,
+    LiveFilesRequest,
+    Metadata,
+    MetadataRequest,
+    ObjectRef,
+    ObjectsRequest,
+    OffsetQuery,
+    OffsetsRequest,
+    ProducerQuery,
+    SizesRequest,
+    TransactionsRequest,
+    Value,
+)
 from sequencer.committer import Committer
-from sequencer.follower import Follower
+from sequencer.follower import Behind, Follower
 from sequencer.journal import CHAIN, NUMBER, Journal, JournalGap
+from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
 from sequencer.store.state import Draft, HotState
@@ -62,11 +89,7 @@ def run(use: Callable[[World], Awaitable[None]]) -> None:
 
 
 def differences(copy: HotState, of: HotState) -> list[str]:
-    return [
-        kind.__name__
-        for kind in HOT
-        if set(map(repr, copy.all(kind))) != set(map(repr, of.all(kind)))
-    ]
+    return [kind.__name__ for kind in HOT if set(map(repr, copy.all(kind))) != set(map(repr, of.all(kind)))]
 
 
 def test_a_copy_follows_what_is_created_changed_and_deleted() -> None:
@@ -94,7 +117,7 @@ def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None
         await world.create("last")
         await world.committer.close()
         loads = world.store.loads
-        follower.state, before = follower.state, follower.number
+        before = follower.number
         world.committer = world.another(2, follower)
         await world.committer.start()
         assert world.store.loads == loads and before < world.committer._view.state.counter(NUMBER)
@@ -197,3 +220,61 @@ def test_a_number_whose_transaction_failed_is_used_again() -> None:
 def _written(draft: Draft) -> Changes:
     assert TopicRow not in draft.changes.by_kind
     return draft.changes
+
+
+# --- what it answers
+
+
+def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        loaded = follower.number
+        await world.create("b")
+        seen = world.committer.journal_number
+
+        async def names(as_of: int) -> list[str]:
+            answer = await follower.answer(METHODS["metadata"], MetadataRequest(), as_of)
+            assert isinstance(answer, Metadata)
+            return [topic.name for topic in answer.topics or ()]
+
+        assert await names(loaded) == ["a"], "as of then: nobody who asks has seen more"
+        reads = world.store.reads
+        assert await names(seen) == ["a", "b"]
+        assert await names(seen) == ["a", "b"] and world.store.reads == reads + 1
+        with pytest.raises(Behind):
+            await names(seen + 1)
+
+    run(use)
+
+
+def test_the_committer_and_a_follower_answer_alike() -> None:
+    async def use(world: World) -> None:
+        await world.create("a", "b")
+        follower = await world.following()
+        for name in sorted(AS_SEEN | AS_NEWEST):
+            method, topic = METHODS[name], world.committer._view.state.topic_ids["a"]
+            request = (
+                LiveFilesRequest(topic) if name == "live_files" else REQUESTS.get(name) or method.request()
+            )
+            theirs = await world.committer.call(method, request)
+            assert await follower.answer(method, request, world.committer.journal_number) == theirs, name
+
+    run(use)
+
+
+NOWHERE = UUID(int=99)
+REQUESTS: dict[str, Value] = {
+    "broker_configs": BrokerConfigsRequest(""),
+    "sizes": SizesRequest(None),
+    "transactions": TransactionsRequest(None),
+    "compaction_candidates": CompactionRequest(1, 0, 10),
+    "objects": ObjectsRequest("", 10),
+    "describe_producers": ProducerQuery(NOWHERE, 0),
+    "fetch_offsets": FetchOffsets("g", None),
+    "find_batches": FindRequest([FindPartition(NOWHERE, 0, 0, 1)], 1),
+    "list_offsets": OffsetsRequest([OffsetQuery(NOWHERE, 0, -1)]),
+    "object_runs": ObjectRef(NOWHERE),
+    "offsets_for_epochs": EpochRequest([EpochQuery(NOWHERE, 0, 0)]),
+}
+"""Those that have no defaults."""

@@ -382,6 +382,14 @@ async def always_nothing() -> None:
     """In place of what must be waited for."""
 
 
+def _answers_as_of_now_and_then(original: Any) -> Any:
+    async def answer(self: Any, method: Any, request: Any, seen: int) -> Any:
+        with mock.patch.object(self, "_catch_up_in_time", always_nothing):
+            return await original(self, method, request, min(seen, self.number))
+
+    return answer
+
+
 def _skips_every_seventh_transaction(original: Any) -> Any:
     def changes_of(row: Any, state: Any) -> Any:
         changes = yield from original(row, state)
@@ -1040,6 +1048,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a follower takes over without catching up",
         [(follower_module.Follower, "hand_over", _hands_over_what_it_has)],
         FAILS_OVER,
+    ),
+    Mutation(
+        "a follower answers too old", [(follower_module.Follower, "answer", _answers_as_of_now_and_then)], FAILS_OVER
     ),
     Mutation(
         "a follower skips a change", [(follower_module, "changes_of", _skips_every_seventh_transaction)], FAILS_OVER
