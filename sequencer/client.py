@@ -195,6 +195,8 @@ class SequencerClient(SequencerMethods):
         address = self._addresses[self._reads_from]
         try:
             return await self._ask(address, f"{READ}{self.seen}.{method.name}", method, request)
+        except InvalidRequest:
+            return None  # a server that is older takes no such calls; the committer says what is wrong
         except (LinkDown, CallTimedOut, SequencerUnavailable, SequencerOverloaded):
             self._reads_from = (self._reads_from + 1) % len(self._addresses)
             self._reads_at_committer_until = now + _HINT_PENALTY_S

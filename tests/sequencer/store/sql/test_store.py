@@ -11,7 +11,7 @@ import pytest
 
 import sequencer.store.sql.store as store_module
 from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
-from sequencer.store.rows import Changes, CounterRow, ObjectRow, ObjectRowMissing, RunRow, key_of
+from sequencer.store.rows import Changes, CounterRow, JournalRow, ObjectRow, ObjectRowMissing, RunRow, key_of
 from sequencer.store.sql.schema import SCHEMA_VERSION
 from sequencer.store.sql.store import SqlRowStore, UnknownDatabase, open_row_store
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -378,3 +378,16 @@ def test_a_database_takes_over_anothers_identity(place: Place) -> None:
             await store.adopt("third", 4, epoch + 1)
 
     on(place, act)
+
+
+def test_the_journal_is_read_from_a_number_on_in_order(place: Place) -> None:
+    async def use(store: SqlRowStore, epoch: int) -> None:
+        rows = [JournalRow(number, 7 * number, bytes([number])) for number in (3, 1, 2, 11)]
+        await store.write(changes(*rows), epoch)
+        gone = Changes()
+        gone.delete(JournalRow, (1,))
+        await store.write(gone, epoch)
+        assert [row.number for row in await store.journal_from(0, 2)] == [2, 3]
+        assert await store.journal_from(3, 10) == [rows[0], rows[3]]
+
+    on(place, use)
