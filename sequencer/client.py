@@ -29,9 +29,17 @@ from sequencer.api import (
     Value,
     WatchRequest,
 )
-from sequencer.methods import AS_NEWEST, AS_SEEN, FORWARD, READ, Method, NotCommitter, SequencerMethods
+from sequencer.methods import (
+    AS_NEWEST,
+    AS_SEEN,
+    FORWARD,
+    NUMBER_BYTES,
+    READ,
+    Method,
+    NotCommitter,
+    SequencerMethods,
+)
 from sequencer.observer import SequencerObserver, Unobserved
-from sequencer.rpc_handler import NUMBER_BYTES
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc import (
     CallFailed,

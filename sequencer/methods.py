@@ -48,8 +48,8 @@ it, such a server answers who the committer is."""
 READ = "read."
 """A method's name on the wire begins with this and a number, 'read.17.metadata', when a follower may answer from its
 copy of the rows: as of a number of the journal that is not lower. Where it can't, it passes the question on. Every
-answer of a server says in its tail (8 bytes) as of which number it is; a caller asks with the largest that it has seen.
-"""
+answer of a server says in its tail as of which number it is; a caller asks with the largest that it has seen."""
+NUMBER_BYTES = 8
 
 AS_SEEN = frozenset(
     {

@@ -8,13 +8,12 @@ from functools import partial
 import msgspec
 
 from sequencer.api import SequencerError, Value
-from sequencer.methods import FORWARD, METHODS, READ, Call, Method
+from sequencer.methods import FORWARD, METHODS, NUMBER_BYTES, READ, Call, Method
 from tailrace.buffers import Buffer
 from tailrace.rpc import CallFailed, decode_body, encode_body
 
 Read = Callable[[int, Method, Value], Awaitable[Value]]
 """Answers a question as of a number of the journal that is not lower than this one."""
-NUMBER_BYTES = 8
 _MAX_DIGITS = 18
 
 
