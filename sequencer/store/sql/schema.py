@@ -50,7 +50,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """The number of the newest migration."""
 
 metadata = sa.MetaData()

@@ -1,0 +1,146 @@
+"""What it costs to take over: a cold start that loads every hot row, beside a follower that reads the journal's end.
+
+    python -m bench.fail_over [--rows 10000,100000] [--behind 200] [--json FILE]
+
+For each size a new PostgreSQL database gets that many partitions, producers and committed offsets each. Then, in one
+process, without RPC and clients:
+
+- `cold`: a committer starts, and loads them all;
+- `follow`: a follower loads them all, once in the life of a standby;
+- `behind`: the committer creates topics in so many transactions, which the follower does not look at;
+- `take_over`: the committer ends, and the next one starts with the follower's copy.
+
+`cpu_s` is this process's CPU time, `seconds` clock time, which means little on a shared machine. `rss_mib` is what a step
+adds to this process's resident memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from bench.process_figures import rss_mib
+from sequencer.api import CreateTopic
+from sequencer.committer import Committer
+from sequencer.follower import Follower
+from sequencer.store.rows import (
+    Changes,
+    GroupOffsetRow,
+    GroupRow,
+    LogEpoch,
+    PartitionRow,
+    ProducerRow,
+    RememberedBatch,
+    Row,
+    TopicRow,
+)
+from sequencer.store.sql.store import SqlRowStore, open_row_store
+from tailrace.clock import SystemClock, SystemEntropy
+from tests.support.servers import postgres_server
+
+PARTITIONS_OF_A_TOPIC = 1_000
+OFFSETS_OF_A_GROUP = 100
+WRITTEN_AT_ONCE = 10_000
+REMEMBERED = [RememberedBatch(each, each, each) for each in range(5)]
+
+
+def rows_of(count: int, now_ms: int) -> list[Row]:
+    """That many partitions, producers and positions, and the topics and groups that they belong to."""
+    rows: list[Row] = []
+    for number in range(count):
+        topic_id, partition = UUID(int=1 + number // PARTITIONS_OF_A_TOPIC), number % PARTITIONS_OF_A_TOPIC
+        group_id = f"group-{number // OFFSETS_OF_A_GROUP}"
+        if partition == 0:
+            rows.append(TopicRow(topic_id, f"topic-{topic_id.int}", PARTITIONS_OF_A_TOPIC, {}, now_ms))
+        if number % OFFSETS_OF_A_GROUP == 0:
+            rows.append(GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", now_ms))
+        rows.append(PartitionRow(topic_id, partition, 0, 0, -1, [LogEpoch(0, 0)]))
+        rows.append(ProducerRow(topic_id, partition, number, 0, REMEMBERED, now_ms, now_ms))
+        rows.append(GroupOffsetRow(group_id, topic_id, partition, 0, 0, "", now_ms, None))
+    return rows
+
+
+async def fill(store: SqlRowStore, count: int) -> None:
+    await store.open()
+    epoch = await store.take_committer_lease("fill", "", 600_000)
+    assert epoch is not None, "the database is new"
+    rows = rows_of(count, await store.now_ms())
+    for first in range(0, len(rows), WRITTEN_AT_ONCE):
+        changes = Changes()
+        for row in rows[first : first + WRITTEN_AT_ONCE]:
+            changes.put(row)
+        await store.write(changes, epoch)
+    await store.release_committer_lease(epoch)
+
+
+async def measured(step: Awaitable[Any]) -> dict[str, float]:
+    """CPU, time and memory of one step."""
+    memory, cpu, began = rss_mib(os.getpid()), time.process_time(), time.perf_counter()
+    await step
+    return {
+        "cpu_s": round(time.process_time() - cpu, 3),
+        "seconds": round(time.perf_counter() - began, 3),
+        "rss_mib": round(rss_mib(os.getpid()) - memory, 1),
+    }
+
+
+async def create(committer: Committer, name: str, count: int) -> None:
+    for number in range(count):
+        await committer.sequencer.create_topic(CreateTopic(f"{name}-{number}", 1, {}))
+
+
+async def measure(url: str, count: int, behind: int) -> dict[str, Any]:
+    clock, entropy = SystemClock(), SystemEntropy()
+    store = open_row_store(url, clock=clock, entropy=entropy)
+    try:
+        await fill(store, count)
+        first = Committer(store, clock, entropy, keeps_journal=True, reads=store.reads())
+        figures: dict[str, Any] = {"partitions, producers, offsets each": count, "behind": behind}
+        figures["cold"] = await measured(first.start())
+        await create(first, "first", 1)  # the journal begins
+        follower = Follower(store.reads(), clock, pause_s=3600.0)
+        figures["follow"] = await measured(follower.load())
+        await create(first, "behind", behind)
+        await first.close()
+        second = Committer(store, clock, entropy, keeps_journal=True, reads=store.reads(), follower=follower)
+        figures["take_over"] = await measured(second.start())
+        await second.close()
+        return figures
+    finally:
+        await store.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", default="10000,100000")
+    parser.add_argument("--behind", type=int, default=200)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    results = []
+    with postgres_server() as server:
+        for count in map(int, asked.rows.split(",")):
+            url = server.create_database()
+            results.append(asyncio.run(measure(url, count, asked.behind)))
+            print(json.dumps(results[-1]), flush=True)
+            server.drop_database(url)
+    if asked.json is not None:
+        machine = {
+            "python": platform.python_version(),
+            "machine": platform.platform(),
+            "load": os.getloadavg(),
+        }
+        asked.json.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
