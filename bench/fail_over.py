@@ -10,8 +10,8 @@ process, without RPC and clients:
 - `behind`: the committer creates topics in so many transactions, which the follower does not look at;
 - `take_over`: the committer ends, and the next one starts with the follower's copy.
 
-`cpu_s` is this process's CPU time, `seconds` clock time, which means little on a shared machine. `rss_mib` is what a step
-adds to this process's resident memory.
+`cpu_s` is this process's CPU time, `seconds` clock time, which means little on a shared machine. `rss_mib` is what a
+step adds to this process's resident memory.
 """
 
 from __future__ import annotations

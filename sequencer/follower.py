@@ -108,8 +108,7 @@ class Follower:
             pause = self._pause_s
             with outlived(_log, "the committer is not followed for a while", SequencerError):
                 try:
-                    async with self._lock:
-                        await self._load_if_missing()
+                    await self.load()
                     if self._shown is not None:
                         await self.catch_up()
                 except JournalGap as error:
@@ -145,6 +144,11 @@ class Follower:
         state, self._shown = self.state, None
         self._is_handed_over = True
         return state
+
+    async def load(self) -> None:
+        """Load all rows where there is no copy, and a journal to follow."""
+        async with self._lock:
+            await self._load_if_missing()
 
     async def _load_if_missing(self) -> None:
         if self._shown is not None or self._is_handed_over or not await self._store.journal_from(0, 1):

@@ -70,7 +70,7 @@ class World:
 
     async def following(self, state: HotState | None = None) -> Follower:
         follower = Follower(self.store, self.clock, pause_s=0.2, state=state)
-        await follower._load_if_missing()
+        await follower.load()
         return follower
 
     async def create(self, *names: str) -> None:
@@ -141,7 +141,7 @@ def test_a_copy_that_the_journal_no_longer_reaches_is_loaded_anew(monkeypatch: p
         with pytest.raises(JournalGap):
             await follower.catch_up()
         assert follower.state is None
-        await follower._load_if_missing()
+        await follower.load()
         await follower.catch_up()
         assert follower.state is not None and differences(follower.state, world.committer._view.state) == []
 
