@@ -33,7 +33,12 @@ Kafka changes at run time can be altered as well: the value is stored and descri
 is set for one broker alone, as any agent serves any partition.
 """
 
-TOOLS = """Tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
+TOOLS = """Clients that `make compat` tries where the machine has them, each unchanged: confluent-kafka 2.16
+(librdkafka), kafka-python 3.0, aiokafka 0.14, Kafka's Java clients 4.3 and Streams, kcat; franz-go 1.22,
+sarama 1.61 and segmentio/kafka-go 0.4 in Go; kafkajs 2.2 in Node. They produce with the codecs they have,
+read, share partitions in groups, administer, and write transactions (kafka-go has none): all work.
+
+Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
 
 - kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
   kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,

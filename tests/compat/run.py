@@ -12,7 +12,15 @@ import traceback
 from rich.console import Console
 from rich.table import Table
 
-from tests.compat import with_aiokafka, with_confluent, with_java, with_kafka_python, with_kcat, with_streams
+from tests.compat import (
+    with_aiokafka,
+    with_confluent,
+    with_java,
+    with_kafka_python,
+    with_kcat,
+    with_programs,
+    with_streams,
+)
 from tests.compat.areas import AREAS, Check, Client
 from tests.compat.broker import Broker, running_broker
 
@@ -26,6 +34,7 @@ def all_clients() -> list[Client]:
         with_java.client(),
         with_streams.client(),
         with_kcat.client(),
+        *with_programs.clients(),
     ]
 
 
