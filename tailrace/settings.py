@@ -22,6 +22,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 PREFIX = "TAILRACE_"
 CONFIG_VARIABLE = "TAILRACE_CONFIG"
 """Names the file, as `--config` does."""
+CLIENT_VARIABLE = "TAILRACE_CLIENT"
+"""Names the file by which commands log in; no setting of a process."""
 
 _KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """Kubernetes gives every container such variables when a service is named `tailrace` or `tailrace-...`."""
@@ -197,7 +199,7 @@ def _unknown_names(
     for key in _keys(from_file, sections):
         if key not in known:
             lines.append(f"{key}: no such setting, given in {file}; {_meant(key, sorted(known | sections))}")
-    variables = {PREFIX + "__".join(name).upper() for name in names} | {CONFIG_VARIABLE}
+    variables = {PREFIX + "__".join(name).upper() for name in names} | {CONFIG_VARIABLE, CLIENT_VARIABLE}
     for variable in sorted(environ):
         if (
             variable.upper().startswith(PREFIX)

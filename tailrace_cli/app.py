@@ -12,6 +12,7 @@ import typer
 
 from tailrace.settings import BadSettings
 from tailrace_cli import (
+    acl,
     audit,
     cluster,
     config,
@@ -24,6 +25,7 @@ from tailrace_cli import (
     table,
     topic,
     transaction,
+    user,
 )
 from tailrace_cli.bare import group_of_commands, print_help_when_bare
 from tailrace_cli.errors import CommandFailed
@@ -57,6 +59,8 @@ app.add_typer(transaction.app, name="transaction")
 app.add_typer(objects.app, name="object")
 app.add_typer(table.app, name="table")
 app.add_typer(config.app, name="config")
+app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 
 
 def main() -> None:

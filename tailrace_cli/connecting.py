@@ -35,10 +35,13 @@ ExecuteFlag = Annotated[
 def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitable[T]]) -> T:
     """The result of `question`, called with a connected client."""
     from tailrace_cli.kafka_client import KafkaClient
+    from tailrace_cli.login import bootstrap_of, client_properties
     from tailrace_cli.loop import run
 
+    properties = client_properties()
+
     async def ask() -> T:
-        async with KafkaClient(bootstrap or DEFAULT_BOOTSTRAP) as client:
+        async with KafkaClient(bootstrap_of(bootstrap, properties), properties) as client:
             return await question(client)
 
     return run(ask())

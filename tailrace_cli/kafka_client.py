@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from tailrace.kafka import ApiKey, MalformedRequest, decode_response, encode_request
@@ -12,9 +12,12 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersionsRequest
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
 from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
+from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
 from tailrace.rpc.link import join_address, split_address
 from tailrace_cli.broker import CLIENT_ID, PATIENCE_SECONDS, no_broker
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.login import log_in, sasl_mechanism, tls_context
 
 MAX_RESPONSE_BYTES = 256 << 20
 GROUP, TRANSACTION = 0, 1
@@ -32,8 +35,9 @@ class KafkaRefused(CommandFailed):
 class KafkaClient:
     """One connection to one broker. `async with`, or `connect` and `close`."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
         self._bootstrap = bootstrap
+        self._properties = properties or {}
         try:
             self._host, self._port = split_address(bootstrap)
         except ValueError:
@@ -56,7 +60,9 @@ class KafkaClient:
         """Connect and agree on versions. Raises CommandFailed."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+                self._reader, self._writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=tls_context(self._properties)
+                )
         except (OSError, TimeoutError) as error:
             raise no_broker(self._bootstrap, error or "timed out") from error
         answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
@@ -64,6 +70,16 @@ class KafkaClient:
             known = APIS.get(served.api_key)
             if known is not None:
                 self._versions[served.api_key] = min(served.max_version, known.listed.last)
+        mechanism = sasl_mechanism(self._properties)
+        if mechanism is not None:
+            answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
+            check(answer.error_code, f"there are {', '.join(answer.mechanisms)}", f"the login by {mechanism}")
+            await log_in(self._properties, mechanism, self._send_token)
+
+    async def _send_token(self, token: bytes) -> bytes:
+        answer = await self.ask(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))
+        check(answer.error_code, answer.error_message, "the login")
+        return bytes(answer.auth_bytes)
 
     def close(self) -> None:
         """End the connection."""
@@ -80,7 +96,7 @@ class KafkaClient:
     async def brokers(self) -> AsyncIterator[KafkaClient]:
         """A client of each broker in turn, closed before the next one: a broker lists only its own groups."""
         for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
-            async with KafkaClient(join_address(broker.host, broker.port)) as client:
+            async with KafkaClient(join_address(broker.host, broker.port), self._properties) as client:
                 yield client
 
     async def topics(self, names: Sequence[str] | None) -> list[Any]:
@@ -104,7 +120,7 @@ class KafkaClient:
         found = answer.coordinators[0]
         kind = "group" if key_type == GROUP else "transactional id"
         check(found.error_code, found.error_message, f"{kind} {key!r} has no coordinator")
-        return KafkaClient(join_address(found.host, found.port))
+        return KafkaClient(join_address(found.host, found.port), self._properties)
 
     async def _exchange(self, api: ApiKey, version: int, request: Any) -> Any:
         assert self._reader is not None and self._writer is not None, "connect first"

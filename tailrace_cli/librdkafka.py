@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tailrace_cli.broker import CLIENT_ID, DEFAULT_BOOTSTRAP, no_broker
+from tailrace_cli.broker import CLIENT_ID, no_broker
 from tailrace_cli.connecting import parse_pairs
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.login import bootstrap_of, client_properties
 
 ClientFlag = Annotated[
     list[str] | None,
@@ -26,7 +27,8 @@ class BrokerWatch:
     """Remembers librdkafka's errors, so that a command can say why nothing came."""
 
     def __init__(self, bootstrap: str | None) -> None:
-        self.bootstrap = bootstrap or DEFAULT_BOOTSTRAP
+        self.properties = client_properties()
+        self.bootstrap = bootstrap_of(bootstrap, self.properties)
         self._last = "no answer"
         self.is_down = False
 
@@ -45,8 +47,9 @@ class BrokerWatch:
 
 
 def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> dict[str, Any]:
-    """A client's properties: ours, then what the user gave with --client."""
+    """A client's properties: those of TAILRACE_CLIENT, ours, then what the user gave with --client."""
     return {
+        **watch.properties,
         "bootstrap.servers": watch.bootstrap,
         "client.id": CLIENT_ID,
         "error_cb": watch.on_error,

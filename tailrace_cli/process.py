@@ -48,6 +48,7 @@ from tailrace_cli.data_folder import (
     shown_as_serving,
 )
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.first_user import create_first_user
 from tailrace_cli.loop import collect_rarely
 from tailrace_cli.loop_watch import watched_loop
 from tailrace_cli.process_metrics import add_process_metrics
@@ -195,21 +196,31 @@ async def sequencer_server(
         await rows.close()
 
 
-async def run_serve(settings: Settings) -> None:
+async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
     """Agent, sequencer, SQLite and a folder in one process. `rpc` serves the sequencer to compactors."""
     data = settings.data.expanduser().absolute()
     open_data_folder(data, SystemEntropy())
     with held_folder(data):
-        await _run_in(data, settings)
+        if not is_secure:
+            await _run_in(data, settings, None)
+            return
+        from tailrace_cli.secure_serve import secured, write_client_files
+
+        settings = secured(settings, data, SystemClock(), SystemEntropy())
+
+        def tell(agent: Agent) -> None:
+            print(write_client_files(settings, data, agent.kafka_port), flush=True)
+
+        await _run_in(data, settings, tell)
 
 
-async def _run_in(data: Path, settings: Settings) -> None:
+async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], None] | None) -> None:
     database = settings.database or f"sqlite:///{data / DATABASE}"
     rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
     alone = settings.model_copy(update={"rpc": None})
     security = open_security(settings, data=data)
     store = settings.store or str(data / OBJECTS)
-    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc)
+    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc, on_ready=on_ready)
 
 
 async def run_agent(settings: Settings) -> None:
@@ -235,6 +246,7 @@ async def _run_agent(
     *,
     data: Path | None = None,
     sequencer_listens: str | None = None,
+    on_ready: Callable[[Agent], None] | None = None,
 ) -> None:
     """`data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others."""
     name_process(lambda: "agent" if data is None else "serve")
@@ -299,6 +311,8 @@ async def _run_agent(
         name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
         await agent.start()
         stack.push_async_callback(agent.drain)
+        if settings.security.first_user_file is not None:
+            await create_first_user(sequencer, settings.security.first_user_file)
         pages.agent = agent
         if data is not None:
             assert server is not None, "the sequencer of serve is inside it"
@@ -307,6 +321,8 @@ async def _run_agent(
         collect_rarely()
         notify_ready()
         log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
+        if on_ready is not None:
+            on_ready(agent)
         await shutdown.wait()
     shutdown.check()
 

@@ -91,6 +91,12 @@ def serve(
     database: Database = None,
     database_password_file: PasswordFile = None,
     rpc_secret_file: SecretFile = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="With TLS and logins: makes a certificate and an admin user in DATA/secure."
+        ),
+    ] = False,
     config: ConfigFile = None,
     log_level: LogLevelFlag = None,
     log_format: LogFormatFlag = None,
@@ -101,7 +107,7 @@ def serve(
                          rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
     from tailrace_cli.process import run_serve
 
-    _run(run_serve(settings), settings.store)
+    _run(run_serve(settings, is_secure=secure), settings.store)
 
 
 def agent(

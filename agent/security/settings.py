@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -41,6 +42,9 @@ class SecuritySettings(SettingsSection):
     """Mechanisms of the SASL listeners: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER."""
     super_users: Annotated[Texts, AfterValidator(_typed)] = ()
     """Principals (User:NAME) that may do everything, whatever the ACLs say."""
+    first_user_file: Path | None = None
+    """A file (mode 0600) with USER:PASSWORD: the user is created at the start if it does not exist. Make it a super
+    user to create the others."""
     client_auth: Literal["none", "requested", "required"] = "none"
     """Client certificates on listeners with protocol SSL (ssl.client.auth)."""
     principal_mapping_rules: Texts = ("DEFAULT",)

@@ -1,0 +1,41 @@
+"""The first user: somebody must be able to log in to create the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from agent.security.users import new_credentials
+from sequencer.api import AlterScram, ScramMechanism, ScramName, SecurityRequest, Sequencer
+from tailrace.credentials import BadCredential, read_secrets
+from tailrace_cli.errors import CommandFailed
+
+log = structlog.get_logger("tailrace.security")
+
+ITERATIONS = 4_096
+
+
+def read_first_user(file: Path) -> tuple[str, str]:
+    """Name and password. Raises CommandFailed."""
+    try:
+        user, colon, password = read_secrets(file.expanduser())[0].partition(":")
+    except BadCredential as error:
+        raise CommandFailed(f"security.first_user_file: {error}") from error
+    if not (user and colon and password):
+        raise CommandFailed(f"security.first_user_file: {str(file)!r} has no line USER:PASSWORD")
+    return user, password
+
+
+async def create_first_user(sequencer: Sequencer, file: Path) -> None:
+    """Create the user of this file, unless there is one of the name. Raises CommandFailed, SequencerError."""
+    user, password = read_first_user(file)
+    known = (await sequencer.security(SecurityRequest())).users or []
+    if any(each.name.user == user for each in known):
+        return
+    stored = [
+        new_credentials(ScramName(user, mechanism), password, iterations=ITERATIONS)
+        for mechanism in ScramMechanism
+    ]
+    await sequencer.alter_scram(AlterScram(stored, []))
+    log.info("the first user was created", user=user)

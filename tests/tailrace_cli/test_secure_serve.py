@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.login import client_properties
+from tailrace_cli.secure_serve import secured
+from tailrace_cli.settings import Settings
+
+
+def tailrace(*words: str, client: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({} if client is None else {"TAILRACE_CLIENT": str(client)})}
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+
+
+def test_the_files_of_secure_are_made_once_and_for_their_owner_alone(tmp_path: Path) -> None:
+    first = secured(Settings(), tmp_path, SystemClock(), SystemEntropy())
+    files = {path.name: path.read_bytes() for path in (tmp_path / "secure").iterdir()}
+    again = secured(Settings(), tmp_path, SystemClock(), SystemEntropy())
+    assert {path.name: path.read_bytes() for path in (tmp_path / "secure").iterdir()} == files
+    assert first == again
+    assert stat.S_IMODE((tmp_path / "secure" / "key.pem").stat().st_mode) == 0o600
+    assert first.security.super_users == ("User:admin",)
+
+
+def test_a_secure_serve_is_used_with_the_files_that_it_wrote(tmp_path: Path) -> None:
+    client = tmp_path / "data" / "secure" / "client.properties"
+    serve = [sys.executable, "-m", "tailrace", "serve", "--secure", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        [*serve, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("Clients connect to"):
+                    break
+            password = tmp_path / "alice"
+            password.touch(0o600)
+            password.write_text("alices-password\n")
+            added = tailrace("user", "add", "alice", "--password-file", str(password), client=client)
+            assert added.returncode == 0, added.stderr
+            users = json.loads(tailrace("user", "list", "--json", client=client).stdout)
+            assert {row["user"] for row in users} == {"admin", "alice"}
+            flags = ("--principal", "User:alice", "--topic", "fli", "--prefix")
+            assert tailrace("acl", "add", *flags, "--operation", "read", client=client).returncode == 0
+            [acl] = json.loads(tailrace("acl", "list", "--topic", "flights", "--json", client=client).stdout)
+            assert (acl["principal"], acl["operation"], acl["pattern"]) == ("User:alice", "read", "prefixed")
+
+            mine = tmp_path / "alice.properties"
+            mine.touch(0o600)
+            lines = client.read_text().splitlines()
+            mine.write_text(
+                "\n".join(
+                    line for line in lines if "sasl.username" not in line and "sasl.password" not in line
+                )
+                + "\nsasl.username=alice\nsasl.password=alices-password\n"
+            )
+            refused = tailrace("user", "list", client=mine)
+            assert refused.returncode == 1 and "CLUSTER_AUTHORIZATION_FAILED" in refused.stderr
+            assert "closed the connection" in tailrace("user", "list", "-b", _bootstrap(client)).stderr
+            assert tailrace("acl", "remove", *flags, client=client).stdout == "1\n"
+            assert tailrace("user", "remove", "alice", client=client).returncode == 0
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _bootstrap(client: Path) -> str:
+    return client_properties({"TAILRACE_CLIENT": str(client)})["bootstrap.servers"]
+
+
+def test_a_properties_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("sasl.password=secret\n")
+    path.chmod(0o644)
+    with pytest.raises(CommandFailed, match="chmod 600"):
+        client_properties({"TAILRACE_CLIENT": str(path)})
