@@ -352,7 +352,7 @@ class Agent:
             if acls is None
             else Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE),
             acls=acls,
-            mechanisms=mechanisms(clients.settings, users),
+            mechanisms=mechanisms(clients.settings, users, self._clock, self._executor),
             max_request_bytes=self._settings.max_request_bytes,
             clock=self._clock,
             audit=Audit(self.telemetry, self._clock),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -61,7 +62,9 @@ class CurrentAcls:
         return self._index
 
 
-def mechanisms(settings: SecuritySettings, users: Users) -> dict[str, Callable[[], Exchange]]:
+def mechanisms(
+    settings: SecuritySettings, users: Users, clock: Clock, executor: Executor
+) -> dict[str, Callable[[], Exchange]]:
     """What makes the exchange of each mechanism that is on."""
     made: dict[str, Callable[[], Exchange]] = {}
     for name in settings.sasl_mechanisms:
@@ -69,6 +72,10 @@ def mechanisms(settings: SecuritySettings, users: Users) -> dict[str, Callable[[
             made[name] = partial(PlainExchange, users)
         elif name in MECHANISMS:
             made[name] = partial(ScramExchange, users, MECHANISMS[name])
+        elif name == "OAUTHBEARER":
+            from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
+
+            made[name] = partial(OAuthBearerExchange, TokenCheck(settings, clock, executor))
     return made
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from tailrace.settings import SettingsSection
@@ -59,5 +59,26 @@ class SecuritySettings(SettingsSection):
     """The largest request before the login."""
     max_session_ms: int = Field(default=0, ge=0, le=366 * _DAY_MS)
     """A client must log in again within this time (connections.max.reauth.ms); 0: never."""
-    scram_iterations: int = Field(default=4_096, ge=4_096, le=16_384)
-    """Iterations that an unknown user is told, as if there were credentials."""
+    oauth_jwks: str = ""
+    """For OAUTHBEARER: the file or the address (https://) of the JSON Web Key Set with the keys that sign tokens."""
+    oauth_jwks_refresh_seconds: float = Field(default=300.0, ge=1, le=86_400)
+    """How long the keys are used before they are read again."""
+    oauth_issuer: str = ""
+    """The issuer (`iss`) that tokens must have; empty: any."""
+    oauth_audience: str = ""
+    """The audience (`aud`) that tokens must have; empty: any."""
+    oauth_scopes: Texts = ()
+    """Scopes that tokens must all have."""
+    oauth_clock_skew_seconds: int = Field(default=30, ge=0, le=3_600)
+    """How far the clock of the tokens' issuer may differ."""
+    oauth_principal_claim: str = Field(default="sub", min_length=1)
+    """The claim with the user's name."""
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Self:
+        is_insecure = self.oauth_jwks.startswith("http://")
+        if is_insecure and not self.oauth_jwks.startswith(("http://127.0.0.1", "http://localhost")):
+            raise ValueError("security.oauth_jwks: keys from another machine need https://")
+        if "OAUTHBEARER" in self.sasl_mechanisms and not self.oauth_jwks:
+            raise ValueError("security.sasl_mechanisms has OAUTHBEARER, which needs security.oauth_jwks")
+        return self

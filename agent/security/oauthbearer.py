@@ -1,0 +1,199 @@
+"""OAUTHBEARER (RFC 7628, KIP-255): a client logs in with a token that an authorization server signed.
+
+The token is a JWT. Its signature is checked with the keys of a JWKS, from a file or an address; all of that is
+joserfc's. Its issuer, audience, scope and times are checked against the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from agent.security.sasl import Login, LoginFailed, Step
+from agent.security.settings import SecuritySettings
+from tailrace.clock import Clock
+from tailrace.limits import is_name
+
+ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "Ed25519",
+    "EdDSA",
+)
+"""Signatures with public keys. Never `none`, and no HMAC: a JWKS is public."""
+MAX_JWKS_BYTES = 1 << 20
+FETCH_SECONDS = 10.0
+UNKNOWN_KEY_SECONDS = 10.0
+"""A token of an unknown key makes the keys be read again, at most this often: the server may have a new one."""
+_SEPARATOR = "\x01"
+_BEARER = "auth=Bearer "
+
+log = structlog.get_logger("agent.security")
+
+
+class KeysMissing(Exception):
+    """The keys can't be had; the message says why."""
+
+
+class SigningKeys:
+    """The public keys of the authorization server, kept for `refresh_seconds`. The last good ones stay."""
+
+    def __init__(self, source: str, refresh_seconds: float, clock: Clock, executor: Executor) -> None:
+        self._source = source
+        self._refresh_seconds = refresh_seconds
+        self._clock = clock
+        self._executor = executor
+        self._keys: KeySet | None = None
+        self._read_at = float("-inf")
+        self._turn = asyncio.Lock()
+
+    async def get(self, *, not_older_than_seconds: float | None = None) -> KeySet:
+        """The keys, as they are now or were a while ago. Raises KeysMissing."""
+        wanted = self._refresh_seconds if not_older_than_seconds is None else not_older_than_seconds
+        async with self._turn:
+            if self._clock.monotonic() - self._read_at >= wanted:
+                self._read_at = self._clock.monotonic()
+                try:
+                    self._keys = KeySet.import_key_set(_parsed(await self._read()))
+                except (OSError, aiohttp.ClientError, TimeoutError, ValueError, JoseError) as error:
+                    log.warning(
+                        "the keys for OAUTHBEARER can't be read; the last ones stay", reason=repr(error)
+                    )
+        if self._keys is None:
+            raise KeysMissing(f"no keys could be read from {self._source!r}")
+        return self._keys
+
+    async def _read(self) -> bytes:
+        if not self._source.startswith(("https://", "http://")):
+            return await asyncio.get_running_loop().run_in_executor(
+                self._executor, lambda: Path(self._source).expanduser().read_bytes()
+            )
+        timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._source) as answer:
+            answer.raise_for_status()
+            return await answer.content.read(MAX_JWKS_BYTES + 1)
+
+
+def _parsed(data: bytes) -> Any:
+    import json
+
+    if len(data) > MAX_JWKS_BYTES:
+        raise ValueError(f"more than {MAX_JWKS_BYTES} bytes")
+    keys = json.loads(data)
+    if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list):
+        raise ValueError("not a JWKS: an object with `keys` is expected")
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What a token must say, besides being signed. '' and () for anything."""
+
+    issuer: str
+    audience: str
+    scopes: Sequence[str]
+    clock_skew_seconds: int
+    principal_claim: str
+
+    def login(self, claims: dict[str, Any], now_s: int) -> Login:
+        """Whose token this is, and until when. Raises JoseError, ValueError."""
+        options: dict[str, Any] = {"exp": {"essential": True}, self.principal_claim: {"essential": True}}
+        if self.issuer:
+            options["iss"] = {"essential": True, "value": self.issuer}
+        if self.audience:
+            options["aud"] = {"essential": True, "value": self.audience}
+        jwt.JWTClaimsRegistry(now=now_s, leeway=self.clock_skew_seconds, **options).validate(claims)
+        missing = [scope for scope in self.scopes if scope not in _scopes(claims)]
+        if missing:
+            raise ValueError(f"the token lacks the scope {missing[0]!r}")
+        user = claims[self.principal_claim]
+        if not isinstance(user, str) or not is_name(user):
+            raise ValueError(f"the token's {self.principal_claim!r} is no name")
+        return Login(user, expires_ms=(int(claims["exp"]) + self.clock_skew_seconds) * 1000)
+
+
+def _scopes(claims: dict[str, Any]) -> list[str]:
+    given = claims.get("scope", claims.get("scp", ()))
+    return given.split() if isinstance(given, str) else [str(each) for each in given]
+
+
+class TokenCheck:
+    """Checks tokens: one for all logins of an agent."""
+
+    def __init__(self, settings: SecuritySettings, clock: Clock, executor: Executor) -> None:
+        self._keys = SigningKeys(settings.oauth_jwks, settings.oauth_jwks_refresh_seconds, clock, executor)
+        self._rules = TokenRules(
+            settings.oauth_issuer,
+            settings.oauth_audience,
+            settings.oauth_scopes,
+            settings.oauth_clock_skew_seconds,
+            settings.oauth_principal_claim,
+        )
+        self._clock = clock
+        self._executor = executor
+
+    async def login(self, token: str) -> Login:
+        """Who the token says the client is. Raises LoginFailed."""
+        loop = asyncio.get_running_loop()
+        try:
+            keys = await self._keys.get()
+            try:
+                decoded = await loop.run_in_executor(self._executor, _decoded, token, keys)
+            except (JoseError, ValueError):
+                newer = await self._keys.get(not_older_than_seconds=UNKNOWN_KEY_SECONDS)
+                if newer is keys:
+                    raise
+                decoded = await loop.run_in_executor(self._executor, _decoded, token, newer)
+            return self._rules.login(decoded, self._clock.wall_ms() // 1000)
+        except (JoseError, ValueError, TypeError, KeysMissing) as error:
+            raise LoginFailed("invalid token") from error
+
+
+def _decoded(token: str, keys: KeySet) -> dict[str, Any]:
+    return dict(jwt.decode(token, keys, algorithms=ALGORITHMS).claims)
+
+
+class OAuthBearerExchange:
+    """One token; if it is refused, the reason as JSON, and the failure after the client's answer (RFC 7628)."""
+
+    def __init__(self, check: TokenCheck) -> None:
+        self._check = check
+        self._failure: LoginFailed | None = None
+
+    async def answer(self, token: bytes) -> Step:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return Step(b"", await self._check.login(_bearer_token(token)))
+        except LoginFailed as error:
+            self._failure = error
+            return Step(b'{"status":"invalid_token"}')
+
+
+def _bearer_token(message: bytes) -> str:
+    """The token in `n,[a=AUTHZID],^Aauth=Bearer TOKEN^A^A`. Raises LoginFailed."""
+    try:
+        parts = message.decode("ascii").split(_SEPARATOR)
+    except UnicodeDecodeError:
+        raise LoginFailed("the client's message is not ASCII") from None
+    bearer = [part[len(_BEARER) :] for part in parts if part.startswith(_BEARER)]
+    if not parts[0].startswith("n,") or len(bearer) != 1:
+        raise LoginFailed("the client's message has no bearer token")
+    return bearer[0]

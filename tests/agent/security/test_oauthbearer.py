@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet
+
+from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
+from agent.security.sasl import LoginFailed
+from agent.security.settings import SecuritySettings
+from tailrace.clock import SystemClock
+from tests.agent.security.secured import Secured, in_thread, run_secured
+
+KEY = ECKey.generate_key("P-256", {"kid": "one"})
+OTHER = ECKey.generate_key("P-256", {"kid": "two"})
+
+
+def jwks(path: Path, *keys: ECKey) -> str:
+    path.write_text(json.dumps(KeySet(list(keys)).as_dict(private=False)))
+    return str(path)
+
+
+def token(key: ECKey = KEY, **changes: Any) -> str:
+    claims = {
+        "sub": "alice",
+        "iss": "https://issuer",
+        "aud": "kafka",
+        "scope": "read kafka",
+        "exp": time.time() + 60,
+    }
+    claims = {name: value for name, value in (claims | changes).items() if value is not None}
+    return jwt.encode({"alg": "ES256", "kid": key.kid}, claims, key)
+
+
+def message(bearer: str) -> bytes:
+    return f"n,,\x01auth=Bearer {bearer}\x01\x01".encode()
+
+
+def settings(path: Path, **more: Any) -> SecuritySettings:
+    return SecuritySettings.model_validate(
+        {
+            "sasl_mechanisms": ("OAUTHBEARER",),
+            "oauth_jwks": str(path),
+            "oauth_issuer": "https://issuer",
+            "oauth_audience": "kafka",
+            "oauth_scopes": ("kafka",),
+        }
+        | more
+    )
+
+
+def logged_in(path: Path, *messages: bytes, **more: Any) -> str:
+    """The user of the login that these messages make."""
+
+    async def exchange() -> str:
+        with ThreadPoolExecutor(1) as executor:
+            check = TokenCheck(settings(path, **more), SystemClock(), executor)
+            begun = OAuthBearerExchange(check)
+            for each in messages:
+                step = await begun.answer(each)
+            assert step.login is not None
+            return step.login.user
+
+    return asyncio.run(exchange())
+
+
+def test_a_token_that_says_what_it_must_logs_in(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    jwks(path, OTHER, KEY)
+    assert logged_in(path, message(token())) == "alice"
+    assert logged_in(path, message(token(exp=time.time() - 10))) == "alice", "within the clocks' skew"
+    assert logged_in(path, message(token(name="bob")), oauth_principal_claim="name") == "bob"
+    assert logged_in(path, message(token(scope=None, scp=["kafka"]))) == "alice"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        message(token(exp=time.time() - 3600)),
+        message(token(exp=None)),
+        message(token(nbf=time.time() + 3600)),
+        message(token(iss="https://another")),
+        message(token(iss=None)),
+        message(token(aud="another")),
+        message(token(scope="read")),
+        message(token(sub=None)),
+        message(token(sub="")),
+        message(token(OTHER)),
+        message(token()[:-4] + "AAAA"),
+        message(jwt.encode({"alg": "ES256", "kid": "one"}, {"sub": "alice"}, OTHER)),
+        message("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSJ9."),
+        message("no token"),
+        b"n,,",
+        b"",
+    ],
+)
+def test_a_token_that_does_not_is_refused_after_the_reason_was_sent(tmp_path: Path, bad: bytes) -> None:
+    path = tmp_path / "jwks.json"
+    jwks(path, KEY)
+    with pytest.raises(LoginFailed):
+        logged_in(path, bad, b"\x01")
+
+
+def test_librdkafka_logs_in_with_a_token_and_gets_a_session_as_long_as_the_token(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    jwks(path, KEY)
+
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+
+        def produce() -> int:
+            client = secured.librdkafka("SASL_SSL")
+            del client["sasl.username"], client["sasl.password"]
+            bearer = {"oauth_cb": lambda _: (token(), time.time() + 60)}
+            producer = Producer(client | bearer | {"sasl.mechanism": "OAUTHBEARER"})
+            producer.produce("t", b"hello")
+            return producer.flush(15)
+
+        assert await in_thread(produce) == 0
+
+        def refused() -> None:
+            client = secured.librdkafka("SASL_SSL")
+            del client["sasl.username"], client["sasl.password"]
+            bearer = {"oauth_cb": lambda _: (token(OTHER), time.time() + 60)}
+            with pytest.raises(KafkaException):
+                AdminClient(client | bearer | {"sasl.mechanism": "OAUTHBEARER"}).list_topics(timeout=3)
+
+        await in_thread(refused)
+
+    options = dict(settings(path, super_users=("User:alice",)))
+    run_secured(scenario, tmp_path, "SASL_SSL", **options)
