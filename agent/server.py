@@ -489,29 +489,32 @@ class Agent:
 
     def _accept(self, listener: str) -> KafkaConnection:
         door = self._doors.get(listener)
-        connection = KafkaConnection(
+        return KafkaConnection(
             self._dispatcher if door is None else door.session(),
             self._budget,
             max_frame_bytes=self._settings.max_request_bytes,
             max_inflight=self._settings.max_inflight_requests,
-            on_open=None if door is None else door.expect_login,
-            on_close=self._forget if door is None else partial(self._forget_of, door),
+            on_open=partial(self._opened, door),
+            on_close=partial(self._closed, door),
             monotonic=self._clock.monotonic,
             staging=self._staging,
         )
+
+    def _opened(self, door: Door | None, connection: KafkaConnection) -> None:
+        """Called once a connection is made; with TLS, after the handshake. One that fails it was never ours."""
         self._connections[connection] = None
+        reason = None if door is None else door.opened(connection)
         if len(self._connections) > self._settings.max_connections:
-            self.telemetry.closed_connections.labels("max_connections").inc()
-            log.warning("refused a connection", max_connections=self._settings.max_connections)
-            asyncio.get_running_loop().call_soon(connection.abort)
-        return connection
+            reason = "max_connections"
+        if reason is not None:
+            self.telemetry.closed_connections.labels(reason).inc()
+            log.warning("refused a connection", reason=reason, peer=connection.peer_host)
+            connection.abort()
 
-    def _forget(self, closed: KafkaConnection) -> None:
-        self._connections.pop(closed, None)
-
-    def _forget_of(self, door: Door, closed: KafkaConnection) -> None:
-        self._connections.pop(closed, None)
-        door.pending.pop(closed, None)
+    def _closed(self, door: Door | None, connection: KafkaConnection) -> None:
+        del self._connections[connection]
+        if door is not None:
+            door.closed(connection)
 
     def _close_late_logins(self) -> None:
         for name, door in self._doors.items():

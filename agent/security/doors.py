@@ -12,6 +12,7 @@ from agent.catalog import Catalog
 from agent.connection import Dispatch
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
+from agent.security.connection_limits import ConnectionLimits
 from agent.security.listeners import Listener, SecurityProtocol, parse_rules
 from agent.security.sasl import Exchange, PlainExchange, ScramExchange
 from agent.security.sessions import Door
@@ -95,6 +96,7 @@ def open_doors(
         from agent.security.certificates import distinguished_name
 
         name_of = distinguished_name
+    limits = ConnectionLimits(security.settings, clock.monotonic)
     rules = parse_rules(security.settings.principal_mapping_rules)
     return {
         listener.name: Door(
@@ -106,6 +108,7 @@ def open_doors(
             max_request_bytes=max_request_bytes,
             clock=clock,
             audit=audit,
+            limits=limits,
             rules=rules,
             distinguished_name=name_of if listener.protocol is SecurityProtocol.SSL else None,
         )

@@ -17,9 +17,10 @@ from typing import Protocol
 import structlog
 
 from agent.connection import Dispatch, KafkaConnection, Reply
-from agent.security.access import ANONYMOUS, Access
+from agent.security.access import ANONYMOUS, ANYBODY, Access
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
+from agent.security.connection_limits import ConnectionLimits
 from agent.security.listeners import Listener, PrincipalRule, map_principal
 from agent.security.sasl import Exchange, Login, LoginFailed
 from agent.security.settings import SecuritySettings
@@ -67,6 +68,7 @@ class Door:
     max_request_bytes: int
     clock: Clock
     audit: Audit
+    limits: ConnectionLimits
     rules: tuple[PrincipalRule, ...] = ()
     distinguished_name: DistinguishedName | None = None
     pending: dict[KafkaConnection, float] = field(default_factory=dict)
@@ -77,12 +79,20 @@ class Door:
             return SaslSession(self)
         return FirstRequest(self)
 
-    def expect_login(self, connection: KafkaConnection) -> None:
-        """A connection was made: it must log in in time, with small requests."""
-        if self.listener.protocol.has_sasl:
+    def opened(self, connection: KafkaConnection) -> str | None:
+        """A connection was made: it must log in in time, with small requests. Why it must be closed, if it must."""
+        reason = self.limits.opened(connection.peer_host, len(self.pending))
+        if reason is None and self.listener.protocol.has_sasl:
             connection.allow_frames(self.settings.max_login_bytes)
             seconds = self.settings.authentication_timeout_ms / 1000
             self.pending[connection] = self.clock.monotonic() + seconds
+        return reason
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """A connection that was made has ended."""
+        self.pending.pop(connection, None)
+        has_login = self.listener.protocol.has_sasl and connection.access is not ANYBODY
+        self.limits.closed(connection.peer_host, connection.access.principal if has_login else None)
 
     def close_late(self) -> list[KafkaConnection]:
         """Close those that have not logged in in time."""
@@ -214,6 +224,7 @@ class SaslSession:
         except LoginFailed as error:
             reason = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
             door.audit.login_failed(connection.peer_host, door.listener.name, self._mechanism, reason)
+            door.limits.login_failed(connection.peer_host)
             await door.clock.sleep(door.settings.failed_authentication_delay_ms / 1000)
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
@@ -236,6 +247,8 @@ class SaslSession:
         lifetime_ms = min(lifetimes, default=0)
         self._expires = door.clock.monotonic() + lifetime_ms / 1000 if lifetimes else None
         if not self._logged_in_by:
+            if not door.limits.logged_in(principal):
+                raise LoginFailed(f"{principal} has too many connections (max_connections_per_principal)")
             door.pending.pop(connection, None)
             connection.access = door.access(connection, principal)
             connection.allow_frames(door.max_request_bytes)

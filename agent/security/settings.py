@@ -59,6 +59,15 @@ class SecuritySettings(SettingsSection):
     """The largest request before the login."""
     max_session_ms: int = Field(default=0, ge=0, le=366 * _DAY_MS)
     """A client must log in again within this time (connections.max.reauth.ms); 0: never."""
+    max_connections_per_address: int = Field(default=0, ge=0, le=1_000_000)
+    """Connections from one IP address (max.connections.per.ip); 0: no limit."""
+    max_connections_per_principal: int = Field(default=0, ge=0, le=1_000_000)
+    """Connections of one user, by SASL; 0: no limit."""
+    max_connections_without_login: int = Field(default=1_000, ge=1, le=1_000_000)
+    """Connections of SASL listeners that have not logged in yet."""
+    max_failed_logins_per_minute: int = Field(default=60, ge=0, le=1_000_000)
+    """Failed logins from one IP address; above it its new connections are closed until the minute is over; 0: no
+    limit."""
     oauth_jwks: str = ""
     """For OAUTHBEARER: the file or the address (https://) of the JSON Web Key Set with the keys that sign tokens."""
     oauth_jwks_refresh_seconds: float = Field(default=300.0, ge=1, le=86_400)

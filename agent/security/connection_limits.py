@@ -1,0 +1,74 @@
+"""How many connections and failed logins one address and one principal may have. Pure, but for the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.security.settings import SecuritySettings
+
+MINUTE_SECONDS = 60.0
+MAX_ADDRESSES = 10_000
+"""Addresses whose failed logins of this minute are remembered; above it all are forgotten."""
+
+
+class ConnectionLimits:
+    """Counts what is open now, and the failed logins of this minute. A limit of 0 is none."""
+
+    def __init__(self, settings: SecuritySettings, monotonic: Callable[[], float]) -> None:
+        self._settings = settings
+        self._monotonic = monotonic
+        self._of_address: dict[str, int] = {}
+        self._of_principal: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._minute = -1
+
+    def opened(self, address: str, without_login: int) -> str | None:
+        """Count a connection; why it must be closed, if it must. It is uncounted by `closed` in any case.
+
+        Args:
+            without_login: connections that have not logged in yet, this one left out.
+        """
+        count = self._of_address[address] = self._of_address.get(address, 0) + 1
+        settings = self._settings
+        if 0 < settings.max_connections_per_address < count:
+            return "max_connections_per_address"
+        if without_login >= settings.max_connections_without_login:
+            return "max_connections_without_login"
+        if 0 < settings.max_failed_logins_per_minute <= self._current().get(address, 0):
+            return "max_failed_logins_per_minute"
+        return None
+
+    def logged_in(self, principal: str) -> bool:
+        """Count a principal's connection; whether it may stay. It is uncounted by `closed` only if it may."""
+        count = self._of_principal.get(principal, 0) + 1
+        if 0 < self._settings.max_connections_per_principal < count:
+            return False
+        self._of_principal[principal] = count
+        return True
+
+    def login_failed(self, address: str) -> None:
+        """Count a failed login."""
+        failures = self._current()
+        if len(failures) >= MAX_ADDRESSES:
+            failures.clear()
+        failures[address] = failures.get(address, 0) + 1
+
+    def closed(self, address: str, principal: str | None) -> None:
+        """Uncount a connection."""
+        _uncount(self._of_address, address)
+        if principal is not None:
+            _uncount(self._of_principal, principal)
+
+    def _current(self) -> dict[str, int]:
+        minute = int(self._monotonic() / MINUTE_SECONDS)
+        if minute != self._minute:
+            self._minute, self._failures = minute, {}
+        return self._failures
+
+
+def _uncount(counts: dict[str, int], name: str) -> None:
+    left = counts.get(name, 0) - 1
+    if left > 0:
+        counts[name] = left
+    else:
+        counts.pop(name, None)

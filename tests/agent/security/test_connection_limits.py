@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from agent.security.connection_limits import ConnectionLimits
+from agent.security.settings import SecuritySettings
+from tests.agent.security.secured import Secured, in_thread, run_secured
+from tests.agent.security.test_logins import ROOT, _refusal, _round_trip
+
+
+def limits(now: list[float] | None = None, **settings: int) -> ConnectionLimits:
+    clock = now or [0.0]
+    return ConnectionLimits(SecuritySettings.model_validate(settings), lambda: clock[0])
+
+
+def test_an_address_has_so_many_connections() -> None:
+    counted = limits(max_connections_per_address=2)
+    assert [counted.opened("a", 0) for _ in range(3)] == [None, None, "max_connections_per_address"]
+    assert counted.opened("b", 0) is None
+    for _ in range(2):
+        counted.closed("a", None)
+    assert counted.opened("a", 0) is None
+
+
+def test_a_principal_has_so_many_connections() -> None:
+    counted = limits(max_connections_per_principal=1)
+    assert [counted.logged_in("User:a"), counted.logged_in("User:a"), counted.logged_in("User:b")] == [
+        True,
+        False,
+        True,
+    ]
+    counted.closed("address", "User:a")
+    assert counted.logged_in("User:a")
+
+
+def test_failed_logins_close_an_address_until_the_minute_is_over() -> None:
+    now = [0.0]
+    counted = limits(now, max_failed_logins_per_minute=2)
+    counted.login_failed("a")
+    assert counted.opened("a", 0) is None
+    counted.login_failed("a")
+    assert counted.opened("a", 0) == "max_failed_logins_per_minute"
+    assert counted.opened("b", 0) is None
+    now[0] = 61.0
+    assert counted.opened("a", 0) is None
+
+
+def test_so_many_connections_may_be_without_a_login() -> None:
+    counted = limits(max_connections_without_login=1)
+    assert [counted.opened("a", 0), counted.opened("b", 1)] == [None, "max_connections_without_login"]
+
+
+def test_wrong_passwords_in_a_loop_do_not_keep_a_client_out_that_is_in(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await secured.wired.topic()
+        await secured.add_user("alice")
+        assert await in_thread(lambda: _round_trip(secured.librdkafka("SASL_PLAINTEXT"))) == [b"hello"]
+        await in_thread(lambda: _refusal(secured.librdkafka("SASL_PLAINTEXT", "alice", "wrong")))
+        refused = secured.wired.metric("closed_connections_total", reason="max_failed_logins_per_minute")
+        assert refused >= 1
+
+    run_secured(
+        scenario,
+        tmp_path,
+        "SASL_PLAINTEXT",
+        agent={"group_initial_rebalance_delay_ms": 0},
+        max_failed_logins_per_minute=1,
+        **ROOT,
+    )
+
+
+def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", secured.wired.agent.kafka_port)
+            writer.write(b"\0\0\0\x0a not TLS")
+            with suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+        assert secured.wired.metric("connections") == 0
+
+    run_secured(scenario, tmp_path, "SSL")
