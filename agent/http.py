@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from agent.security.http_login import OPEN_PATHS
 from agent.telemetry import AgentTelemetry
 from sequencer.api import Empty, MetadataRequest, Sequencer, SequencerError
 from sequencer.pages import all_groups, lag_pages
@@ -59,6 +60,12 @@ class AgentPages:
         except SequencerError as error:
             reasons.append(f"the sequencer can't be used: {error}")
         return Readiness(reasons)
+
+    async def login(self, request: web.Request) -> web.Response | None:
+        """The refusal of a request that has no login, where clients must log in."""
+        if self.agent is None:
+            return None if request.path in OPEN_PATHS else web.Response(status=503, text="starting\n")
+        return None if self.agent.http_login is None else await self.agent.http_login(request)
 
     def _metadata_request(self) -> MetadataRequest:
         """A cheap request: only what changed since the agent's snapshot."""

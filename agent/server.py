@@ -29,10 +29,14 @@ from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.security.access import Access
 from agent.security.audit import Audit
-from agent.security.doors import ClientSecurity, CurrentAcls, mechanisms, open_doors
+from agent.security.connection_limits import ConnectionLimits
+from agent.security.doors import ClientSecurity, CurrentAcls, Logins, open_doors
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
+from agent.security.http_login import HttpLogin
 from agent.security.listeners import Listener, SecurityProtocol
+from agent.security.oauthbearer import TokenCheck
 from agent.security.sessions import Door
 from agent.security.users import Users
 from agent.services import Services
@@ -169,6 +173,8 @@ class Agent:
         self._connections: dict[KafkaConnection, None] = {}
         self._listeners: list[asyncio.Server] = []
         self._doors: dict[str, Door] = {}
+        self.http_login: HttpLogin | None = None
+        """What lets people and Prometheus in, where clients must log in; None before the start."""
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -344,19 +350,32 @@ class Agent:
 
     def _open_doors(self) -> None:
         clients = self._options.clients
-        users = Users(self.catalog, self._clock, self._entropy, self._executor)
-        acls = CurrentAcls(self.catalog, clients.settings.super_users) if clients.is_authenticating else None
-        self._doors = open_doors(
-            clients,
-            dispatch=self._dispatcher
-            if acls is None
-            else Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE),
-            acls=acls,
-            mechanisms=mechanisms(clients.settings, users, self._clock, self._executor),
-            max_request_bytes=self._settings.max_request_bytes,
-            clock=self._clock,
+        settings = clients.settings
+        logins = Logins(
+            users=Users(self.catalog, self._clock, self._entropy, self._executor),
+            tokens=TokenCheck(settings, self._clock, self._executor) if settings.oauth_jwks else None,
+            limits=ConnectionLimits(settings, self._clock.monotonic),
             audit=Audit(self.telemetry, self._clock),
         )
+        acls = CurrentAcls(self.catalog, settings.super_users) if clients.is_authenticating else None
+        guarded = Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE)
+        self._doors = open_doors(
+            clients,
+            logins=logins,
+            dispatch=self._dispatcher if acls is None else guarded,
+            acls=acls,
+            max_request_bytes=self._settings.max_request_bytes,
+            clock=self._clock,
+        )
+        if acls is not None:
+            self.http_login = HttpLogin(
+                logins.users,
+                logins.tokens,
+                Access(acls=acls, audit=logins.audit),
+                logins.limits,
+                self._clock,
+                settings.failed_authentication_delay_ms / 1000,
+            )
 
     @property
     def services(self) -> Services:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tailrace.clock import Clock
@@ -28,6 +29,8 @@ GAUGES_EVERY_SECONDS = 5.0
 _SHUTDOWN_SECONDS = 1.0
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
+Login = Callable[[web.Request], Awaitable[web.Response | None]]
+"""Gives the refusal of a request; None for one that may be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,14 @@ class Pages(Protocol):
 
 
 class HttpServer:
-    """Serves `pages`. `start`, then `close`."""
+    """Serves `pages`, to those whom `login` lets in. `start`, then `close`."""
 
-    def __init__(self, pages: Pages, clock: Clock) -> None:
+    def __init__(self, pages: Pages, clock: Clock, login: Login | None = None) -> None:
         self.port = 0
         self._pages = pages
         self._clock = clock
         self._gauges: asyncio.Task[None] | None = None
-        app = web.Application()
+        app = web.Application(middlewares=[] if login is None else [_behind(login)])
         fixed = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
         app.add_routes(web.get(path, page) for path, page in {**pages.routes, **fixed}.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
@@ -100,3 +103,12 @@ class HttpServer:
         readiness = await self._pages.readiness()
         answer = {"ready": not readiness.reasons, "reasons": readiness.reasons, **readiness.details}
         return web.json_response(answer, status=503 if readiness.reasons else 200)
+
+
+def _behind(login: Login) -> Middleware:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = await login(request)
+        return await handler(request) if refusal is None else refusal
+
+    return check

@@ -293,7 +293,7 @@ async def _run_agent(
             stack.push_async_callback(remote.close)
             sequencer = remote.sequencer
         pages = AgentPages(telemetry, sequencer)
-        http = HttpServer(pages, runtime.clock)
+        http = HttpServer(pages, runtime.clock, pages.login if clients.is_authenticating else None)
         stack.push_async_callback(http.close)
         await http.start(*split_address(settings.http), http_tls)
         agent = Agent(

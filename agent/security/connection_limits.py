@@ -34,9 +34,13 @@ class ConnectionLimits:
             return "max_connections_per_address"
         if without_login >= settings.max_connections_without_login:
             return "max_connections_without_login"
-        if 0 < settings.max_failed_logins_per_minute <= self._current().get(address, 0):
+        if self.is_closed_to(address):
             return "max_failed_logins_per_minute"
         return None
+
+    def is_closed_to(self, address: str) -> bool:
+        """Whether the address has too many failed logins."""
+        return 0 < self._settings.max_failed_logins_per_minute <= self._current().get(address, 0)
 
     def logged_in(self, principal: str) -> bool:
         """Count a principal's connection; whether it may stay. It is uncounted by `closed` only if it may."""

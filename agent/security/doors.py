@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,6 +13,7 @@ from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.listeners import Listener, SecurityProtocol, parse_rules
+from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
 from agent.security.sasl import Exchange, PlainExchange, ScramExchange
 from agent.security.sessions import Door
 from agent.security.settings import SecuritySettings
@@ -63,32 +63,36 @@ class CurrentAcls:
         return self._index
 
 
-def mechanisms(
-    settings: SecuritySettings, users: Users, clock: Clock, executor: Executor
-) -> dict[str, Callable[[], Exchange]]:
-    """What makes the exchange of each mechanism that is on."""
-    made: dict[str, Callable[[], Exchange]] = {}
-    for name in settings.sasl_mechanisms:
-        if name == "PLAIN":
-            made[name] = partial(PlainExchange, users)
-        elif name in MECHANISMS:
-            made[name] = partial(ScramExchange, users, MECHANISMS[name])
-        elif name == "OAUTHBEARER":
-            from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
+@dataclass(frozen=True, slots=True)
+class Logins:
+    """What checks who a client is, at every door of an agent."""
 
-            made[name] = partial(OAuthBearerExchange, TokenCheck(settings, clock, executor))
-    return made
+    users: Users
+    tokens: TokenCheck | None
+    limits: ConnectionLimits
+    audit: Audit
+
+    def mechanisms(self, settings: SecuritySettings) -> dict[str, Callable[[], Exchange]]:
+        """What makes the exchange of each mechanism that is on."""
+        made: dict[str, Callable[[], Exchange]] = {}
+        for name in settings.sasl_mechanisms:
+            if name == "PLAIN":
+                made[name] = partial(PlainExchange, self.users)
+            elif name in MECHANISMS:
+                made[name] = partial(ScramExchange, self.users, MECHANISMS[name])
+            elif self.tokens is not None:
+                made[name] = partial(OAuthBearerExchange, self.tokens)
+        return made
 
 
 def open_doors(
     security: ClientSecurity,
     *,
+    logins: Logins,
     dispatch: Dispatch,
     acls: Callable[[], AclIndex] | None,
-    mechanisms: Mapping[str, Callable[[], Exchange]],
     max_request_bytes: int,
     clock: Clock,
-    audit: Audit,
 ) -> dict[str, Door]:
     """A door for each listener, by name."""
     name_of = None
@@ -96,8 +100,8 @@ def open_doors(
         from agent.security.certificates import distinguished_name
 
         name_of = distinguished_name
-    limits = ConnectionLimits(security.settings, clock.monotonic)
     rules = parse_rules(security.settings.principal_mapping_rules)
+    mechanisms = logins.mechanisms(security.settings)
     return {
         listener.name: Door(
             listener=listener,
@@ -107,8 +111,8 @@ def open_doors(
             settings=security.settings,
             max_request_bytes=max_request_bytes,
             clock=clock,
-            audit=audit,
-            limits=limits,
+            audit=logins.audit,
+            limits=logins.limits,
             rules=rules,
             distinguished_name=name_of if listener.protocol is SecurityProtocol.SSL else None,
         )

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from agent.http import AgentPages
+from sequencer.api import CreateAcls
+from tailrace.acls import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.http_server import HttpServer
+from tests.agent.security.secured import PASSWORD, Secured, run_secured
+from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
+
+
+def test_pages_and_metrics_need_a_user_who_may_describe_the_cluster(tmp_path: Path) -> None:
+    jwks(tmp_path / "jwks.json", KEY)
+
+    async def scenario(secured: Secured) -> None:
+        for user in ("alice", "bob", "carol"):
+            await secured.add_user(user)
+        describe = Acl(
+            ResourceType.CLUSTER,
+            CLUSTER_NAME,
+            PatternType.LITERAL,
+            "User:bob",
+            "*",
+            Operation.DESCRIBE,
+            Permission.ALLOW,
+        )
+        await secured.wired.sequencer.create_acls(CreateAcls([describe]))
+        agent = secured.wired.agent
+        await agent.catalog.refresh()
+        pages = AgentPages(agent.telemetry, secured.wired.sequencer)
+        http = HttpServer(pages, secured.wired.clock, pages.login)
+        await http.start("127.0.0.1", 0)
+
+        async def status(path: str = "/metrics", **request: object) -> int:
+            async with session.get(f"http://127.0.0.1:{http.port}{path}", **request) as answer:  # type: ignore[arg-type]
+                return answer.status
+
+        def basic(user: str, password: str = PASSWORD) -> aiohttp.BasicAuth:
+            return aiohttp.BasicAuth(user, password)
+
+        async with aiohttp.ClientSession() as session:
+            assert await status() == 503, "before it is known who may log in"
+            assert await status("/healthz") == 200
+            pages.agent = agent
+            assert [await status(path) for path in ("/metrics", "/", "/nowhere")] == [401] * 3
+            assert [await status(path) for path in ("/healthz", "/readyz")] == [200] * 2
+            users = [basic("alice"), basic("bob"), basic("carol"), basic("bob", "wrong"), basic("nobody")]
+            assert [await status(auth=auth) for auth in users] == [200, 200, 403, 401, 401]
+            bearers = [token(), token(OTHER), "", "x" * 100_000]
+            for bearer, expected in zip(bearers[:3], (200, 401, 401), strict=True):
+                assert await status(headers={"Authorization": f"Bearer {bearer}"}) == expected
+            assert await status(headers={"Authorization": "Basic !"}) == 401
+        await http.close()
+
+    options = dict(
+        settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
+    )
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT", **options)
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL"])
+def test_where_nobody_logs_in_pages_are_open(tmp_path: Path, listener: str) -> None:
+    async def scenario(secured: Secured) -> None:
+        assert secured.wired.agent.http_login is None
+
+    run_secured(scenario, tmp_path, listener)
