@@ -36,7 +36,7 @@ from agent.security.access import ANYBODY, Access
 from tailrace.buffers import Buffer, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
 
-STAGING_BYTES = 16 * 1024
+STAGING_BYTES = 64 * 1024
 CONTENDED_READ_BYTES = 1024
 """What is read at once while somebody waits for memory: it may have to be kept."""
 MAX_QUEUED_FRAMES = 16

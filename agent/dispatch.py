@@ -58,7 +58,7 @@ log = structlog.get_logger("agent.requests")
 _PRODUCE = APIS[ApiKey.PRODUCE]
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True, gc=False):
     """A request that could be read. `started`: monotonic seconds."""
 
     header: RequestHeader

@@ -1,11 +1,15 @@
 """The cost of a small produce request in the agent alone: no sockets, no kernel, store and rows in memory.
 
     python -m bench.request_path [--rounds 30]
+    python -m bench.request_path --bytecodes      what the interpreter executes for a request, by function
 
 Prints CPU microseconds of one request of 10 x 100 B, the lowest of all rounds, so that other load on the machine
 matters little. `whole` is from the received bytes to the answer's bytes, object and commit included, for 400 requests
 that arrive together over 100 connections, each of an idempotent producer. The parts are measured separately: they show
 how much of the whole a compiled pass over a frame could save.
+
+On a machine with other load, count bytecodes: they are the same in each run, and most of a small request's time is the
+interpreter's. What C code does (futures, the loop, zstd, CRCs) is not among them.
 """
 
 from __future__ import annotations
@@ -14,8 +18,12 @@ import argparse
 import asyncio
 import gc
 import json
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any
 
 from agent.connection import KafkaConnection
@@ -30,6 +38,7 @@ from tailrace.kafka.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tailrace.kafka.produce_shape import shape_of
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import crc_of, validate_produced
 from tailrace.records import NewRecord, encode_batch
@@ -47,8 +56,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--bytecodes", action="store_true", help="count them, in place of time")
     options = parser.parse_args()
-    figures = {"whole": asyncio.run(whole(options.rounds)), **parts(options.rounds)}
+    if options.bytecodes:
+        print(json.dumps(bytecodes(), indent=1))
+        return
+    cpu = CpuTime()
+    asyncio.run(whole(options.rounds, cpu))
+    figures = {"whole": cpu.least / (CONNECTIONS * REQUESTS) * 1e6, **parts(options.rounds)}
     print(json.dumps({name: round(figure, 2) for name, figure in figures.items()}, indent=1))
 
 
@@ -72,8 +87,63 @@ class _Transport(asyncio.Transport):
         return
 
 
-async def whole(rounds: int) -> float:
-    """Microseconds per request, everything included."""
+class CpuTime:
+    """CPU seconds of what runs under it, the least of all rounds."""
+
+    def __init__(self) -> None:
+        self.least = float("inf")
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.thread_time()
+
+    def __exit__(self, *error: object) -> None:
+        self.least = min(self.least, time.thread_time() - self._started)
+
+
+class Bytecodes:
+    """How many bytecodes each function of the product executes in what runs under it, all rounds but the first."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+        self.rounds = -1
+
+    def __enter__(self) -> None:
+        self.rounds += 1
+        if self.rounds:
+            sys.settrace(self._called)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return None if self._name(frame).startswith(("__main__", "tests", "asyncio")) else self._ran
+
+    def _ran(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            self.of[self._name(frame)] += 1
+        return self._ran
+
+    @staticmethod
+    def _name(frame: FrameType) -> str:
+        return f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_name}"
+
+
+def bytecodes() -> dict[str, float]:
+    """Bytecodes of a request: all, of each room of the code, and of the functions that execute most."""
+    counted = Bytecodes()
+    asyncio.run(whole(4, counted))
+    requests = counted.rounds * CONNECTIONS * REQUESTS
+    rooms: Counter[str] = Counter()
+    for name, count in counted.of.items():
+        rooms[name.partition(".")[0]] += count
+    rows = [("whole", counted.of.total()), *rooms.most_common(6), *counted.of.most_common(40)]
+    return {name: round(count / requests, 1) for name, count in rows}
+
+
+async def whole(rounds: int, meter: AbstractContextManager[None]) -> None:
+    """So many rounds of requests, everything included, each under the meter."""
     gc.disable()  # as a server, which collects rarely
     bench = AgentBench({})
     await bench.open()
@@ -92,30 +162,27 @@ async def whole(rounds: int) -> float:
     for line, transport in zip(lines, transports, strict=True):
         line.connection_made(transport)
     await settle()
-    best = float("inf")
     for number in range(rounds):
         sent = [
             b"".join(frame(producer, number * REQUESTS + of) for of in range(REQUESTS))
             for producer in range(CONNECTIONS)
         ]
         before = sum(transport.answers for transport in transports)
-        started = time.thread_time()
-        for line, data in zip(lines, sent, strict=True):
-            buffer = line.get_buffer(-1)
-            buffer[: len(data)] = data
-            line.buffer_updated(len(data))
-        for _ in range(PATIENCE):
-            await asyncio.sleep(0)
-            bench.clock.advance(0.001)
-            if sum(transport.answers for transport in transports) - before == CONNECTIONS * REQUESTS:
-                break
-        else:
-            raise RuntimeError("the requests were not answered")
-        best = min(best, time.thread_time() - started)
+        with meter:
+            for line, data in zip(lines, sent, strict=True):
+                buffer = line.get_buffer(-1)
+                buffer[: len(data)] = data
+                line.buffer_updated(len(data))
+            for _ in range(PATIENCE):
+                await asyncio.sleep(0)
+                bench.clock.advance(0.001)
+                if sum(transport.answers for transport in transports) - before == CONNECTIONS * REQUESTS:
+                    break
+            else:
+                raise RuntimeError("the requests were not answered")
     for line in lines:
         line.connection_lost(None)
     await bench.close()
-    return best / (CONNECTIONS * REQUESTS) * 1e6
 
 
 def parts(rounds: int) -> dict[str, float]:
@@ -135,6 +202,9 @@ def parts(rounds: int) -> dict[str, float]:
         "coordinates": lambda: coordinates(checked),
         "encode, by the codec": lambda: encode_response(1, ApiKey.PRODUCE, VERSION, response),
     }
+    shape = shape_of(data, header, request)
+    assert shape is not None
+    steps["header and decode, by shape"] = lambda: shape.read(data)
     try:
         from tailrace.kafka.answers import produce_answer
     except ImportError:  # an older agent, to compare with

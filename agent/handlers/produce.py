@@ -54,7 +54,7 @@ FIRST_VERSION_OF_TRANSACTIONS_2 = 12
 """From this version on the first batch begins the transaction, and every end of one bumps the epoch (KIP-890)."""
 
 
-class _Accepted(msgspec.Struct):
+class _Accepted(msgspec.Struct, gc=False):
     """A batch that goes into the buffer, and the response row that its result fills."""
 
     partition: TopicPartition

@@ -17,7 +17,7 @@ from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates
 
 
-class BatchResult(msgspec.Struct):
+class BatchResult(msgspec.Struct, gc=False):
     """The result of one batch, for its producer. `failure` is set when it was not the sequencer that refused it."""
 
     error: BatchError = BatchError.NONE
@@ -54,7 +54,7 @@ class Submission:
             self._settled(self.results)
 
 
-class BufferedBatch(msgspec.Struct):
+class BufferedBatch(msgspec.Struct, gc=False):
     """One batch on its way, and the place in its request where the result belongs.
 
     `transaction`: of a transactional batch, the number of the producer's transaction that was open when the batch was
