@@ -75,7 +75,7 @@ class Tail:
         """The sequencer was asked, and answered as of this commit; `is_at_end`: its runs reach the partition's end."""
         self._windows.note_told(partition, number)
         if is_at_end:
-            self._windows.want(partition, number, self._clock.monotonic())
+            self._windows.want(partition, self._clock.monotonic())
             if self._windows.has_news and self._news is not None and not self._news.done():
                 self._news.set_result(None)
 

@@ -56,6 +56,7 @@ class Windows:
         self._epoch: int | None = None
         self._taken = 0
         self._commit_number = -1
+        self._newest_told = -1
         self._fresh_until = 0.0
         self._size = 0
         self._to_add: dict[TopicPartition, None] = {}
@@ -105,17 +106,22 @@ class Windows:
 
     def note_told(self, partition: TopicPartition, number: int) -> None:
         """The sequencer was asked about a partition; this is the answer's commit number."""
+        self._newest_told = max(self._newest_told, number)
         watched = self._watched.get(partition)
         if watched is not None:
             watched.told = max(watched.told, number)
 
-    def want(self, partition: TopicPartition, number: int, now: float) -> None:
-        """A fetch that the sequencer answered, as of commit `number`, has come to the partition's end."""
+    def want(self, partition: TopicPartition, now: float) -> None:
+        """A fetch that the sequencer answered has come to the partition's end.
+
+        What fetches were told of it before is not kept. So its window answers nothing until it has come as far as the
+        newest answer about any partition: a follower that reads the database may be ahead of the committer.
+        """
         while self._refused and next(iter(self._refused.values())) <= now:
             self._refused.popitem(last=False)
         may_add = partition not in self._refused and len(self._watched) < MAX_WINDOWS
         if may_add and partition not in self._watched:
-            self._watched[partition] = _Watched(now, number)
+            self._watched[partition] = _Watched(now, self._newest_told)
             self._to_add[partition] = None
 
     def is_changed(self, partition: TopicPartition, number: int, now: float) -> bool:

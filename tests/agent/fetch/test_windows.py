@@ -30,7 +30,8 @@ def answer(taken: int, number: int, *changes: PartitionChange, **more: Any) -> W
 def watching(number: int = 7, end: int = 5) -> Windows:
     """Windows that watch PLACE, as of a commit, asked and answered at second 0."""
     windows = Windows(FIRST)
-    windows.want(PLACE, number, 0.0)
+    windows.note_told(PLACE, number)
+    windows.want(PLACE, 0.0)
     windows.next_request(0.0, 500)
     windows.apply(answer(0, number, change(number, end=end, is_start=True)), 0.0)
     return windows
@@ -43,21 +44,21 @@ def end_of(windows: Windows, offset: int = 5, now: float = 0.0) -> int | None:
 
 def test_what_a_fetch_wants_is_added_once() -> None:
     windows = Windows(FIRST)
-    windows.want(PLACE, 7, 0.0)
-    windows.want(PLACE, 7, 0.0)
+    windows.want(PLACE, 0.0)
+    windows.want(PLACE, 0.0)
     assert windows.has_news
     first = windows.next_request(0.0, 500)
     assert first == WatchRequest(FIRST, 1, 0, [PLACE], [], 500)
     assert not windows.has_news
     assert windows.next_request(0.0, 500) == WatchRequest(FIRST, 1, 0, [], [], 500), "a turn is a change"
-    windows.want(OTHER, 7, 0.0)
+    windows.want(OTHER, 0.0)
     assert windows.next_request(0.0, 500) == WatchRequest(FIRST, 2, 0, [OTHER], [], 500)
 
 
 def test_many_partitions_are_added_in_parts() -> None:
     windows = Windows(FIRST)
     for number in range(ADDED_AT_ONCE + 1):
-        windows.want(TopicPartition(TOPIC, number), 7, 0.0)
+        windows.want(TopicPartition(TOPIC, number), 0.0)
     assert [len(windows.next_request(0.0, 0).added) for _ in range(3)] == [ADDED_AT_ONCE, 1, 0]
 
 
@@ -86,11 +87,23 @@ def test_a_window_that_is_behind_what_was_told_answers_nothing() -> None:
 
 def test_what_was_told_before_the_window_came_counts_too() -> None:
     windows = Windows(FIRST)
-    windows.want(PLACE, 7, 0.0)
+    windows.want(PLACE, 0.0)
     windows.next_request(0.0, 500)
     windows.note_told(PLACE, 9)
     windows.apply(answer(0, 8, change(8, end=5, is_start=True)), 0.0)
     assert end_of(windows) is None
+
+
+def test_a_new_window_waits_for_the_newest_answer_about_any_partition() -> None:
+    windows = Windows(FIRST)
+    windows.note_told(OTHER, 9)
+    windows.note_told(PLACE, 7)
+    windows.want(PLACE, 0.0)
+    windows.next_request(0.0, 500)
+    windows.apply(answer(0, 8, change(8, end=5, is_start=True)), 0.0)
+    assert end_of(windows) is None
+    windows.apply(answer(1, 9), 0.0)
+    assert end_of(windows) == 5
 
 
 def test_a_change_that_was_not_told_yet_is_known_without_asking() -> None:
@@ -152,9 +165,9 @@ def test_a_partition_that_is_gone_is_left_alone_for_a_while() -> None:
     windows = watching()
     gone = PartitionChange(topic_id=TOPIC, partition=0, commit_number=8, is_gone=True)
     assert windows.apply(answer(1, 8, gone), 0.0) == [PLACE]
-    windows.want(PLACE, 8, 1.0)
+    windows.want(PLACE, 1.0)
     assert (windows.live(), windows.has_news) == ({}, False)
-    windows.want(PLACE, 8, REFUSED_S)
+    windows.want(PLACE, REFUSED_S)
     assert windows.next_request(REFUSED_S, 500).added == [PLACE]
 
 
@@ -290,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         if not log.is_deleted:
             self.told[place] = (log.start, log.stable, log.end)
             self.windows.note_told(place, self.number)
-            self.windows.want(place, self.number, self.now)
+            self.windows.want(place, self.now)
 
     @rule(room=st.integers(1, 9), is_lost=st.booleans())
     def call(self, room: int, is_lost: bool) -> None:
