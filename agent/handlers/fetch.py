@@ -272,8 +272,8 @@ async def _find(
     )
     for partition, found in zip(to_ask, answer.partitions, strict=True):
         work = _take_found(services, partition, found, answer.commit_number)
-        if found.error is PartitionError.NONE:
-            is_at_end = _found_end(partition) >= found.high_watermark
+        if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
+            is_at_end = not partition.is_failed and _found_end(partition) >= found.high_watermark
             services.tail.note_found(partition.place, answer.commit_number, is_at_end=is_at_end)
         await turns.did(work)
 

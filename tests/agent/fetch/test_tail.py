@@ -135,6 +135,19 @@ def test_an_offset_above_a_window_that_is_behind_is_asked_for() -> None:
     run(scenario)
 
 
+def test_bounds_that_were_told_with_an_error_do_not_go_back() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic, sequencer = await tailed(bench)
+        sequencer.may_answer.clear()
+        await produce(bench, (0, batch(b"not in the window yet")))
+        row = await tail_fetch(bench, topic, 9)
+        assert (row.error_code, row.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, 4)
+        row = await tail_fetch(bench, topic, 3)
+        assert row.high_watermark == 4
+
+    run(scenario)
+
+
 def test_while_the_subscription_is_away_fetches_ask_the_sequencer() -> None:
     async def scenario(bench: AgentBench) -> None:
         topic, sequencer = await tailed(bench)
