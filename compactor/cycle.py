@@ -175,6 +175,7 @@ async def run_cycle(
                     max_runs=settings.max_runs,
                     skip=list(work.unreadable),
                     after=after,
+                    runs_each=settings.plan.runs_each,
                 )
             )
             await work.compact_page(page, settings)
@@ -247,7 +248,7 @@ class _Round:
                     item = running.pop(outcome.places[0])
                     smaller = parts(item) if _has_bad_input(outcome) else []
                     if smaller:
-                        order.split(smaller)
+                        order.split(item, smaller)
                         waiting += smaller
                         continue
                     if isinstance(outcome, RewriteFailure):

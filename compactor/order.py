@@ -4,56 +4,84 @@ A transaction may lie in several items of its partition: its records must be gon
 sequencer refuses a swap that comes too early. So a result waits until every earlier item of its partition has an
 outcome. Other partitions do not wait for it.
 
-A partition that comes in several items is alone in each (see `compactor.plan`), so an item's first piece says where
-it belongs.
-
 Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult
 
+Place = tuple[UUID, int, int]
+"""Topic id, partition, base offset: the first of an item's names it."""
+
+
+@dataclass(slots=True)
+class _Expected:
+    places: list[Place]
+    result: RewriteResult | None = None
+
 
 class SwapOrder:
-    """The items of one wave, and the results that wait for an earlier item of their partition."""
+    """The items of one wave, and the results that wait for an earlier item of one of their partitions."""
 
     def __init__(self, items: Sequence[WorkItem]) -> None:
-        self._results: dict[tuple[UUID, int], dict[int, RewriteResult | None]] = {}
+        self._items: dict[Place, _Expected] = {}
+        self._queues: dict[tuple[UUID, int], dict[int, _Expected]] = {}
         for item in items:
             self._expect(item)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every item has an outcome."""
-        return not self._results
+        """Whether every item has an outcome, and every result was given back."""
+        return not self._items
 
-    def split(self, smaller: Sequence[WorkItem]) -> None:
-        """An item is tried again as smaller ones. The first of them begins where the item began."""
-        for item in smaller:
-            self._expect(item)
+    def split(self, item: WorkItem, smaller: Sequence[WorkItem]) -> None:
+        """An item is tried again as smaller ones, which take its place."""
+        self._remove(item.places[0])
+        for each in smaller:
+            self._expect(each)
 
     def add(self, outcome: RewriteResult | RewriteFailure) -> list[RewriteResult]:
         """Take an item's last outcome; the results that may be swapped now, in the order of their swaps."""
-        topic_id, partition, base_offset = outcome.places[0]
-        results = self._results[topic_id, partition]
-        assert results[base_offset] is None, f"two outcomes for {topic_id}-{partition} at {base_offset}"
+        expected = self._items[outcome.places[0]]
+        assert expected.result is None, f"two outcomes for {outcome.places[0]}"
         if isinstance(outcome, RewriteResult):
-            results[base_offset] = outcome
+            expected.result = outcome
+            looked_at = [expected]
         else:
-            del results[base_offset]
+            looked_at = self._remove(outcome.places[0])
         ready: list[RewriteResult] = []
-        while results and (first := results[min(results)]) is not None:
-            ready.append(first)
-            del results[min(results)]
-        if not results:
-            del self._results[topic_id, partition]
+        while looked_at:
+            item = looked_at.pop(0)
+            if item.result is not None and item.places[0] in self._items and self._is_first(item):
+                ready.append(item.result)
+                looked_at += self._remove(item.places[0])
         return ready
 
     def _expect(self, item: WorkItem) -> None:
-        topic_id, partition, base_offset = item.places[0]
-        self._results.setdefault((topic_id, partition), {})[base_offset] = None
+        expected = self._items[item.places[0]] = _Expected(item.places)
+        for topic_id, partition, base_offset in item.places:
+            self._queues.setdefault((topic_id, partition), {})[base_offset] = expected
+
+    def _is_first(self, item: _Expected) -> bool:
+        return all(
+            min(self._queues[topic_id, partition]) == base_offset
+            for topic_id, partition, base_offset in item.places
+        )
+
+    def _remove(self, name: Place) -> list[_Expected]:
+        """The items that have become the first of a partition."""
+        following: list[_Expected] = []
+        for topic_id, partition, base_offset in self._items.pop(name).places:
+            queue = self._queues[topic_id, partition]
+            del queue[base_offset]
+            if queue:
+                following.append(queue[min(queue)])
+            else:
+                del self._queues[topic_id, partition]
+        return following

@@ -1,10 +1,14 @@
 """Which runs become which Parquet files: work items out of the sequencer's candidates.
 
+An object of a topic with many partitions holds a little of each. A task that took a single partition would ask each
+object for some kilobytes, and requests cost money. So an item is a stretch of time over neighbouring partitions, as
+many as make one request worth `least_get_bytes`; they lie side by side in each object.
+
 Invariants:
 - an item's runs of a partition are contiguous and end at or below its last stable offset: every transaction in
   them has ended, its aborted records may go, and so may markers;
-- no run is split or planned twice; a partition comes at most once in an item, and a partition that comes in
-  several items is alone in each;
+- no run is split or planned twice; a partition comes at most once in an item, and its items come in the order of
+  its offsets;
 - one topic per item.
 
 Pure.
@@ -12,7 +16,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -25,14 +31,16 @@ MIB = 1 << 20
 class PlanSettings(msgspec.Struct, frozen=True):
     """How large files get, in stored bytes of their input.
 
-    `least_bytes`: a partition with as much gets files of its own; smaller ones of a topic share.
-    `target_bytes`: a file is closed when it holds as much. A task needs about three times this in memory.
+    `least_bytes`: a partition with as much gets files of its own if its runs are long; other ones of a topic share.
+    `target_bytes`: a file is closed when it holds as much. A task needs about four times this in memory.
     `most_runs`: a file replaces no more runs: commits wait while a swap is carried out.
+    `least_get_bytes`: partitions share files until a request for their neighbouring runs brings as much.
     """
 
     least_bytes: int = 64 * MIB
     target_bytes: int = 128 * MIB
     most_runs: int = 4_000
+    least_get_bytes: int = MIB
 
     def __post_init__(self) -> None:
         if not 0 < self.least_bytes <= self.target_bytes <= 512 * MIB:
@@ -40,8 +48,14 @@ class PlanSettings(msgspec.Struct, frozen=True):
                 f"least_bytes {self.least_bytes}, target_bytes {self.target_bytes}:"
                 f" 0 < least_bytes <= target_bytes <= {512 * MIB} is expected"
             )
-        if self.most_runs < 1:
-            raise ValueError(f"most_runs {self.most_runs}: at least 1 is expected")
+        for name in ("most_runs", "least_get_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: at least 1 is expected")
+
+    @property
+    def runs_each(self) -> int:
+        """Runs of a partition that make a file, where partitions share files so that a request is worth it."""
+        return max(1, self.target_bytes // self.least_get_bytes)
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -88,39 +102,78 @@ class WorkItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 def plan(candidates: Iterable[CompactionCandidate], settings: PlanSettings) -> list[WorkItem]:
-    """Cut the candidates into items, largest first (so that the last task of a job is a short one)."""
+    """Cut the candidates into items; those of a partition in the order of its offsets."""
     by_topic: dict[bytes, list[CompactionCandidate]] = {}
     for candidate in candidates:
         by_topic.setdefault(candidate.topic.topic_id.bytes, []).append(candidate)
     items: list[WorkItem] = []
     for of_topic in by_topic.values():
-        items += _plan_topic(of_topic, settings)
-    return sorted(items, key=lambda item: -item.stored_bytes)
-
-
-def _plan_topic(candidates: Sequence[CompactionCandidate], settings: PlanSettings) -> list[WorkItem]:
-    name = candidates[0].topic.name
-    items: list[WorkItem] = []
-    shared: list[Piece] = []
-    shared_bytes = shared_runs = 0
-    for candidate in sorted(candidates, key=lambda candidate: candidate.partition):
-        runs = compactable(candidate)
-        size = sum(run.length for run in runs)
-        if not runs:
-            continue
-        if size >= settings.least_bytes or len(runs) > settings.most_runs:
-            items += [WorkItem(name, [_piece(candidate, part)]) for part in _cut(runs, settings)]
-            continue
-        is_full = shared_bytes + size > settings.target_bytes or shared_runs + len(runs) > settings.most_runs
-        if shared and is_full:
-            items.append(WorkItem(name, shared))
-            shared, shared_bytes, shared_runs = [], 0, 0
-        shared.append(_piece(candidate, runs))
-        shared_bytes += size
-        shared_runs += len(runs)
-    if shared:
-        items.append(WorkItem(name, shared))
+        for band in _bands(of_topic, settings):
+            items += [_item(part) for part in _stretches(band, settings)]
     return items
+
+
+class _Share(NamedTuple):
+    """What one candidate brings: its runs that may be compacted."""
+
+    candidate: CompactionCandidate
+    runs: list[Run]
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(run.length for run in self.runs)
+
+
+class _Band:
+    """Neighbouring partitions that share files."""
+
+    def __init__(self, shares: Iterable[_Share] = ()) -> None:
+        self.shares: list[_Share] = []
+        self.stored_bytes = self.run_count = 0
+        self._keys: set[str] = set()
+        for share in shares:
+            self.add(share)
+
+    def add(self, share: _Share) -> None:
+        self.shares.append(share)
+        self.stored_bytes += share.stored_bytes
+        self.run_count += len(share.runs)
+        self._keys.update(run.key for run in share.runs if run.kind is ObjectKind.MIXED)
+
+    @property
+    def bytes_a_get(self) -> int:
+        """What a request for the band's part of an object brings, on average."""
+        return self.stored_bytes // max(1, len(self._keys))
+
+
+def _bands(candidates: Sequence[CompactionCandidate], settings: PlanSettings) -> list[_Band]:
+    """The partitions of a topic in groups: each large enough for a file, and its requests too."""
+    bands: list[_Band] = []
+    band = _Band()
+    for candidate in sorted(candidates, key=lambda candidate: candidate.partition):
+        share = _Share(candidate, compactable(candidate))
+        if not share.runs:
+            continue
+        alone = _Band([share])
+        if _is_worth_a_file(alone, settings):
+            bands.append(alone)
+            continue
+        is_full = (
+            band.stored_bytes + share.stored_bytes > settings.target_bytes
+            or band.run_count + len(share.runs) > settings.most_runs
+        )
+        is_wide = band.bytes_a_get >= settings.least_get_bytes or len(band.shares) >= settings.most_runs
+        if band.shares and is_full and is_wide:
+            bands.append(band)
+            band = _Band()
+        band.add(share)
+    if band.shares:
+        bands.append(band)
+    return bands
+
+
+def _is_worth_a_file(band: _Band, settings: PlanSettings) -> bool:
+    return band.stored_bytes >= settings.least_bytes and band.bytes_a_get >= settings.least_get_bytes
 
 
 def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
@@ -131,10 +184,10 @@ def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
     """
     numbered: list[tuple[int, WorkItem]] = []
     counts: dict[tuple[UUID, int], int] = {}
-    for item in sorted(items, key=lambda item: item.pieces[0].base_offset):
-        topic_id, partition, _ = item.places[0]
-        number = counts.get((topic_id, partition), 0)
-        counts[topic_id, partition] = number + 1
+    for item in items:
+        partitions = [(topic_id, partition) for topic_id, partition, _ in item.places]
+        number = max(counts.get(partition, 0) for partition in partitions)
+        counts.update(dict.fromkeys(partitions, number + 1))
         numbered.append((number, item))
     numbered.sort(key=lambda pair: (pair[0], -pair[1].stored_bytes))
     groups: list[list[WorkItem]] = []
@@ -170,10 +223,6 @@ def compactable(candidate: CompactionCandidate) -> list[Run]:
     return runs
 
 
-def _piece(candidate: CompactionCandidate, runs: list[Run]) -> Piece:
-    return _part(candidate.partition, runs, candidate.aborted)
-
-
 def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]) -> Piece:
     base_offset, end_offset = runs[0].base_offset, runs[-1].end_offset
     overlapping = [
@@ -182,15 +231,54 @@ def _part(partition: int, runs: list[Run], aborted: Sequence[AbortedTransaction]
     return Piece(partition, runs, overlapping)
 
 
-def _cut(runs: Sequence[Run], settings: PlanSettings) -> list[list[Run]]:
-    """Parts of about the same size, as few as keep each near `target_bytes`, and none above `most_runs`."""
-    total = sum(run.length for run in runs)
-    count = max(1, -(-total // settings.target_bytes))
-    parts: list[list[Run]] = [[]]
-    done = 0
-    for run in runs:
-        if parts[-1] and (done >= total * len(parts) // count or len(parts[-1]) == settings.most_runs):
-            parts.append([])
-        parts[-1].append(run)
-        done += run.length
-    return parts
+class _Placed(NamedTuple):
+    """A run, and when its object was made: the place of the newest one so far in its partition, so that places rise
+    with offsets."""
+
+    place: tuple[int, str]
+    share: _Share
+    run: Run
+
+
+def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
+    """Stretches of time of about the same size, as few as keep each near `target_bytes`, and none above `most_runs`.
+
+    An object is not cut where that can be helped: it would be read by two tasks.
+    """
+    placed = sorted(itertools.chain.from_iterable(map(_placed, band.shares)), key=lambda each: each.place)
+    count = max(1, -(-band.stored_bytes // settings.target_bytes))
+    part: list[_Placed] = []
+    number = done = 0
+    for piece in _of_objects(placed, settings.most_runs):
+        is_done = number + 1 < count and done >= band.stored_bytes * (number + 1) // count
+        if part and (is_done or len(part) + len(piece) > settings.most_runs):
+            yield part
+            part, number = [], number + is_done
+        part += piece
+        done += sum(each.run.length for each in piece)
+    yield part
+
+
+def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Placed]]:
+    """The runs of one object after another, in groups of at most `most_runs`."""
+    for _, of_object in itertools.groupby(placed, key=lambda each: each.place):
+        runs = list(of_object)
+        for begin in range(0, len(runs), most_runs):
+            yield runs[begin : begin + most_runs]
+
+
+def _placed(share: _Share) -> Iterator[_Placed]:
+    place = (0, "")
+    for run in share.runs:
+        place = max(place, (run.created_ms, run.key))
+        yield _Placed(place, share, run)
+
+
+def _item(part: Sequence[_Placed]) -> WorkItem:
+    runs: dict[int, list[Run]] = {}
+    candidates: dict[int, CompactionCandidate] = {}
+    for each in part:
+        candidate = candidates[each.run.partition] = each.share.candidate
+        runs.setdefault(candidate.partition, []).append(each.run)
+    pieces = [_part(number, runs[number], candidates[number].aborted) for number in sorted(runs)]
+    return WorkItem(part[0].share.candidate.topic.name, pieces)

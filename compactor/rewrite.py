@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
+import pyarrow as pa
 
 from compactor.plan import Piece, WorkItem
 from sequencer.api import AbortedTransaction, BatchStatus, ObjectDescription, ObjectKind, ReplacementRun
@@ -134,7 +136,9 @@ async def rewrite(
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
     assert written.data is not None, "without a path the file is in memory"
     await store.put(key, [written.data], if_absent=True)
-    # What is in the store counts, not what was sent.
+    # What is in the store counts, not what was sent; that need not stay in memory beside it.
+    written = dataclasses.replace(written, data=None)
+    pa.default_memory_pool().release_unused()
     problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
     if problems:
         raise RewriteFailed(f"{item.topic_name}: {key} is not what was written: {'; '.join(problems[:5])}")

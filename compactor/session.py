@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compactor.bundle import ENVIRONMENT
 from compactor.java import find_java
 from compactor.plan import PlanSettings
 
@@ -22,6 +23,8 @@ TASK_BASE_BYTES = 300_000_000
 JVM_OVERHEAD_BYTES = 384 << 20
 """What Spark itself reserves beside an executor's heap."""
 OVERHEAD = "spark.executor.memoryOverhead"
+_ARCHIVES = ("spark.archives", "spark.yarn.dist.archives")
+"""An archive is unpacked in the executor's working folder, under the name after its `#`."""
 
 _LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -56,6 +59,8 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
         )
         needed = JVM_OVERHEAD_BYTES + slots * task_memory_bytes(item_bytes)
         wanted = {OVERHEAD: f"{-(-needed // (1 << 20))}m"}
+    if any(f"#{ENVIRONMENT}" in chosen.get(name, "") for name in _ARCHIVES):
+        wanted = {**wanted, "spark.executorEnv.PYTHONPATH": ENVIRONMENT}
     return {name: value for name, value in wanted.items() if name not in chosen}
 
 

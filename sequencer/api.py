@@ -1160,7 +1160,9 @@ class CompactionRequest(Value, frozen=True):
     """Partitions with at least `min_bytes` of mixed runs below the last stable offset, or older than
     `min_age_ms`. `skip`: runs, as (topic id, partition, base offset), to be left where they are and passed by.
 
-    `max_runs` bounds the runs of all candidates together. `after`: the `next` of the page before.
+    `max_runs` bounds the runs of all candidates together. `after`: the `next` of the page before. `runs_each`: a
+    candidate has no more runs than this, or than the partitions of its topic can have in one page, whichever is more;
+    0: no such bound. So a page of a topic with many partitions has a little of each.
     """
 
     min_bytes: Int64
@@ -1168,6 +1170,7 @@ class CompactionRequest(Value, frozen=True):
     max_runs: Int64
     skip: list[tuple[UUID, Int64, Int64]] = []
     after: tuple[UUID, Int64] | None = None
+    runs_each: Int64 = 0
 
 
 class CompactionCandidate(Value, frozen=True):

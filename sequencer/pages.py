@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -17,6 +18,7 @@ from sequencer.api import (
     OffsetPosition,
     OffsetQuery,
     OffsetResult,
+    OffsetsAnswer,
     OffsetsRequest,
     PartitionError,
     PartitionSize,
@@ -105,7 +107,13 @@ async def all_sizes(sequencer: Sequencer, topic_ids: list[UUID] | None) -> list[
     return sizes
 
 
-async def all_offsets(sequencer: Sequencer, queries: Sequence[OffsetQuery]) -> list[OffsetResult]:
+class OffsetsSource(Protocol):
+    """As much of a sequencer as `all_offsets` asks."""
+
+    async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer: ...
+
+
+async def all_offsets(sequencer: OffsetsSource, queries: Sequence[OffsetQuery]) -> list[OffsetResult]:
     """A result for each query, in order. A look-up that was stopped is continued after all others were begun."""
     results: list[OffsetResult] = []
     while len(results) < len(queries):

@@ -1,4 +1,5 @@
-"""`tailrace serve`, `agent`, `sequencer`, `compact`, `demo`, `version`: their flags and what they start."""
+"""`tailrace serve`, `agent`, `sequencer`, `compact`, `compact-bundle`, `demo`, `version`: their flags and what they
+start."""
 
 from __future__ import annotations
 
@@ -76,6 +77,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's commands to `app`."""
     for command in (serve, agent, sequencer, compact, demo, version):
         app.command()(command)
+    app.command("compact-bundle")(compact_bundle)
 
 
 def serve(
@@ -253,6 +255,16 @@ def compact(
         )
     if failures:
         raise CommandFailed(f"{len(failures)} items could not be rewritten; the first: {failures[0]}")
+
+
+def compact_bundle(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")] = Path("."),
+) -> None:
+    """Write what spark-submit needs to run the compactor."""
+    from compactor.bundle import write_bundle
+
+    for path in write_bundle(folder):
+        print(path)
 
 
 def demo(

@@ -1,4 +1,4 @@
-"""A topic's log as columns: hot tail and Parquet as one table, a range of offsets at a time.
+"""Logs of topics as columns: hot tail and Parquet as one table, a range of offsets at a time.
 
 What a consumer with read_committed would see: at or above log start, below the last stable offset, each record
 once, none of an aborted transaction and no marker. A range is read by asking the sequencer for its runs when it is
@@ -11,9 +11,9 @@ topic id, so a topic that is made again under its name is another.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -22,46 +22,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.rewrite import AbortedRanges
+from compactor.spark_source.columns import COLUMNS
+from compactor.spark_source.log_index import LogIndex
+from compactor.spark_source.pushdown import EVERYTHING, Limits, Span
 from sequencer.api import (
     AbortedTransaction,
     BatchStatus,
-    FindAnswer,
     FindPartition,
     FindRequest,
-    MetadataRequest,
     ObjectKind,
+    OffsetQuery,
     PartitionError,
     Run,
-    Sequencer,
+    Topic,
 )
-from sequencer.client import SequencerClient
-from sequencer.queries import Reader
-from sequencer.recent_runs import RecentRuns
-from sequencer.store.rows import TopicRow
-from sequencer.store.sql.store import SqlRowStore
-from sequencer.store.state import HotState
-from tailrace.clock import Clock, Entropy
+from sequencer.pages import all_offsets
 from tailrace.object_store.api import ObjectMissing, ObjectStore
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.read import ParquetIndex, PartialFile, RowGroupRange, read_index
 from tailrace.record_batch import check_crc, split
-from tailrace.rpc import RpcSecurity
-
-COLUMNS = {
-    "topic": (pa.string(), "string"),
-    "partition": (pa.int32(), "int"),
-    "offset": (pa.int64(), "bigint"),
-    "timestamp": (pa.timestamp("us", tz="UTC"), "timestamp"),
-    "timestamp_type": (pa.int8(), "tinyint"),
-    "create_timestamp": (pa.timestamp("us", tz="UTC"), "timestamp"),
-    "key": (pa.binary(), "binary"),
-    "value": (pa.binary(), "binary"),
-    "headers": (
-        pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])),
-        "array<struct<key: string, value: binary>>",
-    ),
-}
-"""Each column's Arrow type and Spark's."""
 
 DECODE_BYTES = 64 << 20
 TASK_BYTES = 64 << 20
@@ -72,101 +51,28 @@ _ALL = 1 << 50
 _ATTEMPTS = 5
 
 
-class UnknownLog(Exception):
-    """There is no such topic or partition; the message says which."""
-
-
 class DataLost(Exception):
     """Records that were to be read are gone; the message says which, and what to do."""
 
 
-class OffsetRange(msgspec.Struct, frozen=True, array_like=True):
+class LogPartition(NamedTuple):
+    """A partition of a topic, by the topic's name and id."""
+
+    topic: str
+    topic_id: UUID
+    number: int
+
+
+class OffsetRange(NamedTuple):
     """Offsets [start, end) of one partition."""
 
-    partition: int
+    partition: LogPartition
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicBounds:
-    """What can be read of a topic: (log start, last stable offset) of each partition."""
-
-    topic_id: UUID
-    ends: dict[int, tuple[int, int]]
-
-
-class LogIndex(Protocol):
-    """As much of a sequencer as reading needs."""
-
-    async def topic(self, name: str) -> tuple[UUID, int]:
-        """Id and number of partitions. Raises UnknownLog."""
-        ...
-
-    async def find(self, request: FindRequest) -> FindAnswer: ...
-
-    async def close(self) -> None: ...
-
-
-class AskedIndex:
-    """A running sequencer's."""
-
-    def __init__(self, sequencer: Sequencer) -> None:
-        self._sequencer = sequencer
-
-    async def topic(self, name: str) -> tuple[UUID, int]:
-        for topic in (await self._sequencer.metadata(MetadataRequest())).topics or []:
-            if topic.name == name:
-                return topic.topic_id, topic.partitions
-        raise UnknownLog(f"no topic {name!r}")
-
-    async def find(self, request: FindRequest) -> FindAnswer:
-        return await self._sequencer.find_batches(request)
-
-    async def close(self) -> None:
-        await self._sequencer.close()
-
-
-class DatabaseIndex:
-    """Read from the database itself, without a committer: one look at it per question."""
-
-    def __init__(self, url: str, clock: Clock, entropy: Entropy) -> None:
-        self._store = SqlRowStore(url, clock=clock, entropy=entropy, auto_migrate=False)
-        self._is_open = False
-
-    async def _state(self) -> HotState:
-        if not self._is_open:
-            await self._store.open()
-            self._is_open = True
-        return HotState(await self._store.load())
-
-    async def topic(self, name: str) -> tuple[UUID, int]:
-        for row in (await self._state()).all(TopicRow):
-            if row.name == name:
-                return row.topic_id, row.partitions
-        raise UnknownLog(f"no topic {name!r}")
-
-    async def find(self, request: FindRequest) -> FindAnswer:
-        state = await self._state()
-
-        async def look_again() -> None:
-            nonlocal state
-            state = await self._state()
-
-        return await Reader(self._store, lambda: state, look_again, RecentRuns(0)).find_batches(request)
-
-    async def close(self) -> None:
-        await self._store.close()
-
-
-def open_index(
-    sequencers: Sequence[str], database: str, *, security: RpcSecurity, clock: Clock, entropy: Entropy
-) -> LogIndex:
-    """The index of running sequencers ('host:port') or, where none are given, of their database."""
-    if sequencers:
-        remote = SequencerClient(sequencers, clock=clock, entropy=entropy, security=security)
-        return AskedIndex(remote.sequencer)
-    return DatabaseIndex(database, clock, entropy)
+Bounds = Mapping[LogPartition, tuple[int, int]]
+"""What can be read of each partition: (log start, last stable offset)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,96 +84,163 @@ class _Found:
 
 
 class LogReader:
-    """Reads one topic. `index` and `store` stay with whoever opened them.
+    """Reads logs. `index` and `store` stay with whoever opened them.
 
-    `passes_over_lost`: go on without records that are gone, in place of DataLost.
+    `limits`: the offsets and times that are wanted; ranges are of wanted partitions. `passes_over_lost`: go on without
+    records that are gone, in place of DataLost.
     """
 
     def __init__(
         self,
         index: LogIndex,
         store: ObjectStore,
-        topic: str,
         columns: Sequence[str],
         *,
+        limits: Limits | None = None,
         passes_over_lost: bool = False,
     ) -> None:
         self._index = index
         self._store = store
-        self._topic = topic
-        self._columns = list(columns)
-        self._schema = pa.schema([pa.field(name, COLUMNS[name][0]) for name in columns])
+        self._schema = pa.schema([pa.field(name, COLUMNS[name].arrow) for name in columns])
+        self._limits = limits or Limits()
+        stored = {COLUMNS[name].stored for name in columns} - {"topic", "partition"}
+        if self._limits.times_us != EVERYTHING:
+            stored.add("timestamp")
+        self._stored = sorted(stored | {"offset"})
         self._passes_over_lost = passes_over_lost
 
-    async def bounds(self) -> TopicBounds:
-        """The topic as it is now. Raises UnknownLog."""
-        topic_id, partitions = await self._index.topic(self._topic)
-        ends: dict[int, tuple[int, int]] = {}
-        for first in range(0, partitions, PARTITIONS_AT_ONCE):
-            asked = range(first, min(first + PARTITIONS_AT_ONCE, partitions))
-            found = await self._find_all(topic_id, [(partition, 0) for partition in asked], max_bytes=1)
-            for partition, each in zip(asked, found, strict=True):
-                if each is None:
-                    raise UnknownLog(f"no partition {partition} of topic {self._topic!r}")
-                ends[partition] = (each.log_start, each.stable)
-        return TopicBounds(topic_id, ends)
+    async def bounds(self, topics: Iterable[Topic]) -> Bounds:
+        """What there is of the topics' partitions now; without those of a topic that was deleted since."""
+        partitions = [
+            LogPartition(topic.name, topic.topic_id, number)
+            for topic in topics
+            for number in range(topic.partitions)
+        ]
+        found = await self._find_all([(partition, 0) for partition in partitions], max_bytes=1)
+        return {
+            partition: (each.log_start, each.stable)
+            for partition, each in zip(partitions, found, strict=True)
+            if each is not None
+        }
+
+    async def offsets_at(self, times_ms: Mapping[LogPartition, int]) -> dict[LogPartition, int | None]:
+        """Of each partition the first offset with a record at or after the time; None where there is none."""
+        asked = list(times_ms)
+        queries = [OffsetQuery(each.topic_id, each.number, times_ms[each], True) for each in asked]
+        results = await all_offsets(self._index, queries)
+        offsets: dict[LogPartition, int | None] = {}
+        for partition, result in zip(asked, results, strict=True):
+            offsets[partition] = None
+            if result.run is not None:
+                first = max(result.log_start_offset, result.run.base_offset)
+                end = min(result.run.end_offset, result.last_stable_offset)
+                offsets[partition] = await self._first_at(
+                    OffsetRange(partition, first, end), times_ms[partition]
+                )
+        return offsets
+
+    async def _first_at(self, within: OffsetRange, time_ms: int) -> int | None:
+        timed = LogReader(
+            self._index,
+            self._store,
+            ["offset"],
+            limits=Limits(times_us=Span(first=time_ms * 1000)),
+            passes_over_lost=True,
+        )
+        async for batch in timed.read(within):
+            return int(batch.column("offset")[0].as_py())
+        return None
 
     async def cut(
-        self,
-        topic_id: UUID,
-        wanted: Sequence[OffsetRange],
-        *,
-        task_bytes: int = TASK_BYTES,
-        min_tasks: int = 1,
+        self, wanted: Sequence[OffsetRange], *, task_bytes: int = TASK_BYTES, min_tasks: int = 1
     ) -> list[list[OffsetRange]]:
-        """The ranges as tasks of about `task_bytes`, or less for `min_tasks` of them; cut between runs.
+        """The ranges as tasks of about `task_bytes`, or less for `min_tasks` of them; cut between runs, and large files
+        between row groups.
 
         Raises DataLost.
         """
-        pieces = [piece async for piece in self._pieces(topic_id, wanted)]
+        pieces = [piece async for piece in self._pieces(wanted, task_bytes)]
         total = sum(size for _, size in pieces)
         limit = max(1, min(task_bytes, -(-total // max(1, min_tasks))))
         tasks: list[list[OffsetRange]] = []
         size = limit
-        for piece, piece_bytes in sorted(pieces, key=lambda each: (each[0].partition, each[0].start)):
+        for piece, piece_bytes in sorted(pieces, key=lambda each: each[0]):
             if size >= limit:
                 tasks.append([])
                 size = 0
             size += piece_bytes
             last = tasks[-1][-1] if tasks[-1] else None
             if last is not None and (last.partition, last.end) == (piece.partition, piece.start):
-                tasks[-1][-1] = OffsetRange(piece.partition, last.start, piece.end)
+                tasks[-1][-1] = last._replace(end=piece.end)
             else:
                 tasks[-1].append(piece)
         return tasks
 
     async def _pieces(
-        self, topic_id: UUID, wanted: Sequence[OffsetRange]
+        self, wanted: Sequence[OffsetRange], task_bytes: int
     ) -> AsyncIterator[tuple[OffsetRange, int]]:
         """What of the ranges lies in each run, and the run's bytes."""
         left = {each.partition: each for each in wanted if each.start < each.end}
         while left:
             asked = list(left.values())[:PARTITIONS_AT_ONCE]
-            found = await self._find_all(topic_id, [(each.partition, each.start) for each in asked])
+            found = await self._find_all([(each.partition, each.start) for each in asked])
             for here, each in zip(asked, found, strict=True):
                 start = self._first_left(here, each)
                 if each is not None:
                     for run in each.runs:
                         end = min(run.end_offset, here.end, each.stable)
-                        if start < end:
-                            yield OffsetRange(here.partition, start, end), run.length
-                            start = end
+                        if start >= end:
+                            continue
+                        if not self._is_too_old(run):
+                            for piece, size in await self._of_run(run, start, end, task_bytes):
+                                yield here._replace(start=piece[0], end=piece[1]), size
+                        start = end
                 # In this order, so that those that there was no room for are asked first.
                 del left[here.partition]
                 if start < here.end:
-                    left[here.partition] = OffsetRange(here.partition, start, here.end)
+                    left[here.partition] = here._replace(start=start)
 
-    async def read(self, topic_id: UUID, wanted: OffsetRange) -> AsyncIterator[Any]:
-        """The range's records as Arrow record batches, in order. Raises DataLost."""
+    async def _of_run(
+        self, run: Run, start: int, end: int, task_bytes: int
+    ) -> list[tuple[tuple[int, int], int]]:
+        """The run's offsets from `start` to `end`, in parts, and the bytes of each."""
+        if run.kind is not ObjectKind.PARQUET or run.length <= task_bytes:
+            return [((start, end), run.length)]
+        try:
+            index = await self._parquet_index(run)
+        except ObjectMissing:  # compacted again since
+            return [((start, end), run.length)]
+        groups = [
+            group
+            for group in index.row_groups_for(run.topic_id, run.partition, start)
+            if group.first_offset < end
+        ]
+        cuts = [start, *(group.first_offset for group in groups[1:]), end]
+        return [((cuts[place], cuts[place + 1]), group.length) for place, group in enumerate(groups)]
+
+    def _is_too_old(self, run: Run) -> bool:
+        return run.kind is ObjectKind.MARKERS or run.max_timestamp * 1000 < self._limits.times_us.first
+
+    async def read_all(self, wanted: Sequence[OffsetRange]) -> AsyncIterator[Any]:
+        """As `read`, of many ranges one after another: a few calls find the first runs of all."""
+        for first in range(0, len(wanted), PARTITIONS_AT_ONCE):
+            some = wanted[first : first + PARTITIONS_AT_ONCE]
+            found = await self._find_all([(each.partition, each.start) for each in some])
+            for each, known in zip(some, found, strict=True):
+                async for batch in self.read(each, known):
+                    yield batch
+
+    async def read(self, wanted: OffsetRange, known: _Found | None = None) -> AsyncIterator[Any]:
+        """The range's records as Arrow record batches, in order. Raises DataLost.
+
+        `known`: what was found at the range's start. Without runs (an answer had no room for them) it is asked again.
+        """
         position, attempts = wanted.start, 0
         while position < wanted.end:
-            (found,) = await self._find_all(topic_id, [(wanted.partition, position)])
-            position = self._first_left(OffsetRange(wanted.partition, position, wanted.end), found)
+            found, known = known if known and known.runs else None, None
+            if found is None:
+                (found,) = await self._find_all([(wanted.partition, position)])
+            position = self._first_left(wanted._replace(start=position), found)
             if found is None:
                 return
             try:
@@ -276,9 +249,9 @@ class LogReader:
                     if position >= upto:
                         continue
                     async for table in self._read_run(run, position, upto, found.aborted):
-                        for batch in self._shaped(table, run.partition):
-                            yield batch
                         last = table.column("offset")[-1].as_py() if table.num_rows else position - 1
+                        for batch in self._shaped(table, wanted.partition):
+                            yield batch
                         position = max(position, last + 1)
                     position = max(position, upto)
                     attempts = 0
@@ -298,7 +271,7 @@ class LogReader:
                 wanted, end, f"retention or DeleteRecords moved the log start to {found.log_start}"
             )
         if found.stable < wanted.end:
-            rest = OffsetRange(wanted.partition, max(wanted.start, found.stable), wanted.end)
+            rest = wanted._replace(start=max(wanted.start, found.stable))
             end = self._lost(rest, wanted.end, f"the log is shorter than it was and ends at {found.stable}")
             return end if wanted.start >= found.stable else wanted.start
         return wanted.start
@@ -307,34 +280,39 @@ class LogReader:
         if self._passes_over_lost:
             return end
         raise DataLost(
-            f"topic {self._topic!r}, partition {wanted.partition}: offsets {wanted.start} to {end - 1} are lost, as"
-            f" {why}. Start a new query (a stream: with a new checkpoint), or give option failOnDataLoss=false to go on"
-            " without them"
+            f"topic {wanted.partition.topic!r}, partition {wanted.partition.number}: offsets {wanted.start} to"
+            f" {end - 1} are lost, as {why}. Start a new query (a stream: with a new checkpoint), or give option"
+            " failOnDataLoss=false to go on without them"
         )
 
     async def _find_all(
-        self, topic_id: UUID, positions: Sequence[tuple[int, int]], *, max_bytes: int = _ALL
+        self, positions: Sequence[tuple[LogPartition, int]], *, max_bytes: int = _ALL
     ) -> list[_Found | None]:
-        """(partition, offset) looked up by one call; None where there is no such partition any more."""
-        asked = [FindPartition(topic_id, partition, offset, max_bytes) for partition, offset in positions]
-        answer = await self._index.find(FindRequest(asked))
-        return [
-            None
-            if each.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
-            else _Found(each.log_start_offset, each.last_stable_offset, each.runs, each.aborted)
-            for each in answer.partitions
-        ]
+        """(partition, offset) looked up, many by one call; None where there is no such partition any more."""
+        found: list[_Found | None] = []
+        for first in range(0, len(positions), PARTITIONS_AT_ONCE):
+            asked = [
+                FindPartition(partition.topic_id, partition.number, offset, max_bytes)
+                for partition, offset in positions[first : first + PARTITIONS_AT_ONCE]
+            ]
+            found += [
+                None
+                if each.error is PartitionError.UNKNOWN_TOPIC_OR_PARTITION
+                else _Found(each.log_start_offset, each.last_stable_offset, each.runs, each.aborted)
+                for each in (await self._index.find_batches(FindRequest(asked))).partitions
+            ]
+        return found
 
     async def _read_run(
         self, run: Run, start: int, end: int, aborted: Sequence[AbortedTransaction]
     ) -> AsyncIterator[Any]:
+        if self._is_too_old(run):
+            return
         if run.kind is ObjectKind.PARQUET:
             index = await self._parquet_index(run)
             for group in index.row_groups_for(run.topic_id, run.partition, start):
-                if group.first_offset < end:
+                if group.first_offset < end and self._may_hold_wanted(index, group):
                     yield await self._row_group(run, index=index, group=group, start=start, end=end)
-            return
-        if run.kind is ObjectKind.MARKERS:
             return
         ended_badly = AbortedRanges(aborted)
         data = await self._store.get_range(run.key, run.start, run.length)
@@ -360,6 +338,18 @@ class LogReader:
         tail = await self._store.get_range(run.key, run.index_start, run.object_size - run.index_start)
         return read_index(tail, run.object_size, crc=run.index_crc)
 
+    def _may_hold_wanted(self, index: ParquetIndex, group: RowGroupRange) -> bool:
+        """By the row group's least and greatest time, of all its partitions."""
+        wanted = self._limits.times_us
+        if wanted == EVERYTHING:
+            return True
+        place = index.metadata.schema.names.index("timestamp")
+        statistics = index.metadata.row_group(group.number).column(place).statistics
+        if statistics is None or not statistics.has_min_max:
+            return True
+        least, greatest = statistics.min_raw * 1000, statistics.max_raw * 1000
+        return bool(least <= wanted.last and greatest >= wanted.first)
+
     async def _row_group(
         self, run: Run, index: ParquetIndex, group: RowGroupRange, start: int, end: int
     ) -> Any:
@@ -370,25 +360,29 @@ class LogReader:
             page_checksum_verification=True,
             pre_buffer=False,
         )
-        columns = [name for name in self._columns if name not in ("topic", "partition", "offset")]
         table = file.read_row_group(
-            group.number, columns=["topic", "partition", "offset", *columns], use_threads=False
+            group.number, columns=["topic", "partition", *self._stored], use_threads=False
         )
         mine = table.filter(pc.equal(table.column("partition"), run.partition))
         return _between(mine, start, end)
 
-    def _shaped(self, table: Any, partition: int) -> list[Any]:
+    def _shaped(self, table: Any, partition: LogPartition) -> list[Any]:
+        wanted = self._limits.times_us
+        if wanted != EVERYTHING and table.num_rows:
+            times = table.column("timestamp").cast(pa.int64())  # ms
+            first_ms, last_ms = -(-wanted.first // 1000), wanted.last // 1000
+            table = table.filter(pc.and_(pc.greater_equal(times, first_ms), pc.less_equal(times, last_ms)))
         rows = table.num_rows
+        if not rows:
+            return []
         columns: list[Any] = []
         for field in self._schema:
             if field.name == "topic":
-                columns.append(pa.repeat(pa.scalar(self._topic), rows))
+                columns.append(pa.repeat(pa.scalar(partition.topic), rows))
             elif field.name == "partition":
-                columns.append(pa.repeat(pa.scalar(partition, pa.int32()), rows))
+                columns.append(pa.repeat(pa.scalar(partition.number, pa.int32()), rows))
             else:
-                columns.append(table.column(field.name).cast(field.type))
-        if not rows:
-            return []
+                columns.append(table.column(COLUMNS[field.name].stored).cast(field.type))
         return list(pa.Table.from_arrays(columns, schema=self._schema).combine_chunks().to_batches())
 
 

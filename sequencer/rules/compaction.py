@@ -92,18 +92,28 @@ async def find_candidates(
         topic = state.get(TopicRow, size.topic_id)
         row = state.get(PartitionRow, size.topic_id, size.partition)
         if size.uncompacted_bytes > 0 and is_due and topic is not None and row is not None:
-            candidate = await _candidate(state, store, topic=topic, row=row, room=room, skipped=skipped)
+            most_runs = _runs_of_one(request, topic)
+            has_room = room.runs >= most_runs
+            own = _Room(min(room.runs, most_runs), room.bytes)
+            candidate = await _candidate(state, store, topic=topic, row=row, room=own, skipped=skipped)
             looked_at += 1
             if candidate is not None:
                 room.runs -= len(candidate.runs)
                 room.bytes -= sum(map(run_bytes, candidate.runs)) + ABORTED_BYTES * len(candidate.aborted)
-                if candidates and room.is_full:
+                if candidates and room.is_full and not (has_room and room.bytes > 0):
                     return CompactionCandidates(candidates, before)  # it goes whole into the next page
                 candidates.append(candidate)
         before = (size.topic_id, size.partition)
         if room.is_full or looked_at >= MAX_LOOKED_AT:
             return CompactionCandidates(candidates, before)
     return CompactionCandidates(candidates)
+
+
+def _runs_of_one(request: CompactionRequest, topic: TopicRow) -> int:
+    """How many runs a candidate of the topic may have."""
+    if request.runs_each < 1:
+        return request.max_runs
+    return max(request.runs_each, request.max_runs // topic.partitions)
 
 
 async def _sizes_after(

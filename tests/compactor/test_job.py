@@ -96,7 +96,8 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
     paths, number = asyncio.run(scenario())
     table = (
         spark.read.format("tailrace")
-        .options(store=f"{tmp_path}/objects", database=f"sqlite:///{tmp_path}/rows.db", topic="flights")
+        .options(store=f"{tmp_path}/objects", database=f"sqlite:///{tmp_path}/rows.db", subscribe="flights")
+        .option("includeHeaders", True)
         .load()
     )
     rows = table.selectExpr("partition", "offset", "cast(value as string) as value").collect()
@@ -105,7 +106,13 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
         (partition, offset) for partition in range(3) for offset in range(number // 3 + 10)
     ]
     assert sum(json.loads(row.value)["delay"] for row in rows) == sum(range(number + 30))
-    assert set(table.columns) >= {"topic", "timestamp", "key", "headers"}
+    assert table.columns == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"
+    ]  # fmt: skip
+    few = table.where("partition = 1 and offset >= 20 and timestamp > timestamp '2020-01-01'")
+    assert "PushedFilters" in (plan := few._jdf.queryExecution().toString())
+    assert "+- Filter" not in plan.partition("Physical Plan")[2], "the source takes all of it over"
+    assert sorted(row.offset for row in few.collect()) == list(range(20, number // 3 + 10))
     assert table.first().headers[0].key == "h"
     spark.read.parquet(*paths).createOrReplaceTempView("flights")
     found = spark.sql(
@@ -143,7 +150,9 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
 
     def streamed() -> list[tuple[int, str]]:
         """All that has come since the stream began."""
-        source = spark.readStream.format("tailrace").options(store=store_url, database=database, topic="t")
+        source = spark.readStream.format("tailrace").options(
+            store=store_url, database=database, subscribe="t", startingOffsets="earliest"
+        )
         values = source.load().selectExpr("partition", "cast(value as string) as value")
         query = (
             values.writeStream.format("parquet")

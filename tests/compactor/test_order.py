@@ -14,6 +14,15 @@ TOPIC = UUID(int=5)
 
 
 def item_at(partition: int, base_offset: int, size: int = 10) -> WorkItem:
+    return WorkItem("t", [piece_at(partition, base_offset, size)])
+
+
+def item_of(*places: tuple[int, int]) -> WorkItem:
+    """Pieces of several partitions."""
+    return WorkItem("t", [piece_at(*place) for place in places])
+
+
+def piece_at(partition: int, base_offset: int, size: int = 10) -> Piece:
     run = Run(
         topic_id=TOPIC,
         partition=partition,
@@ -32,7 +41,7 @@ def item_at(partition: int, base_offset: int, size: int = 10) -> WorkItem:
         created_ms=0,
         batches=[],
     )
-    return WorkItem("t", [Piece(partition, [run], [])])
+    return Piece(partition, [run], [])
 
 
 def result_of(item: WorkItem) -> RewriteResult:
@@ -87,26 +96,51 @@ def test_what_follows_a_split_item_waits_for_all_its_parts() -> None:
     order = SwapOrder([whole, after])
     assert order.add(result_of(after)) == []
     halves = [item_at(0, 0), item_at(0, 1)]
-    order.split(halves)
+    order.split(whole, halves)
     assert bases(order.add(result_of(halves[0]))) == [(0, 0)]
     assert bases(order.add(result_of(halves[1]))) == [(0, 1), (0, 2)]
+    assert order.is_complete
+
+
+def test_an_item_of_several_partitions_waits_for_the_earlier_ones_of_each() -> None:
+    first, second = item_of((0, 0), (1, 0)), item_of((1, 1), (2, 0))
+    third, alone = item_of((0, 1), (1, 2), (2, 1)), item_at(3, 0)
+    order = SwapOrder([first, second, third, alone])
+    assert bases(order.add(result_of(third))) == []
+    assert bases(order.add(result_of(second))) == []
+    assert bases(order.add(result_of(alone))) == [(3, 0)]
+    assert bases(order.add(result_of(first))) == [(0, 0), (1, 1), (0, 1)]
+    assert order.is_complete
+
+
+def test_the_parts_of_an_item_of_several_partitions_hold_up_only_what_follows_them() -> None:
+    whole, after = item_of((0, 0), (1, 0)), item_of((0, 1), (1, 1))
+    order = SwapOrder([whole, after])
+    order.split(whole, [item_at(0, 0), item_at(1, 0)])
+    assert order.add(result_of(after)) == []
+    assert bases(order.add(result_of(item_at(0, 0)))) == [(0, 0)]
+    assert bases(order.add(failure_of(item_at(1, 0), MemoryError()))) == [(0, 1)]
     assert order.is_complete
 
 
 def test_in_any_order_of_outcomes_offsets_of_a_partition_rise_and_nothing_is_left() -> None:
     for seed in range(200):
         luck = random.Random(seed)
-        items = [item_at(partition, base) for partition in range(3) for base in range(luck.randint(1, 6))]
+        items = [
+            item_of(*((partition, base) for partition in range(3) if luck.random() < 0.6))
+            for base in range(luck.randint(1, 6))
+        ]
+        items = [item for item in items if item.pieces]
         luck.shuffle(items)
-        order, swapped, failed = SwapOrder(items), list[tuple[int, int]](), 0
+        order, swapped, failed = SwapOrder(items), list[list[tuple[int, int]]](), 0
         for item in items:
             outcome: RewriteResult | RewriteFailure = result_of(item)
             if luck.random() < 0.3:
                 outcome, failed = failure_of(item, MemoryError()), failed + 1
-            swapped += bases(order.add(outcome))
+            swapped += [[place[1:] for place in result.places] for result in order.add(outcome)]
         assert order.is_complete and len(swapped) == len(items) - failed
         for partition in range(3):
-            mine = [base for at, base in swapped if at == partition]
+            mine = [base for places in swapped for at, base in places if at == partition]
             assert mine == sorted(mine)
 
 

@@ -3,39 +3,81 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from compactor.spark_source.log_reader import AskedIndex, DataLost, LogReader, OffsetRange, TopicBounds
-from compactor.spark_source.source import (
-    SourceOptions,
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+import compactor.rewrite as rewrite_module
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.spark_source.columns import spark_schema
+from compactor.spark_source.log_index import AskedIndex
+from compactor.spark_source.log_reader import DataLost, LogPartition, LogReader, OffsetRange
+from compactor.spark_source.options import Position, SourceOptions
+from compactor.spark_source.positions import (
     StreamOffset,
-    StreamSource,
+    UnknownLog,
+    batch_ranges,
+    chosen_bounds,
     offsets_at,
     ranges_between,
 )
-from sequencer.api import DeleteRecords, DeleteRecordsPartition, DeleteTopic, Empty, FindAnswer, FindRequest
+from compactor.spark_source.pushdown import Limits, Span, push
+from compactor.spark_source.source import StreamSource
+from sequencer.api import (
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+    Empty,
+    FindAnswer,
+    FindRequest,
+    Topic,
+)
 from sequencer.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of
+from tests.support.compaction import T0, Log, batch_of
 
 OLD, NEW = UUID(int=1), UUID(int=2)
+P0, P1, P2 = (LogPartition("t", OLD, number) for number in range(3))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CountedIndex(AskedIndex):
     """A sequencer's index that counts what it is asked."""
 
-    calls = 0
+    def __init__(self, sequencer: Committer) -> None:
+        super().__init__(sequencer.sequencer)
+        self.calls = 0
 
-    async def find(self, request: FindRequest) -> FindAnswer:
+        async def counted(request: FindRequest) -> FindAnswer:
+            self.calls += 1
+            return await sequencer.sequencer.find_batches(request)
+
+        self.find_batches = counted
+
+    async def topics(self) -> list[Topic]:
         self.calls += 1
-        return await super().find(request)
+        return await super().topics()
 
 
 def on_a_log(scenario: Callable[[Log, CountedIndex], Awaitable[None]]) -> None:
@@ -43,7 +85,8 @@ def on_a_log(scenario: Callable[[Log, CountedIndex], Awaitable[None]]) -> None:
         clock = ManualClock()
         sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
         await sequencer.start()
-        await scenario(Log(sequencer.sequencer, MemoryStore(clock), clock), CountedIndex(sequencer.sequencer))
+        log = Log(sequencer.sequencer, MemoryStore(clock), clock)
+        await scenario(log, CountedIndex(sequencer))
         await sequencer.close()
 
     asyncio.run(whole())
@@ -55,12 +98,21 @@ async def delete_records(log: Log, partition: int, offset: int) -> None:
     await log.sequencer.apply_retention(Empty())
 
 
-async def offsets_read(reader: LogReader, topic_id: UUID, *wanted: OffsetRange) -> list[int]:
+async def compact(log: Log) -> None:
+    runner = InProcess(log.store, log.clock, log.entropy)
+    all_there_is = CompactionSettings(min_bytes=1, min_age_ms=0)
+    await run_cycle(log.sequencer, runner, clock=log.clock, entropy=log.entropy, settings=all_there_is)
+
+
+def of_topic(topic: Topic, partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(LogPartition(topic.name, topic.topic_id, partition), start, end)
+
+
+async def offsets_read(reader: LogReader, *wanted: OffsetRange) -> list[int]:
     return [
         row["offset"]
-        for task in await reader.cut(topic_id, wanted)
-        for part in task
-        async for batch in reader.read(topic_id, part)
+        for task in await reader.cut(wanted)
+        async for batch in reader.read_all(task)
         for row in batch.to_pylist()
     ]
 
@@ -73,16 +125,16 @@ def test_records_below_the_log_start_are_lost_not_left_out_unless_the_reader_is_
         for value in (b"a", b"b", b"c", b"d"):
             await log.produce(("t", 0, batch_of([value])))
         await delete_records(log, 0, 3)
-        strict = LogReader(index, log.store, "t", ["offset"])
-        for wanted in (OffsetRange(0, 1, 4), OffsetRange(0, 1, 2)):
+        strict = LogReader(index, log.store, ["offset"])
+        for wanted in (of_topic(topic, 0, 1, 4), of_topic(topic, 0, 1, 2)):
             with pytest.raises(DataLost, match=r"partition 0: offsets 1 to .*log start to 3.*failOnDataLoss"):
-                await strict.cut(topic.topic_id, [wanted])
+                await strict.cut([wanted])
             with pytest.raises(DataLost):
-                [each async for each in strict.read(topic.topic_id, wanted)]
-        assert await offsets_read(strict, topic.topic_id, OffsetRange(0, 3, 4)) == [3]
-        lenient = LogReader(index, log.store, "t", ["offset"], passes_over_lost=True)
-        assert await offsets_read(lenient, topic.topic_id, OffsetRange(0, 1, 4)) == [3]
-        assert await offsets_read(lenient, topic.topic_id, OffsetRange(0, 1, 2)) == []
+                [each async for each in strict.read(wanted)]
+        assert await offsets_read(strict, of_topic(topic, 0, 3, 4)) == [3]
+        lenient = LogReader(index, log.store, ["offset"], passes_over_lost=True)
+        assert await offsets_read(lenient, of_topic(topic, 0, 1, 4)) == [3]
+        assert await offsets_read(lenient, of_topic(topic, 0, 1, 2)) == []
 
     on_a_log(scenario)
 
@@ -91,13 +143,13 @@ def test_a_log_that_is_shorter_than_what_is_to_be_read_is_a_loss() -> None:
     async def scenario(log: Log, index: CountedIndex) -> None:
         topic = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"a", b"b"])))
-        strict = LogReader(index, log.store, "t", ["offset"])
-        for wanted in (OffsetRange(0, 0, 5), OffsetRange(0, 3, 5)):
+        strict = LogReader(index, log.store, ["offset"])
+        for wanted in (of_topic(topic, 0, 0, 5), of_topic(topic, 0, 3, 5)):
             with pytest.raises(DataLost, match=r"offsets . to 4 are lost, as the log is shorter.*ends at 2"):
-                await strict.cut(topic.topic_id, [wanted])
-        lenient = LogReader(index, log.store, "t", ["offset"], passes_over_lost=True)
-        assert await offsets_read(lenient, topic.topic_id, OffsetRange(0, 0, 5)) == [0, 1]
-        assert await offsets_read(lenient, topic.topic_id, OffsetRange(0, 3, 5)) == []
+                await strict.cut([wanted])
+        lenient = LogReader(index, log.store, ["offset"], passes_over_lost=True)
+        assert await offsets_read(lenient, of_topic(topic, 0, 0, 5)) == [0, 1]
+        assert await offsets_read(lenient, of_topic(topic, 0, 3, 5)) == []
 
     on_a_log(scenario)
 
@@ -109,27 +161,30 @@ def test_a_topic_that_was_made_again_is_not_read_in_the_place_of_the_old_one() -
         await log.sequencer.delete_topic(DeleteTopic(old.topic_id))
         new = await log.topic("t")
         await log.produce(("t", 0, batch_of([b"new"])))
-        reader = LogReader(index, log.store, "t", ["offset"])
+        reader = LogReader(index, log.store, ["offset"])
         with pytest.raises(DataLost, match="the topic or the partition was deleted"):
-            await reader.cut(old.topic_id, [OffsetRange(0, 0, 1)])
-        assert await reader.bounds() == TopicBounds(new.topic_id, {0: (0, 1)})
+            await reader.cut([of_topic(old, 0, 0, 1)])
+        assert await reader.bounds(await index.topics()) == {LogPartition("t", new.topic_id, 0): (0, 1)}
 
     on_a_log(scenario)
 
 
 def test_thin_partitions_share_a_task_and_a_handful_of_calls_plan_them() -> None:
     async def scenario(log: Log, index: CountedIndex) -> None:
-        topic = await log.topic("t", 200)
+        await log.topic("t", 200)
         for _ in range(3):
             await log.produce(*(("t", partition, batch_of([b"x" * 100])) for partition in range(200)))
-        reader = LogReader(index, log.store, "t", ["offset"])
-        bounds = await reader.bounds()
-        assert bounds.ends == dict.fromkeys(range(200), (0, 3))
+        reader = LogReader(index, log.store, ["offset"])
         index.calls = 0
-        everything = [OffsetRange(partition, *ends) for partition, ends in bounds.ends.items()]
-        assert await reader.cut(topic.topic_id, everything) == [everything]
-        assert index.calls <= 3
-        tasks = await reader.cut(topic.topic_id, everything, min_tasks=4)
+        bounds = await reader.bounds(await index.topics())
+        assert list(bounds.values()) == [(0, 3)] * 200
+        everything = [OffsetRange(partition, *edges) for partition, edges in bounds.items()]
+        assert await reader.cut(everything) == [everything]
+        assert index.calls <= 5
+        index.calls = 0
+        assert len([batch async for batch in reader.read_all(everything)]) == 600
+        assert index.calls <= 10
+        tasks = await reader.cut(everything, min_tasks=4)
         assert 4 <= len(tasks) <= 5 and [each for task in tasks for each in task][:2] == everything[:2]
 
     on_a_log(scenario)
@@ -140,71 +195,252 @@ def test_a_thick_partition_is_cut_between_runs() -> None:
         topic = await log.topic("t")
         for _ in range(6):
             await log.produce(("t", 0, batch_of([b"x" * 1_000] * 2)))
-        reader = LogReader(index, log.store, "t", ["offset"])
-        tasks = await reader.cut(topic.topic_id, [OffsetRange(0, 1, 11)], task_bytes=4_000)
-        assert tasks == [[OffsetRange(0, 1, 4)], [OffsetRange(0, 4, 8)], [OffsetRange(0, 8, 11)]]
-        assert await offsets_read(reader, topic.topic_id, OffsetRange(0, 1, 11)) == list(range(1, 11))
+        reader = LogReader(index, log.store, ["offset"])
+        tasks = await reader.cut([of_topic(topic, 0, 1, 11)], task_bytes=4_000)
+        assert [[part[1:] for part in task] for task in tasks] == [[(1, 4)], [(4, 8)], [(8, 11)]]
+        assert await offsets_read(reader, of_topic(topic, 0, 1, 11)) == list(range(1, 11))
+
+    on_a_log(scenario)
+
+
+def test_a_large_parquet_file_is_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = rewrite_module.write_parquet
+    monkeypatch.setattr(rewrite_module, "write_parquet", partial(write, row_group_bytes=3_000))
+
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        for _ in range(6):
+            await log.produce(("t", 0, batch_of([b"x" * 1_000] * 2)))
+        await compact(log)
+        reader = LogReader(index, log.store, ["offset"])
+        whole = of_topic(topic, 0, 1, 11)
+        assert len(await reader.cut([whole])) == 1
+        tasks = await reader.cut([whole], task_bytes=100)
+        assert [[part[1:] for part in task] for task in tasks] == [
+            [(1, 2)], [(2, 4)], [(4, 6)], [(6, 8)], [(8, 10)], [(10, 11)]
+        ]  # fmt: skip
+        read = [
+            row["offset"]
+            for task in tasks
+            async for each in reader.read_all(task)
+            for row in each.to_pylist()
+        ]
+        assert read == list(range(1, 11))
+
+    on_a_log(scenario)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_time_is_where_the_first_record_at_or_after_it_stands(is_compacted: bool) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t", 2)
+        for second in range(3):
+            await log.produce(("t", 0, batch_of([b"a", b"b", b"c"], at=T0 + 1_000 * second)))
+        if is_compacted:
+            await compact(log)
+        reader = LogReader(index, log.store, ["value"])
+        bounds = await reader.bounds(await index.topics())
+        first, second = (LogPartition("t", topic.topic_id, number) for number in range(2))
+        for time_ms, offset in ((T0 - 5, 0), (T0 + 2, 2), (T0 + 3, 3), (T0 + 1_000, 3), (T0 + 2_002, 8)):
+            found = await offsets_at(Position("o", time_ms=time_ms), bounds, reader, if_none="latest")
+            assert found == {first: offset, second: 0}
+        with pytest.raises(ValueError, match=r"partition 1 has no record at or after"):
+            await offsets_at(Position("startingTimestamp", time_ms=T0), bounds, reader, if_none="error")
+        times = {"t": {0: T0 + 5_000, 1: 0}}
+        late = await offsets_at(Position("o", times_ms=times), bounds, reader, if_none="latest")
+        assert late == {first: 9, second: 0}
+
+    on_a_log(scenario)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_query_reads_only_what_its_filters_want(is_compacted: bool) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        await log.topic("t", 3)
+        await log.topic("u")
+        for second in range(3):
+            batch = batch_of([b"a", b"b", b"c"], at=T0 + 1_000 * second)
+            await log.produce(*(("t", number, batch) for number in range(3)), ("u", 0, batch))
+        if is_compacted:
+            await compact(log)
+        options = SourceOptions.of({**STORE, "subscribe": "t, u"})
+
+        async def read(*filters: Filter) -> list[tuple[str, int, int]]:
+            limits, left = push(Limits(), filters)
+            assert left == []
+            reader = LogReader(index, log.store, ["topic", "partition", "offset"], limits=limits)
+            bounds = await chosen_bounds(reader, await index.topics(), options.topics)
+            tasks = await reader.cut(await batch_ranges(options, bounds, reader, limits))
+            return [
+                tuple(row.values())
+                for task in tasks
+                async for batch in reader.read_all(task)
+                for row in batch.to_pylist()
+            ]
+
+        def at(ms: int) -> datetime:
+            return EPOCH + timedelta(milliseconds=T0 + ms)
+
+        time = ("timestamp",)
+        assert len(await read()) == 36
+        assert await read(EqualTo(("partition",), 1), GreaterThan(("offset",), 6)) == [
+            ("t", 1, 7),
+            ("t", 1, 8),
+        ]
+        assert await read(EqualTo(("topic",), "u"), LessThanOrEqual(("offset",), 1)) == [
+            ("u", 0, 0),
+            ("u", 0, 1),
+        ]
+        assert {number for _, number, _ in await read(In(("partition",), (2, 1)))} == {1, 2}
+        assert await read(EqualTo(("partition",), 2), GreaterThanOrEqual(time, at(2_001))) == [
+            ("t", 2, 7), ("t", 2, 8)
+        ]  # fmt: skip
+        within = [GreaterThan(time, at(1)), LessThan(time, at(1_001)), EqualTo(("partition",), 1)]
+        assert await read(*within) == [("t", 1, 2), ("t", 1, 3)]
+
+        async def never(key: str, start: int, length: int) -> bytes:
+            raise AssertionError(f"{key} is read for a time that no object reaches")
+
+        log.store.get_range = never  # type: ignore[method-assign]
+        assert await read(GreaterThan(time, at(60_000))) == []
+
+    on_a_log(scenario)
+
+
+def test_a_filter_is_taken_over_only_where_it_is_applied_exactly() -> None:
+    mine = [
+        GreaterThan(("offset",), 3), LessThanOrEqual(("offset",), 9), IsNotNull(("timestamp",)),
+        EqualTo(("topic",), "t"), In(("topic",), ("t", "u")),
+        GreaterThanOrEqual(("timestamp",), EPOCH + timedelta(microseconds=7)),
+    ]  # fmt: skip
+    sparks = [
+        Not(EqualTo(("offset",), 4)), IsNotNull(("key",)), EqualTo(("value",), b"x"), StringStartsWith(("topic",), "t"),
+        EqualTo(("headers", "key"), "h"), EqualTo(("offset",), True), GreaterThan(("timestamp",), datetime(2020, 1, 1)),
+    ]  # fmt: skip
+    limits, left = push(Limits(), [*mine, *sparks])
+    assert left == sparks
+    assert limits == Limits(topics=frozenset("t"), offsets=Span(4, 9), times_us=Span(first=7))
+
+
+def test_several_topics_are_chosen_by_name_by_pattern_or_by_partition() -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        for name in ("a1", "a2", "b"):
+            await log.topic(name, 2)
+        reader = LogReader(index, log.store, ["offset"])
+
+        async def chosen(given: dict[str, str]) -> list[tuple[str, int]]:
+            choice = SourceOptions.of(STORE | given).topics
+            bounds = await chosen_bounds(reader, await index.topics(), choice)
+            return sorted((each.topic, each.number) for each in bounds)
+
+        assert await chosen({"subscribe": "b,a1"}) == [("a1", 0), ("a1", 1), ("b", 0), ("b", 1)]
+        assert await chosen({"subscribePattern": "a."}) == [("a1", 0), ("a1", 1), ("a2", 0), ("a2", 1)]
+        assert await chosen({"subscribePattern": "a"}) == []
+        assert await chosen({"assign": '{"b": [1], "a1": [0]}'}) == [("a1", 0), ("b", 1)]
+        for given, says in (
+            ({"subscribe": "a1,c"}, "no topic 'c'"),
+            ({"assign": '{"b": [2]}'}, "no partition 2"),
+        ):
+            with pytest.raises(UnknownLog, match=says):
+                await chosen(given)
 
     on_a_log(scenario)
 
 
 def test_a_stream_that_meets_another_topic_of_its_name_fails_or_begins_with_it() -> None:
-    before, after = StreamOffset(OLD, {0: 5}), StreamOffset(NEW, {0: 3, 1: 2})
+    again = [LogPartition("t", NEW, number) for number in range(2)]
+    before, after = StreamOffset({P0: 5}), StreamOffset({again[0]: 3, again[1]: 2})
     with pytest.raises(DataLost, match="'t': it was deleted and made again"):
-        ranges_between(before, after, "t", fails_on_data_loss=True)
-    begun = [OffsetRange(0, 0, 3), OffsetRange(1, 0, 2)]
-    assert ranges_between(before, after, "t", fails_on_data_loss=False) == begun
+        ranges_between(before, after, fails_on_data_loss=True)
+    begun = [OffsetRange(again[0], 0, 3), OffsetRange(again[1], 0, 2)]
+    assert ranges_between(before, after, fails_on_data_loss=False) == begun
 
 
-def test_a_stream_reads_what_came_since_and_new_partitions_from_their_beginning() -> None:
-    before, after = StreamOffset(OLD, {0: 5, 1: 7}), StreamOffset(OLD, {0: 9, 1: 7, 2: 4})
-    assert ranges_between(before, after, "t", fails_on_data_loss=True) == [
-        OffsetRange(0, 5, 9), OffsetRange(2, 0, 4)
+def test_a_stream_reads_what_came_since_and_new_partitions_and_topics_from_their_beginning() -> None:
+    other = LogPartition("u", NEW, 0)
+    before, after = StreamOffset({P0: 5, P1: 7}), StreamOffset({P0: 9, P1: 7, P2: 4, other: 2})
+    assert ranges_between(before, after, fails_on_data_loss=True) == [
+        OffsetRange(P0, 5, 9), OffsetRange(P2, 0, 4), OffsetRange(other, 0, 2)
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("after", "why"), [({0: 4}, "ends at 4, the stream has read it up to 5"), ({1: 9}, "partition 0 is gone")]
+    ("after", "why"),
+    [
+        ({P0: 4}, "ends at 4, the stream has read it up to 5"),
+        ({P1: 9}, "partition 0 is gone"),
+        ({}, "it was deleted since"),
+    ],
 )
-def test_a_stream_whose_partition_became_shorter_or_went_fails(after: dict[int, int], why: str) -> None:
+def test_a_stream_whose_partition_became_shorter_or_went_fails(
+    after: dict[LogPartition, int], why: str
+) -> None:
     with pytest.raises(DataLost, match=why):
-        ranges_between(StreamOffset(OLD, {0: 5}), StreamOffset(OLD, after), "t", fails_on_data_loss=True)
+        ranges_between(StreamOffset({P0: 5}), StreamOffset(after), fails_on_data_loss=True)
 
 
-def test_a_streams_offset_is_read_back_also_from_a_checkpoint_without_a_topic_id() -> None:
-    offset = StreamOffset(OLD, {0: 5, 11: 7})
-    assert StreamOffset.of(offset.kept()) == offset
-    assert StreamOffset.of({"0": 5, "11": 7}) == StreamOffset(None, {0: 5, 11: 7})
-    ranges = ranges_between(
-        StreamOffset(None, {0: 5}), StreamOffset(OLD, {0: 6}), "t", fails_on_data_loss=True
-    )
-    assert ranges == [OffsetRange(0, 5, 6)]
+def test_a_streams_offset_is_read_back_and_one_of_another_source_is_refused() -> None:
+    offset = StreamOffset({P0: 5, P2: 7, LogPartition("u", NEW, 0): 1})
+    assert StreamOffset.of(json.loads(json.dumps(offset.kept()))) == offset
+    with pytest.raises(ValueError, match="start the stream with a new checkpoint"):
+        StreamOffset.of({"t": {"0": 5}})
 
 
-GIVEN = {"store": "s", "sequencer": "h:1", "topic": "t"}
-BOUNDS = TopicBounds(OLD, {0: (3, 9), 1: (0, 4)})
+STORE = {"store": "s", "sequencer": "h:1"}
+GIVEN = STORE | {"topic": "t"}
+BOUNDS = {P0: (3, 9), P1: (0, 4)}
 
 
 @pytest.mark.parametrize(
     ("given", "offsets"),
     [
-        ({}, {0: 3, 1: 0}),
-        ({"startingOffsets": "latest"}, {0: 9, 1: 4}),
-        ({"startingOffsets": '{"0": -1, "1": -2}'}, {0: 9, 1: 0}),
-        ({"startingOffsets": '{"0": 5, "1": 0}'}, {0: 5, 1: 0}),
+        ("earliest", {P0: 3, P1: 0}),
+        ("latest", {P0: 9, P1: 4}),
+        ('{"t": {"0": -1, "1": -2}}', {P0: 9, P1: 0}),
+        ('{"t": {"0": 5, "1": 0}}', {P0: 5, P1: 0}),
     ],
 )
-def test_a_query_starts_where_it_is_told_to(given: dict[str, str], offsets: dict[int, int]) -> None:
-    assert offsets_at(SourceOptions.of(GIVEN | given).starting, BOUNDS, "startingOffsets") == offsets
+def test_a_query_starts_where_it_is_told_to(given: str, offsets: dict[LogPartition, int]) -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        starting = SourceOptions.of(GIVEN | {"startingOffsets": given}).starting
+        assert starting is not None
+        reader = LogReader(index, log.store, ["offset"])
+        assert await offsets_at(starting, BOUNDS, reader, if_none="error") == offsets
+
+    on_a_log(scenario)
+
+
+def test_columns_are_those_of_sparks_kafka_source_and_headers_come_when_asked_for() -> None:
+    plain = (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
+        " timestampType int"
+    )
+    assert spark_schema(SourceOptions.of(GIVEN).columns) == plain
+    headers = ", headers array<struct<key: string, value: binary>>"
+    assert spark_schema(SourceOptions.of(GIVEN | {"includeheaders": "true"}).columns) == plain + headers
+    assert (
+        spark_schema(SourceOptions.of(GIVEN | {"columns": "offset,key"}).columns)
+        == "offset bigint, key binary"
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"maxOffsetsPerTrigger": "100"}, "maxOffsetsPerTrigger are unknown; there are store, sequencer"),
+        ({"maxOffsetPerTrigger": "100"}, "maxOffsetPerTrigger are unknown; there are store, sequencer"),
+        ({"maxoffsetspertrigger": "100"}, "'maxOffsetsPerTrigger' is not supported: Spark does not tell"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "not a broker; give 'store'"),
+        ({"subscribe": "t"}, "options subscribe, topic given; expected is one of"),
+        ({"topic": ""}, "none given; expected is one of"),
+        ({"topic": "", "subscribePattern": "a("}, "'subscribePattern': 'a\\('"),
+        ({"topic": "", "assign": "t"}, "'assign': 't'; expected is JSON"),
         ({"startingOffsets": "soon"}, "'startingOffsets': 'soon'; expected is 'earliest', 'latest', or"),
-        ({"startingOffsets": '{"0": -3}'}, "no offset is below -2"),
-        ({"startingOffsets": "[1]"}, "'startingOffsets': '\\[1\\]'; expected"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "no number is below -2"),
+        ({"startingOffsets": '{"0": 3}'}, "'startingOffsets'.*expected"),
+        ({"startingOffsets": '{"t": {"0": 1.5}}'}, "'startingOffsets'.*expected"),
+        ({"endingTimestamp": "now"}, "'endingTimestamp': 'now'; expected is a time in ms"),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "no number is below 0"),
+        ({"startingOffsetsByTimestampStrategy": "skip"}, "expected is 'error' or 'latest'"),
         ({"failOnDataLoss": "maybe"}, "'failOnDataLoss': 'maybe'; expected is true or false"),
         ({"minPartitions": "0"}, "'minPartitions': '0'; expected is a whole number from 1 on"),
         ({"columns": "offset,size"}, "'columns': 'offset,size'; allowed, once each"),
@@ -217,9 +453,13 @@ def test_an_option_that_is_wrong_or_unknown_is_refused_by_name(given: dict[str, 
 
 
 def test_offsets_name_each_partition_and_a_stream_has_no_end() -> None:
-    with pytest.raises(
-        ValueError, match=r"'startingOffsets' names partitions \[0\], not each of the topic's: \[0, 1\]"
-    ):
-        offsets_at({0: 3}, BOUNDS, "startingOffsets")
-    with pytest.raises(ValueError, match="a stream has no end"):
-        StreamSource(SourceOptions.of(GIVEN | {"endingOffsets": '{"0": 1}'}))
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        reader = LogReader(index, log.store, ["offset"])
+        with pytest.raises(ValueError, match=r"'startingOffsets' names other partitions than are read.*t-1"):
+            await offsets_at(
+                Position("startingOffsets", offsets={"t": {0: 3}}), BOUNDS, reader, if_none="error"
+            )
+
+    on_a_log(scenario)
+    with pytest.raises(ValueError, match="'endingTimestamp': a stream has no end"):
+        StreamSource(SourceOptions.of(GIVEN | {"endingTimestamp": "1"}))

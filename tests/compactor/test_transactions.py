@@ -24,7 +24,8 @@ from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.order import SwapOrder
 from compactor.plan import Piece, PlanSettings, WorkItem, plan
 from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
-from compactor.spark_source.log_reader import DatabaseIndex, LogReader, OffsetRange
+from compactor.spark_source.log_index import DatabaseIndex
+from compactor.spark_source.log_reader import LogReader, OffsetRange
 from sequencer.api import (
     AbortedTransaction,
     BatchStatus,
@@ -34,6 +35,8 @@ from sequencer.api import (
     FoundPartition,
     Marker,
     ObjectKind,
+    OffsetsAnswer,
+    OffsetsRequest,
     PartitionError,
     Ring,
     Run,
@@ -274,27 +277,30 @@ class LogOf:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    async def topic(self, name: str) -> tuple[UUID, int]:
-        return TOPIC, 1
+    async def topics(self) -> list[Topic]:
+        return [Topic(TOPIC, "t", 1, {}, 0)]
 
-    async def find(self, request: FindRequest) -> FindAnswer:
-        [asked] = request.partitions
-        runs = [run for run in self._log.runs if run.end_offset > asked.offset][:3]
+    async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
+        raise AssertionError("no time is looked up")
+
+    async def find_batches(self, request: FindRequest) -> FindAnswer:
+        return FindAnswer(1, [self._found(asked.offset) for asked in request.partitions])
+
+    def _found(self, offset: int) -> FoundPartition:
+        runs = [run for run in self._log.runs if run.end_offset > offset][:3]
         end = runs[-1].end_offset if runs else 0
         aborted = [
-            each for each in self._log.aborted if each.first_offset < end and each.last_offset >= asked.offset
+            each for each in self._log.aborted if each.first_offset < end and each.last_offset >= offset
         ]
-        stable = self._log.stable
-        found = FoundPartition(
+        return FoundPartition(
             error=PartitionError.NONE,
             log_start_offset=0,
             high_watermark=self._log.end,
-            last_stable_offset=stable,
+            last_stable_offset=self._log.stable,
             leader_epoch=0,
             runs=runs,
             aborted=aborted,
         )
-        return FindAnswer(1, [found])
 
     async def close(self) -> None:
         pass
@@ -302,16 +308,16 @@ class LogOf:
 
 async def as_table(log: Log, start: int = 0) -> dict[int, bytes]:
     """What the Spark source gives: values by offset."""
-    reader = LogReader(LogOf(log), log.store, "t", ["offset", "value"])
+    index = LogOf(log)
+    reader = LogReader(index, log.store, ["offset", "value"])
     rows: dict[int, bytes] = {}
-    bounds = await reader.bounds()
-    wanted = OffsetRange(0, start, max(start, bounds.ends[0][1]))
-    for task in await reader.cut(bounds.topic_id, [wanted], task_bytes=500):
-        for part in task:
-            async for batch in reader.read(bounds.topic_id, part):
-                for row in batch.to_pylist():
-                    assert row["offset"] not in rows
-                    rows[row["offset"]] = row["value"]
+    ((partition, (_, stable)),) = (await reader.bounds(await index.topics())).items()
+    wanted = OffsetRange(partition, start, max(start, stable))
+    for task in await reader.cut([wanted], task_bytes=500):
+        async for batch in reader.read_all(task):
+            for row in batch.to_pylist():
+                assert row["offset"] not in rows
+                rows[row["offset"]] = row["value"]
     return rows
 
 
@@ -525,14 +531,13 @@ def test_the_table_read_from_the_database_itself_has_committed_records_only(tmp_
             await log.produce(("t", 0, batch_of([b"open"], producer=good)))
             expected = [(each.offset, each.value) for each in await log.consumed("t")]
             assert [value for _, value in expected] == [b"g0", b"g1", b"g2"]
-            reader = LogReader(index, store, "t", ["offset", "value"])
+            reader = LogReader(index, store, ["offset", "value"])
             here = InProcess(store, clock, entropy)
             for _ in range(2):
-                bounds = await reader.bounds()
-                wanted = OffsetRange(0, *bounds.ends[0])
+                ((partition, edges),) = (await reader.bounds(await index.topics())).items()
                 rows = [
                     (row["offset"], row["value"])
-                    async for batch in reader.read(bounds.topic_id, wanted)
+                    async for batch in reader.read(OffsetRange(partition, *edges))
                     for row in batch.to_pylist()
                 ]
                 assert rows == expected
@@ -554,7 +559,7 @@ def test_results_that_come_in_any_order_are_swapped_in_the_order_of_offsets() ->
         for _ in range(12):
             await log.write((1, 3, Compression.NONE))
         log.finish(1, False)
-        results = await log.compact(500, seed=3)
+        results = await log.compact(250, seed=3)
         assert len(results) > 2
         assert log.aborted == []
 

@@ -206,6 +206,19 @@ def test_a_candidate_that_a_page_has_no_room_for_comes_whole_in_the_next() -> No
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("partitions", "runs"), [(50, [5] * 20), (4, [25] * 4), (1, [100])])
+def test_a_page_of_a_topic_with_many_partitions_has_a_little_of_each(
+    partitions: int, runs: list[int]
+) -> None:
+    async def scenario() -> None:
+        async with a_backlog(partitions=partitions, runs=100) as sequencer:
+            page = await sequencer.compaction_candidates(CompactionRequest(1, 0, 100, runs_each=5))
+            assert [len(each.runs) for each in page.candidates] == runs
+            assert {each.runs[0].base_offset for each in page.candidates} == {0}
+
+    asyncio.run(scenario())
+
+
 def test_partitions_without_anything_to_compact_end_a_page_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.rules.compaction.MAX_LOOKED_AT", 2)
 

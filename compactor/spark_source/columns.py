@@ -1,0 +1,42 @@
+"""The source's columns: names, order and types of Spark's own Kafka source."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+
+class Column(NamedTuple):
+    """Arrow's type and Spark's, and the name in our Parquet objects."""
+
+    arrow: Any
+    spark: str
+    stored: str
+
+
+COLUMNS = {
+    "key": Column(pa.binary(), "binary", "key"),
+    "value": Column(pa.binary(), "binary", "value"),
+    "topic": Column(pa.string(), "string", "topic"),
+    "partition": Column(pa.int32(), "int", "partition"),
+    "offset": Column(pa.int64(), "bigint", "offset"),
+    "timestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp", "timestamp"),
+    "timestampType": Column(pa.int32(), "int", "timestamp_type"),
+    "headers": Column(
+        pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())])),
+        "array<struct<key: string, value: binary>>",
+        "headers",
+    ),
+    "createTimestamp": Column(pa.timestamp("us", tz="UTC"), "timestamp", "create_timestamp"),
+}
+"""`createTimestamp` is ours: the producer's own time where the topic's times are the broker's, else null."""
+
+KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""What a query has unless it asks for others."""
+NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+
+def spark_schema(columns: tuple[str, ...]) -> str:
+    """As Spark's DDL."""
+    return ", ".join(f"{name} {COLUMNS[name].spark}" for name in columns)

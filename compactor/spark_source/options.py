@@ -1,0 +1,237 @@
+"""The options of the source, checked: the names, values and meanings of Spark's own Kafka source.
+
+Options that this source does not know are refused: one that is misspelt would be ignored without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compactor.spark_source.columns import COLUMNS, KAFKA_COLUMNS
+from tailrace.rpc.opened_security import SecurityFiles
+
+EARLIEST, LATEST = "earliest", "latest"
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+ERROR = "error"
+
+_KNOWN = (
+    "store", "sequencer", "database", "subscribe", "subscribePattern", "assign", "topic", "columns", "includeHeaders",
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "minPartitions",
+    "rpc_secret", "rpc_secret_file", "rpc_cert_file", "rpc_key_file", "rpc_ca_file", "rpc_name",
+)  # fmt: skip
+_REFUSED = {
+    "maxOffsetsPerTrigger": "Spark does not tell a Python source where a restarted stream goes on, so a batch could not"
+    " be bounded after a restart; leave it out",
+    "kafka.bootstrap.servers": "this source reads the store and asks the sequencer, not a broker; give 'store' and"
+    " 'sequencer'",
+}
+_BY_LOWER = {name.lower(): name for name in (*_KNOWN, *_REFUSED)}
+
+PerPartition = Mapping[str, Mapping[int, int]]
+"""A number for each partition, by topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """Which partitions are read: of `names`, or of topics that `pattern` matches whole; `assigned`: only these."""
+
+    names: frozenset[str] = frozenset()
+    pattern: str = ""
+    assigned: Mapping[str, frozenset[int]] | None = None
+
+    def has_topic(self, name: str) -> bool:
+        """Whether it is one of these."""
+        return re.fullmatch(self.pattern, name) is not None if self.pattern else name in self.names
+
+    def has_partition(self, name: str, partition: int) -> bool:
+        """Whether the partition of a topic of these is read."""
+        return self.assigned is None or partition in self.assigned[name]
+
+    def __str__(self) -> str:
+        return f"pattern {self.pattern!r}" if self.pattern else ", ".join(sorted(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a query starts or ends: at an edge of the log, at offsets, or at times in ms; `option` gave it."""
+
+    option: str
+    edge: str = ""
+    offsets: PerPartition | None = None
+    time_ms: int | None = None
+    times_ms: PerPartition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options, checked. `fails_without_time`: no record at or after a starting time is an error, not the end."""
+
+    store: str
+    sequencers: tuple[str, ...]
+    database: str
+    topics: TopicChoice
+    columns: tuple[str, ...]
+    starting: Position | None
+    ending: Position | None
+    fails_without_time: bool
+    fails_on_data_loss: bool
+    min_tasks: int
+    security: SecurityFiles
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Raises ValueError that names the option, what was given and what is allowed."""
+        given = _known(options)
+        sequencers = _names(given.get("sequencer", ""))
+        database = given.get("database", "")
+        if not given.get("store"):
+            raise ValueError("option 'store' is missing")
+        if bool(sequencers) == bool(database):
+            raise ValueError("give one of the options 'sequencer' (host:port) and 'database' (a URL)")
+        strategy = given.get("startingOffsetsByTimestampStrategy", ERROR).lower()
+        if strategy not in (ERROR, LATEST):
+            raise ValueError(
+                f"option 'startingOffsetsByTimestampStrategy': {strategy!r}; expected is 'error' or 'latest'"
+            )
+        return cls(
+            store=given["store"],
+            sequencers=sequencers,
+            database=database,
+            topics=_topics(given),
+            columns=_columns(given),
+            starting=_position(given, "starting"),
+            ending=_position(given, "ending"),
+            fails_without_time=strategy == ERROR,
+            fails_on_data_loss=_is_true(given, "failOnDataLoss", default=True),
+            min_tasks=_count(given, "minPartitions", default=1),
+            security=_security(given),
+        )
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """The options under their proper names: Spark gives them in any case."""
+    unknown = sorted(name for name in options if name.lower() not in _BY_LOWER)
+    if unknown:
+        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(_KNOWN)}")
+    given = {_BY_LOWER[name.lower()]: value for name, value in options.items()}
+    for name, why in _REFUSED.items():
+        if name in given:
+            raise ValueError(f"option {name!r} is not supported: {why}")
+    return given
+
+
+def _topics(given: Mapping[str, str]) -> TopicChoice:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign", "topic") if given.get(name)]
+    if len(ways) != 1:
+        raise ValueError(
+            f"{'options ' + ', '.join(ways) if ways else 'none'} given; expected is one of 'subscribe' (topics,"
+            " separated by commas), 'subscribePattern', 'assign' ({\"topic\": [0, 1]}) and 'topic'"
+        )
+    (way,) = ways
+    if way == "subscribePattern":
+        try:
+            re.compile(given[way])
+        except re.error as error:
+            raise ValueError(f"option {way!r}: {given[way]!r}: {error}") from error
+        return TopicChoice(pattern=given[way])
+    if way != "assign":
+        return TopicChoice(frozenset(_names(given[way])))
+    try:
+        assigned = {
+            str(name): frozenset(map(int, numbers)) for name, numbers in json.loads(given[way]).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"option 'assign': {given[way]!r}; expected is JSON such as {{\"topic\": [0, 1]}}"
+        ) from error
+    return TopicChoice(frozenset(assigned), assigned=assigned)
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    with_headers = (*KAFKA_COLUMNS, "headers")
+    usual = with_headers if _is_true(given, "includeHeaders", default=False) else KAFKA_COLUMNS
+    columns = _names(given.get("columns", "")) or usual
+    if any(name not in COLUMNS for name in columns) or len(set(columns)) != len(columns):
+        raise ValueError(f"option 'columns': {','.join(columns)!r}; allowed, once each: {', '.join(COLUMNS)}")
+    return columns
+
+
+def _position(given: Mapping[str, str], side: str) -> Position | None:
+    """The first of the three ways that is given, in the order of Spark's Kafka source; None: not given."""
+    if name := _given(given, f"{side}Timestamp"):
+        if not given[name].isdecimal():
+            raise ValueError(f"option {name!r}: {given[name]!r}; expected is a time in ms since 1970")
+        return Position(name, time_ms=int(given[name]))
+    if name := _given(given, f"{side}OffsetsByTimestamp"):
+        times = _per_partition(name, given[name], least=0)
+        return Position(name, times_ms=times)
+    if name := _given(given, f"{side}Offsets"):
+        if given[name].lower() in (EARLIEST, LATEST):
+            return Position(name, edge=given[name].lower())
+        return Position(name, offsets=_per_partition(name, given[name], least=EARLIEST_OFFSET))
+    return None
+
+
+def _given(given: Mapping[str, str], name: str) -> str:
+    return name if given.get(name) else ""
+
+
+def _per_partition(name: str, given: str, *, least: int) -> PerPartition:
+    try:
+        numbers: dict[str, dict[int, int]] = {
+            str(topic): {int(partition): _whole(number) for partition, number in of_topic.items()}
+            for topic, of_topic in json.loads(given).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        words = f"{EARLIEST!r}, {LATEST!r}, or " if name.endswith("Offsets") else ""
+        raise ValueError(
+            f"option {name!r}: {given!r}; expected is {words}a number for each partition as JSON:"
+            ' {"topic": {"0": 17}}'
+        ) from error
+    if any(number < least for of_topic in numbers.values() for number in of_topic.values()):
+        raise ValueError(f"option {name!r}: {given!r}; no number is below {least}")
+    return numbers
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise TypeError(f"{number!r} is no whole number")
+    return number
+
+
+def _is_true(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = given.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise ValueError(f"option {name!r}: {value!r}; expected is true or false")
+    return value == "true"
+
+
+def _count(given: Mapping[str, str], name: str, *, default: int) -> int:
+    value = given.get(name, str(default))
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"option {name!r}: {value!r}; expected is a whole number from 1 on")
+    return int(value)
+
+
+def _security(given: Mapping[str, str]) -> SecurityFiles:
+    def path(name: str) -> Path | None:
+        return Path(given[name]) if given.get(name) else None
+
+    return SecurityFiles(
+        given.get("rpc_secret", ""),
+        path("rpc_secret_file"),
+        path("rpc_cert_file"),
+        path("rpc_key_file"),
+        path("rpc_ca_file"),
+        given.get("rpc_name", ""),
+    )
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())

@@ -1,0 +1,178 @@
+"""Where a query starts and ends in each partition, and how far a stream has come.
+
+A stream's offset is, of each topic, its id and the next offset of each partition: a topic that was deleted and made
+again under its name is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from compactor.spark_source.log_reader import Bounds, DataLost, LogPartition, LogReader, OffsetRange
+from compactor.spark_source.options import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    LATEST_OFFSET,
+    PerPartition,
+    Position,
+    SourceOptions,
+    TopicChoice,
+)
+from compactor.spark_source.pushdown import Limits
+
+Offsets = Mapping[LogPartition, int]
+
+
+class UnknownLog(Exception):
+    """There is no such topic or partition; the message says which."""
+
+
+async def chosen_bounds(reader: LogReader, topics: Sequence[Any], choice: TopicChoice) -> Bounds:
+    """What there is of the chosen partitions. Raises UnknownLog for a topic or partition that was named."""
+    bounds = await reader.bounds(topic for topic in topics if choice.has_topic(topic.name))
+    if missing := sorted(choice.names - {partition.topic for partition in bounds}):
+        raise UnknownLog(f"no topic {missing[0]!r}")
+    for name, numbers in sorted((choice.assigned or {}).items()):
+        if unknown := sorted(numbers - {each.number for each in bounds if each.topic == name}):
+            raise UnknownLog(f"no partition {unknown[0]} of topic {name!r}")
+    return {each: of for each, of in bounds.items() if choice.has_partition(each.topic, each.number)}
+
+
+async def offsets_at(position: Position, bounds: Bounds, reader: LogReader, *, if_none: str) -> Offsets:
+    """The position's offset in each partition.
+
+    Args:
+        if_none: where no record is at or after the position's time: `latest`, or `error`.
+
+    Raises ValueError where the option does not fit the partitions, or has no record for its time.
+    """
+    if position.edge:
+        place = 0 if position.edge == EARLIEST else 1
+        return {partition: edges[place] for partition, edges in bounds.items()}
+    if position.offsets is not None:
+        asked = _of_each(position, position.offsets, bounds)
+        return {
+            partition: {EARLIEST_OFFSET: bounds[partition][0], LATEST_OFFSET: bounds[partition][1]}.get(
+                offset, offset
+            )
+            for partition, offset in asked.items()
+        }
+    times_ms = (
+        dict.fromkeys(bounds, position.time_ms or 0)
+        if position.times_ms is None
+        else _of_each(position, position.times_ms, bounds)
+    )
+    found = await reader.offsets_at(times_ms)
+    for partition, offset in found.items():
+        if offset is None and if_none != LATEST:
+            raise ValueError(
+                f"option {position.option!r}: topic {partition.topic!r}, partition {partition.number} has no record at"
+                f" or after {times_ms[partition]}; startingOffsetsByTimestampStrategy=latest reads it from its end"
+            )
+    return {each: bounds[each][1] if offset is None else offset for each, offset in found.items()}
+
+
+def _of_each(position: Position, given: PerPartition, bounds: Bounds) -> dict[LogPartition, int]:
+    named = {(topic, number) for topic, of_topic in given.items() for number in of_topic}
+    there = {(each.topic, each.number) for each in bounds}
+    if named != there:
+        different = sorted(named ^ there)
+        raise ValueError(
+            f"option {position.option!r} names other partitions than are read; different are"
+            f" {', '.join(f'{topic}-{number}' for topic, number in different[:5])}"
+        )
+    return {each: given[each.topic][each.number] for each in bounds}
+
+
+async def batch_ranges(
+    options: SourceOptions, bounds: Bounds, reader: LogReader, limits: Limits
+) -> list[OffsetRange]:
+    """What a batch query reads of each partition, within what Spark's filters want. Raises ValueError."""
+    wanted = {each: edges for each, edges in bounds.items() if limits.has_partition(each.topic, each.number)}
+    starting = options.starting or Position("startingOffsets", edge=EARLIEST)
+    ending = options.ending or Position("endingOffsets", edge=LATEST)
+    if_none = "error" if options.fails_without_time else LATEST
+    starts = await offsets_at(starting, bounds, reader, if_none=if_none)
+    ends = await offsets_at(ending, bounds, reader, if_none=LATEST)
+    for each in bounds:
+        if starts[each] > ends[each]:
+            raise ValueError(
+                f"topic {each.topic!r}, partition {each.number}: {starting.option} {starts[each]} is after {ends[each]}"
+            )
+    ranges = (
+        OffsetRange(each, max(starts[each], limits.offsets.first), min(ends[each], limits.offsets.last + 1))
+        for each in wanted
+    )
+    return [each for each in ranges if each.start < each.end]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """How far a stream has come: the next offset of each partition."""
+
+    offsets: Offsets
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> StreamOffset:
+        """Out of a checkpoint. Raises ValueError for what this source did not write."""
+        try:
+            return cls(
+                {
+                    LogPartition(name, UUID(hex=topic["id"]), int(number)): int(offset)
+                    for name, topic in kept["topics"].items()
+                    for number, offset in topic["offsets"].items()
+                }
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"the checkpoint has an offset that this source did not write: {str(kept)[:200]}; start the stream"
+                " with a new checkpoint"
+            ) from error
+
+    def kept(self) -> dict[str, Any]:
+        """As JSON, for Spark's checkpoint."""
+        topics: dict[str, Any] = {}
+        for partition, offset in sorted(self.offsets.items()):
+            topic = topics.setdefault(partition.topic, {"id": partition.topic_id.hex, "offsets": {}})
+            topic["offsets"][str(partition.number)] = offset
+        return {"topics": topics}
+
+
+def ranges_between(start: StreamOffset, end: StreamOffset, *, fails_on_data_loss: bool) -> list[OffsetRange]:
+    """What a micro-batch reads of each partition; one that is new is read from 0 on.
+
+    Raises DataLost where a topic is another than the one the stream has read, or has lost what was read already.
+    """
+
+    def lost(partition: LogPartition, why: str) -> None:
+        if fails_on_data_loss:
+            raise DataLost(
+                f"topic {partition.topic!r}: {why}. Start the stream with a new checkpoint, or give option"
+                " failOnDataLoss=false to read what there is now"
+            )
+
+    for gone in sorted(set(start.offsets) - set(end.offsets)):
+        lost(gone, _why_gone(gone, end.offsets))
+    ranges: list[OffsetRange] = []
+    for partition, upto in sorted(end.offsets.items()):
+        begin = start.offsets.get(partition, 0)
+        if begin > upto:
+            lost(
+                partition,
+                f"partition {partition.number} ends at {upto}, the stream has read it up to {begin}",
+            )
+        ranges.append(OffsetRange(partition, begin, upto))
+    return [each for each in ranges if each.start < each.end]
+
+
+def _why_gone(gone: LogPartition, there: Iterable[LogPartition]) -> str:
+    ids = {each.topic_id for each in there if each.topic == gone.topic}
+    if not ids:
+        return "it was deleted since the stream read it"
+    if gone.topic_id in ids:
+        return f"partition {gone.number} is gone"
+    return f"it was deleted and made again since the stream read it (id {gone.topic_id}, now {min(ids)})"

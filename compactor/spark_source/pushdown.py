@@ -1,0 +1,137 @@
+"""Filters that Spark pushes down, as limits on what is read.
+
+A filter is taken over only where it is applied exactly: on the topic, the partition, the offset and the timestamp, none
+of which is ever null. Spark evaluates all others itself.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from compactor.spark_source.columns import NEVER_NULL
+
+MAX_INT64 = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_FIELDS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us"}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole numbers from `first` to `last`, both inside."""
+
+    first: int = -MAX_INT64
+    last: int = MAX_INT64
+
+    def within(self, other: Span) -> Span:
+        return Span(max(self.first, other.first), min(self.last, other.last))
+
+    def __contains__(self, value: int) -> bool:
+        return self.first <= value <= self.last
+
+
+EVERYTHING = Span()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a query wants: records whose topic, partition, offset and time (µs since 1970) are all within.
+
+    `chosen`: the partitions that an IN names; None: any.
+    """
+
+    topics: frozenset[str] | None = None
+    partitions: Span = EVERYTHING
+    chosen: frozenset[int] | None = None
+    offsets: Span = EVERYTHING
+    times_us: Span = EVERYTHING
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Whether anything of the partition is wanted."""
+        return (
+            (self.topics is None or topic in self.topics)
+            and partition in self.partitions
+            and (self.chosen is None or partition in self.chosen)
+        )
+
+
+def push(limits: Limits, filters: Sequence[Filter]) -> tuple[Limits, list[Filter]]:
+    """The limits under these filters too, and the filters that Spark has to evaluate."""
+    left: list[Filter] = []
+    for each in filters:
+        narrowed = _narrowed(limits, each)
+        if narrowed is None:
+            left.append(each)
+        else:
+            limits = narrowed
+    return limits, left
+
+
+def _narrowed(limits: Limits, pushed: Filter) -> Limits | None:
+    """The limits under the filter; None where it is not one of ours."""
+    if len(getattr(pushed, "attribute", ())) != 1:
+        return None
+    (column,) = pushed.attribute
+    if isinstance(pushed, IsNotNull):
+        return limits if column in NEVER_NULL else None
+    if isinstance(pushed, In):
+        return _among(limits, column, pushed.value)
+    if column == "topic" and isinstance(pushed, EqualTo | EqualNullSafe):
+        return _among(limits, column, (pushed.value,))
+    span = _span(pushed, _number(column, getattr(pushed, "value", None)))
+    if span is None:
+        return None
+    field = _FIELDS[column]
+    return replace(limits, **{field: getattr(limits, field).within(span)})
+
+
+def _among(limits: Limits, column: str, values: tuple[Any, ...]) -> Limits | None:
+    if column == "topic" and all(isinstance(value, str) for value in values):
+        topics = frozenset(values)
+        return replace(limits, topics=topics if limits.topics is None else topics & limits.topics)
+    if column == "partition" and all(_number(column, value) is not None for value in values):
+        chosen = frozenset(values)
+        return replace(limits, chosen=chosen if limits.chosen is None else chosen & limits.chosen)
+    return None
+
+
+def _number(column: str, value: Any) -> int | None:
+    """The value in the column's unit; None where the filter is not one of ours."""
+    if column == "timestamp":
+        is_moment = isinstance(value, datetime) and value.tzinfo is not None
+        return (value - _EPOCH) // _MICROSECOND if is_moment else None
+    return value if column in _FIELDS and type(value) is int else None
+
+
+def _span(pushed: Filter, value: int | None) -> Span | None:
+    if value is None:
+        return None
+    match pushed:
+        case EqualTo() | EqualNullSafe():
+            return Span(value, value)
+        case GreaterThan():
+            return Span(first=value + 1)
+        case GreaterThanOrEqual():
+            return Span(first=value)
+        case LessThan():
+            return Span(last=value - 1)
+        case LessThanOrEqual():
+            return Span(last=value)
+    return None

@@ -1,0 +1,76 @@
+"""A task needs at most four times its item and 300 MB: what a cluster's memoryOverhead is computed from."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytest.importorskip("pyspark")
+
+from compactor.plan import PlanSettings, WorkItem, plan
+from compactor.session import TASK_BASE_BYTES, task_memory_bytes
+from sequencer.api import CompactionRequest
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
+from tailrace.object_store.open import open_store
+from tailrace.record_batch import Compression
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.compaction import Log, batch_of
+
+ITEM_BYTES = 48 << 20
+ONE_TASK = """
+import resource, sys
+from compactor.job import run_task
+(outcome,) = run_task([open(sys.argv[1], "rb").read()], sys.argv[2], "out/", "c")
+print(len(outcome), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def half_random(luck: random.Random, size: int) -> bytes:
+    """Compresses about as well as JSON does."""
+    return (b'{"carrier": "UA", "delay": 1234, "id": "' + luck.randbytes(size // 8).hex().encode()).ljust(
+        size
+    )
+
+
+async def item_on_disk(folder: Path, codec: Compression, record_bytes: int) -> WorkItem:
+    clock = ManualClock()
+    committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    await committer.start()
+    store = open_store(str(folder / "objects"), clock=clock)
+    try:
+        log = Log(committer.sequencer, store, clock)
+        await log.topic("t")
+        luck = random.Random(1)
+        values = [half_random(luck, record_bytes) for _ in range((1 << 20) // record_bytes)]
+        batch = batch_of(values, codec=codec)
+        for _ in range(ITEM_BYTES // len(batch)):
+            await log.produce(("t", 0, batch))
+        page = await log.sequencer.compaction_candidates(CompactionRequest(1, 0, 10_000))
+        (item,) = plan(page.candidates, PlanSettings())
+        return item
+    finally:
+        await store.close()
+        await committer.close()
+
+
+@pytest.mark.parametrize(("codec", "record_bytes"), [(Compression.NONE, 1_000), (Compression.ZSTD, 100)])
+def test_a_task_needs_at_most_four_times_its_item_and_300_mb(
+    tmp_path: Path, codec: Compression, record_bytes: int
+) -> None:
+    item = asyncio.run(item_on_disk(tmp_path, codec, record_bytes))
+    (tmp_path / "item").write_bytes(msgspec.msgpack.Encoder(uuid_format="bytes").encode(item))
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_TASK, str(tmp_path / "item"), str(tmp_path / "objects")],
+        capture_output=True, text=True, check=True, timeout=600,
+    )  # fmt: skip
+    outcome_bytes, peak_bytes = map(int, done.stdout.split())
+    assert outcome_bytes > 100
+    assert peak_bytes > TASK_BASE_BYTES // 4, "a whole process was measured"
+    assert peak_bytes <= task_memory_bytes(item.stored_bytes)
