@@ -1,0 +1,155 @@
+"""What Spark's Python workers do with the source, step by step, without a JVM: plan, pickle, read, stream.
+
+`test_job.py` runs the same on Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEqual, StringContains
+
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.spark_source import source as source_module
+from compactor.spark_source.columns import KAFKA_COLUMNS
+from compactor.spark_source.log_reader import DataLost
+from compactor.spark_source.source import BatchSource, DefaultSource
+from sequencer.api import CreatePartitions
+from sequencer.committer import Committer
+from sequencer.store.sql.store import SqlRowStore
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.object_store.open import open_store
+from tests.support.compaction import Log, batch_of
+
+pickle = CloudPickleSerializer()
+
+
+def sent(value: Any) -> Any:
+    """As another process gets it."""
+    return pickle.loads(pickle.dumps(value))
+
+
+class Written:
+    """A log on SQLite and a folder, written step by step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.options = {"store": f"{folder}/objects", "database": f"sqlite:///{folder}/rows.db"}
+        self._runner = asyncio.Runner()
+        self._clock, self._entropy = SystemClock(), SystemEntropy()
+        self._rows = SqlRowStore(self.options["database"], clock=self._clock, entropy=self._entropy)
+        self._committer = Committer(self._rows, self._clock, self._entropy)
+        self._store = open_store(self.options["store"], clock=self._clock)
+        self._runner.run(self._committer.start())
+        self._log = Log(self._committer.sequencer, self._store, self._clock)
+
+    def topic(self, name: str, partitions: int) -> None:
+        self._runner.run(self._log.topic(name, partitions))
+
+    def write(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        self._runner.run(self._log.produce((topic, partition, batch_of(list(values)))))
+
+    def widen(self, topic: str, partitions: int) -> None:
+        topic_id = self._log.topics[topic].topic_id
+        self._runner.run(self._log.sequencer.create_partitions(CreatePartitions(topic_id, partitions)))
+
+    def compact(self) -> None:
+        here = InProcess(self._store, self._clock, self._entropy)
+        settings = CompactionSettings(min_bytes=1, min_age_ms=0)
+        done = run_cycle(
+            self._log.sequencer, here, clock=self._clock, entropy=self._entropy, settings=settings
+        )
+        assert self._runner.run(done).objects > 0
+
+    def source(self, **options: str) -> DefaultSource:
+        return DefaultSource(CaseInsensitiveDict(self.options | options))
+
+    def close(self) -> None:
+        self._runner.run(self._committer.close())
+        self._runner.run(self._rows.close())
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Written]:
+    log = Written(tmp_path)
+    yield log
+    log.close()
+
+
+def rows_of(reader: Any, partitions: list[Any]) -> list[dict[str, Any]]:
+    reader = sent(reader)
+    return [row for part in sent(partitions) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_query_is_planned_sent_and_read_over_tail_and_parquet(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.topic("a", 2)
+    written.topic("b", 1)
+    written.write("a", b"1", b"2")
+    written.write("b", b"3")
+    written.compact()
+    written.write("a", b"4", partition=1)
+    source = sent(written.source(SUBSCRIBE="a,b"))
+    reader = source.reader(None)
+    assert type(reader) is BatchSource, "Spark refuses a reader that takes filters while its setting is off"
+    rows = rows_of(reader, reader.partitions())
+    assert [tuple(row) for row in rows] == [KAFKA_COLUMNS] * 4
+    assert sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in rows) == [
+        ("a", 0, 0, b"1"), ("a", 0, 1, b"2"), ("a", 1, 0, b"4"), ("b", 0, 0, b"3")
+    ]  # fmt: skip
+    monkeypatch.setattr(source_module, "_spark_pushes_filters", lambda: True)
+    reader = source.reader(None)
+    of_spark = StringContains(("topic",), "a")
+    filters = [EqualTo(("topic",), "a"), GreaterThanOrEqual(("offset",), 1), of_spark]
+    assert reader.pushFilters(filters) == [of_spark]
+    assert [row["value"] for row in rows_of(reader, reader.partitions())] == [b"2"]
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_a_batch_that_is_planned_again_is_the_same(
+    written: Written,
+) -> None:
+    """A driver that was killed leaves a batch in its log of offsets: the next one plans it again."""
+    written.topic("a", 1)
+    written.write("a", b"before")
+
+    def driver() -> Any:
+        return sent(written.source(subscribePattern="a.*", startingOffsets="latest")).streamReader(None)
+
+    def checkpointed(offset: dict[str, Any]) -> dict[str, Any]:
+        kept: dict[str, Any] = json.loads(json.dumps(offset))
+        return kept
+
+    first = driver()
+    start = checkpointed(first.initialOffset())
+    written.write("a", b"1", b"2")
+    end = checkpointed(first.latestOffset())
+    batch = rows_of(first, first.partitions(start, end))
+    assert [row["value"] for row in batch] == [b"1", b"2"]
+    written.compact()
+    written.widen("a", 2)
+    written.topic("ab", 1)
+    written.write("a", b"3", partition=1)
+    written.write("ab", b"4")
+    again = driver()
+    assert rows_of(again, again.partitions(start, end)) == batch
+    latest = checkpointed(again.latestOffset())
+    since = rows_of(again, again.partitions(end, latest))
+    assert sorted((row["topic"], row["partition"], row["value"]) for row in since) == [
+        ("a", 1, b"3"), ("ab", 0, b"4")
+    ]  # fmt: skip
+    assert rows_of(again, again.partitions(latest, latest)) == []
+    with pytest.raises(DataLost, match="partition 0 ends at 3, the stream has read it up to 9"):
+        ahead = checkpointed(latest)
+        ahead["topics"]["a"]["offsets"]["0"] = 9
+        again.partitions(ahead, latest)
