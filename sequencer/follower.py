@@ -25,7 +25,7 @@ from sequencer.journal import NUMBER, JournalGap, changes_of, continuing
 from sequencer.methods import AS_NEWEST, Method
 from sequencer.recent_runs import RecentRuns
 from sequencer.requests import QUERIES, QueryContext
-from sequencer.store.rows import RowStore
+from sequencer.store.rows import Changes, RowStore
 from sequencer.store.state import HotState
 from sequencer.view import Shown
 from tailrace.clock import Clock, wait_for
@@ -174,6 +174,14 @@ class Follower:
         except JournalGap as error:
             raise Behind(str(error)) from error
 
+    def _apply(self, shown: Shown, changes: Changes) -> None:
+        try:
+            shown.state.apply(changes)
+            shown.topics.apply(changes)
+        except BaseException:
+            self._shown = None  # it may have half of the transaction
+            raise
+
     async def _read(self) -> None:
         shown = self._shown
         if shown is None:
@@ -189,8 +197,7 @@ class Follower:
                     )
                 for row in continuing(shown.state, rows):
                     changes = await in_turns(changes_of(row, shown.state), turns)
-                    shown.state.apply(changes)
-                    shown.topics.apply(changes)
+                    self._apply(shown, changes)
                 if len(rows) < ROWS_AT_ONCE:
                     return
         except (JournalGap, IncarnationChanged):

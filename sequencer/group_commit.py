@@ -306,7 +306,8 @@ class GroupCommit:
         try:
             await self._view.show(draft)
         except Exception as error:  # noqa: BLE001 - as above
-            # It is written, but the view is no longer the store's, nor is the feed.
+            # It is written, but the view is no longer the store's, nor is the feed. Nobody may follow on from it.
+            self._view.journal = None
             _log.exception("what was written can't be shown: this committer ends", cause=cause_of(error))
             self._end_term(f"what was written can't be shown: {cause_of(error)}")
             self._fail_group(group, outcomes, SequencerUnavailable("the committer ended; ask again"))

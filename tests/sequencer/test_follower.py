@@ -30,6 +30,7 @@ from sequencer.api import (
     OffsetQuery,
     OffsetsRequest,
     ProducerQuery,
+    SequencerUnavailable,
     SizesRequest,
     TransactionsRequest,
     Value,
@@ -159,6 +160,26 @@ def test_a_copy_of_another_history_of_the_same_length_is_not_continued() -> None
         with pytest.raises(JournalGap):
             await follower.catch_up()
         await other.committer.close()
+
+    run(use)
+
+
+def test_a_copy_that_took_half_of_a_transaction_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(state: HotState, changes: Changes) -> None:
+        raise MemoryError
+
+    async def use(world: World) -> None:
+        await world.create("a")
+        follower = await world.following()
+        await world.create("b")
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(HotState, "apply", fail)
+            await follower.catch_up()
+        assert follower.state is None
+        with monkeypatch.context() as patch, pytest.raises(SequencerUnavailable):
+            patch.setattr(HotState, "apply", fail)
+            await world.create("c")
+        assert world.committer.give_back() is None
 
     run(use)
 
