@@ -121,7 +121,7 @@ class SparkRunner:
                 return f"Spark ran no task: {cause}"
             return (
                 f"the executors' Python lacks a package ({cause}); install tailrace[compactor] there, or give them the"
-                " archive of `tailrace compact-bundle` by --conf spark.archives=tailrace_env.tar.gz#tailrace_env"
+                " archive of `tailrace bundle` by --conf spark.archives=tailrace_env.tar.gz#tailrace_env"
             )
         return str(problem)
 

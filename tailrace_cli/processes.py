@@ -1,5 +1,4 @@
-"""`tailrace serve`, `agent`, `sequencer`, `compact`, `compact-bundle`, `demo`, `version`: their flags and what they
-start."""
+"""`tailrace serve`, `agent`, `sequencer`, `compact`, `bundle`, `demo`, `version`: their flags and what they start."""
 
 from __future__ import annotations
 
@@ -75,9 +74,8 @@ LogFormatFlag = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands to `app`."""
-    for command in (serve, agent, sequencer, compact, demo, version):
+    for command in (serve, agent, sequencer, compact, bundle, demo, version):
         app.command()(command)
-    app.command("compact-bundle")(compact_bundle)
 
 
 def serve(
@@ -257,7 +255,7 @@ def compact(
         raise CommandFailed(f"{len(failures)} items could not be rewritten; the first: {failures[0]}")
 
 
-def compact_bundle(
+def bundle(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")] = Path("."),
 ) -> None:
     """Write what spark-submit needs to run the compactor."""
