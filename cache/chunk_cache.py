@@ -97,6 +97,10 @@ class ChunkCache:
             self._observer.chunk_read(Tier.MEMORY, chunk_bytes.size, is_catch_up=is_catch_up)
         return chunk_bytes
 
+    def peek(self, chunk: ChunkId) -> ChunkBytes | None:
+        """The chunk if it is in memory. No reader has got it yet: who gives it to one calls `held`."""
+        return self._fresh.get(chunk) or self._tail.get(chunk) or self._catch_up.get(chunk)
+
     async def get(self, chunk: ChunkRef, *, is_catch_up: bool = False) -> ChunkBytes:
         """The chunk, from the nearest tier that has it.
 
@@ -115,7 +119,7 @@ class ChunkCache:
 
         A peer's request is never passed on to another peer, so agents whose rings differ can't go in circles.
         """
-        found = self._fresh.get(chunk.id) or self._tail.get(chunk.id) or self._catch_up.get(chunk.id)
+        found = self.peek(chunk.id)
         return found if found is not None else self._bring_from_store(chunk, is_catch_up)
 
     async def reread(self, chunk: ChunkRef) -> ChunkBytes:

@@ -32,6 +32,12 @@ class FramedRun(Layout):
         """The piece as it is sent under this epoch; None where it is not there."""
         return self._framed[piece] if leader_epoch == self._leader_epoch else None
 
+    def whole(self, leader_epoch: int) -> memoryview | None:
+        """All of a run that is one piece, as it is sent under this epoch; None where it is not, or not there."""
+        if len(self._framed) == 1 and leader_epoch == self._leader_epoch:
+            return self._framed[0]
+        return None
+
     def keep(self, piece: int, leader_epoch: int, framed: memoryview) -> None:
         """Keep a piece; those of another epoch go."""
         if leader_epoch != self._leader_epoch:

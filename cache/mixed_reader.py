@@ -16,6 +16,7 @@ from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import Selection, Span, select_spans
 from sequencer.api import Marker, ObjectKind, Run
+from tailrace.buffers import Buffer
 from tailrace.clock import Clock
 from tailrace.object_store.api import StoreError
 from tailrace.record_batch import (
@@ -24,12 +25,15 @@ from tailrace.record_batch import (
     MarkerKind,
     check_crc,
     control_batch,
+    framed_views,
     patch_base_offset_and_epoch,
 )
 from tailrace.turns import Turns
 
 BATCHES_IN_A_TURN = 1_000
 """Batches that are checked and framed in one turn of the loop."""
+
+MAX_OFFSET = (1 << 63) - 1
 
 _Chunks = dict[ChunkId, ChunkBytes | BaseException]
 
@@ -44,18 +48,32 @@ class MixedReader:
         self.framed = FramedRuns(cache.settings.framed_bytes, cache.settings.chunk_bytes)
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
-        """As `read`, without waiting; False, and nothing read, where something is not held as it is sent."""
-        selection = self._select(runs, request, out)
-        held: list[tuple[memoryview, Span]] = []
+        """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
+        whole = self._add_whole_runs(runs, request, out)
+        kept = out.bytes
+        if any(run.kind is ObjectKind.PARQUET for run in runs[whole:]):
+            return False
+        selection = self._select(runs[whole:], request, out)
+        held: list[tuple[Sequence[Buffer], Span]] = []
+        chunks: list[ChunkRef] = []
         for span in selection.spans:
             for piece, part in span.by_piece():
                 data = span.framed.framed(piece, request.leader_epoch)
-                if data is None:
+                if data is not None:
+                    held.append(((_part_of(data, piece, part),), part))
+                    kept += part.size
+                    continue
+                refs = self._refs_of(part)
+                parts = self._held_batch(part, refs, request.leader_epoch)
+                if parts is None:
                     return False
-                held.append((_part_of(data, piece, part), part))
-        for data, part in held:
-            out.add_framed(data, part.framed, part.first, part.upto)
-        self._observer.framed_read(out.bytes)
+                held.append((parts, part))
+                chunks += refs
+        for parts, part in held:
+            out.add_framed(parts, part.framed, part.first, part.upto)
+        for chunk in chunks:
+            self._cache.held(chunk, is_catch_up=self.is_catch_up(runs[0]))
+        self._observer.framed_read(kept)
         out.end_offset = selection.end_offset
         out.is_complete = not selection.is_full
         return True
@@ -75,7 +93,7 @@ class MixedReader:
                     data = self._frame(part, piece, request.leader_epoch, chunks)
                     await turns.did(part.upto - part.first)
                 if data is not None:
-                    out.add_framed(_part_of(data, piece, part), part.framed, part.first, part.upto)
+                    out.add_framed((_part_of(data, piece, part),), part.framed, part.first, part.upto)
                 elif not await self._add_each(part, request.leader_epoch, chunks, out):
                     return
         self._observer.framed_read(kept)
@@ -98,6 +116,53 @@ class MixedReader:
         """Whether the run is old: who reads it does not follow the tail."""
         age_ms = self._clock.wall_ms() - run.created_ms
         return run.kind == ObjectKind.PARQUET or age_ms > self._cache.settings.catch_up_age_ms
+
+    def _add_whole_runs(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int:
+        """Append the runs from the first on that are kept in one piece and wanted whole; how many there were.
+
+        What a tail reader gets is little else, so this is the loop that costs most of a fetch of small batches.
+        """
+        limit = MAX_OFFSET if request.end_limit is None else request.end_limit
+        reached, room, leader_epoch = out.end_offset, request.max_bytes, request.leader_epoch
+        last: FramedRun | None = None
+        of, parts, number = self.framed.of, out.parts, 0
+        for run in runs:
+            if run.base_offset < reached or run.end_offset > limit or run.kind is ObjectKind.PARQUET:
+                break
+            framed = of(run)
+            data = framed.whole(leader_epoch)
+            if data is None or len(data) > room:
+                break
+            if last is None:
+                out.first_offset = framed.base_offsets[0]
+            last = framed
+            parts.append(data)
+            room -= len(data)
+            out.batch_count += framed.count
+            out.record_count += framed.records[-1]
+            reached = run.end_offset
+            number += 1
+        if last is not None:
+            out.bytes = request.max_bytes - room
+            out.end_offset, out.client_offset = reached, last.end_offsets[-1]
+        return number
+
+    def _refs_of(self, part: Span) -> list[ChunkRef]:
+        """The chunks of a part's first batch; a large batch is all of its part."""
+        return self.chunks_of(part.run, part.framed.starts[part.first], part.framed.length_of(part.first))
+
+    def _held_batch(self, part: Span, refs: Sequence[ChunkRef], leader_epoch: int) -> list[Buffer] | None:
+        """A large batch as it is sent, out of chunks that are in memory; None where they, or its CRC check, are not."""
+        run, batch = part.framed, part.first
+        if not run.is_large(batch):
+            return None
+        start, length = run.starts[batch], run.length_of(batch)
+        found = [chunk for ref in refs if (chunk := self._cache.peek(ref.id)) is not None]
+        if len(found) < len(refs) or not all(each.is_trusted or start in each.checked for each in found):
+            return None
+        return framed_views(
+            _views_of(start, start + length, refs, found), length, run.base_offsets[batch], leader_epoch
+        )
 
     def _select(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> Selection:
         return select_spans(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,11 +14,12 @@ from tailrace.record_batch import framed
 
 
 class BatchColumns(Protocol):
-    """Neighbouring batches, with an entry in each column for each; `records`: of all batches before it, and one more
-    entry for those of all."""
+    """Batches of a partition in order, with an entry in each column for each; `sizes` and `records`: of all batches
+    before it, and one more entry for those of all."""
 
     base_offsets: array[int]
     end_offsets: array[int]
+    sizes: array[int]
     records: array[int]
 
 
@@ -72,12 +74,12 @@ class ReadBatches:
         self.record_count += record_count
         self.end_offset = self.client_offset = end_offset
 
-    def add_framed(self, data: memoryview, batches: BatchColumns, first: int, upto: int) -> None:
+    def add_framed(self, parts: Iterable[Buffer], batches: BatchColumns, first: int, upto: int) -> None:
         """Append the batches [first, upto), which are patched already."""
         if self.batch_count == 0:
             self.first_offset = batches.base_offsets[first]
-        self.parts.append(data)
-        self.bytes += len(data)
+        self.parts.extend(parts)
+        self.bytes += batches.sizes[upto] - batches.sizes[first]
         self.batch_count += upto - first
         self.record_count += batches.records[upto] - batches.records[first]
         self.end_offset = self.client_offset = batches.end_offsets[upto - 1]

@@ -86,8 +86,6 @@ class BatchReader:
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest) -> ReadBatches | None:
         """As `read`, without waiting; None where it must wait for something."""
-        if any(run.kind is ObjectKind.PARQUET for run in runs):
-            return None
         out = ReadBatches(end_offset=request.offset, client_offset=request.offset)
         if not self._mixed.read_held(runs, request, out):
             return None
@@ -150,7 +148,7 @@ class BatchReader:
                 if fitting == first < upto and request.minimum_one and not out.batch_count:
                     fitting += 1
                 if fitting > first:
-                    out.add_framed(part.view(first, fitting), part, first, fitting)
+                    out.add_framed((part.view(first, fitting),), part, first, fitting)
                 if fitting < part.first_at(run.end_offset):
                     out.is_complete = False
                     return

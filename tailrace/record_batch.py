@@ -17,7 +17,7 @@ Pure, and on the hot path of every produce: views in, views out, nothing copied 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 
 import msgspec
@@ -372,6 +372,19 @@ def _check_timestamps(header: BatchHeader, oldest: int | None, newest: int | Non
 def framed(batch: memoryview, base_offset: int, leader_epoch: int) -> list[Buffer]:
     """The batch as a reader gets it: 16 patched bytes, then a view on all the rest. The CRC stays right."""
     return [_HEAD.pack(base_offset, len(batch) - PREFIX_BYTES, leader_epoch), batch[PATCHED_BYTES:]]
+
+
+def framed_views(
+    views: Sequence[memoryview], length: int, base_offset: int, leader_epoch: int
+) -> list[Buffer]:
+    """As `framed`, for a batch of `length` bytes that lies in several buffers."""
+    if len(views[0]) < PATCHED_BYTES:
+        return framed(memoryview(b"".join(views)), base_offset, leader_epoch)
+    return [
+        _HEAD.pack(base_offset, length - PREFIX_BYTES, leader_epoch),
+        views[0][PATCHED_BYTES:],
+        *views[1:],
+    ]
 
 
 def patch_base_offset_and_epoch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
