@@ -63,6 +63,8 @@ class MixedReader:
                     held.append(((_part_of(data, piece, part),), part))
                     kept += part.size
                     continue
+                if not span.framed.is_large(part.first):
+                    return False
                 refs = self._refs_of(part)
                 parts = self._held_batch(part, refs, request.leader_epoch)
                 if parts is None:
@@ -148,14 +150,12 @@ class MixedReader:
         return number
 
     def _refs_of(self, part: Span) -> list[ChunkRef]:
-        """The chunks of a part's first batch; a large batch is all of its part."""
+        """The chunks of a large batch, which is all of its part."""
         return self.chunks_of(part.run, part.framed.starts[part.first], part.framed.length_of(part.first))
 
     def _held_batch(self, part: Span, refs: Sequence[ChunkRef], leader_epoch: int) -> list[Buffer] | None:
         """A large batch as it is sent, out of chunks that are in memory; None where they, or its CRC check, are not."""
         run, batch = part.framed, part.first
-        if not run.is_large(batch):
-            return None
         start, length = run.starts[batch], run.length_of(batch)
         found = [chunk for ref in refs if (chunk := self._cache.peek(ref.id)) is not None]
         if len(found) < len(refs) or not all(each.is_trusted or start in each.checked for each in found):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cache.chunk import ObjectCorrupt
+from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
 from cache.layout import LARGE_BATCH_BYTES
 from cache.read_batches import ReadBatches, ReadRequest
@@ -33,6 +33,7 @@ SETTINGS = CacheSettings(chunk_bytes=128, memory_bytes=1 << 20)
 POOL = ThreadPoolExecutor(2)
 EPOCH = 9
 T0 = 1_700_000_000_000
+ALONE = ZoneRing(Ring(1, []), "a", 1)
 
 
 def batch_of(
@@ -736,5 +737,56 @@ def test_a_footer_that_rotted_and_still_parses_is_named(
         await store.put("p/1", [corrupted(body, body.index(b"headers", run.index_start))])
         with pytest.raises(ObjectCorrupt, match="columns"):
             await reader_over(store, clock).read([run], request(100, 1 << 20))
+
+    asyncio.run(whole())
+
+
+def test_large_batches_that_are_in_memory_and_checked_are_read_without_waiting() -> None:
+    batches = [batch_of(1, LARGE_BATCH_BYTES), batch_of(1, 10), batch_of(1, LARGE_BATCH_BYTES)]
+    run, body, stored = mixed_run("m/1", 0, [(data, BatchStatus.STORED) for data in batches])
+
+    async def whole() -> None:
+        clock = ManualClock(T0)
+        store = MemoryStore(clock)
+        await store.put("m/1", [body])
+        for chunk_bytes in (1 << 20, 50_000):  # in one chunk, and across two
+            cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=chunk_bytes), lambda: ALONE)
+            reader = BatchReader(cache, clock, POOL)
+            assert reader.read_held([run], request(0, 1 << 20)) is None
+            first = await reader.read([run], request(0, 1 << 20))
+            held = reader.read_held([run], request(0, 1 << 20))
+            assert held is not None and batches_in(held) == batches_in(first)
+            assert [data[16:] for _, data in batches_in(held)] == [data[16:] for _, _, data in stored]
+            cache.forget(ChunkId("m/1", 0))
+            assert reader.read_held([run], request(0, 1 << 20)) is None
+
+    asyncio.run(whole())
+
+
+def test_a_large_batch_whose_crc_was_not_checked_is_not_read_without_waiting() -> None:
+    run, body, _ = mixed_run("m/1", 0, [(batch_of(1, LARGE_BATCH_BYTES), BatchStatus.STORED)])
+
+    async def whole() -> None:
+        clock = ManualClock(T0)
+        store = MemoryStore(clock)
+        await store.put("m/1", [corrupted(body, 1000)])
+        cache = ChunkCache(store, SETTINGS.changed(chunk_bytes=1 << 20), lambda: ALONE)
+        reader = BatchReader(cache, clock, POOL)
+        await cache.get(chunk_at("m/1", 0, len(body), 1 << 20))
+        assert reader.read_held([run], request(0, 1 << 20)) is None
+        with pytest.raises(ObjectCorrupt):
+            await reader.read([run], request(0, 1 << 20))
+
+    asyncio.run(whole())
+
+
+def test_markers_that_nobody_has_read_yet_are_made_by_a_read_and_held_from_then_on() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        reader = reader_over(MemoryStore(clock), clock)
+        markers = markers_run(6, (5, True))
+        assert reader.read_held([markers], request(6, 1000)) is None
+        first = await reader.read([markers], request(6, 1000))
+        assert reader.read_held([markers], request(6, 1000)) == first
 
     asyncio.run(whole())
