@@ -66,10 +66,10 @@ class MixedReader:
                 if not span.framed.is_large(part.first):
                     return False
                 refs = self._refs_of(part)
-                parts = self._held_batch(part, refs, request.leader_epoch)
-                if parts is None:
+                batch = self._held_batch(part, refs, request.leader_epoch)
+                if batch is None:
                     return False
-                held.append((parts, part))
+                held.append((batch, part))
                 chunks += refs
         for parts, part in held:
             out.add_framed(parts, part.framed, part.first, part.upto)

@@ -650,6 +650,15 @@ def _keys_by_object(original: Any) -> Any:
     return lambda run: (run.key, 0, 0)
 
 
+def _sends_whole_runs_without_a_limit(original: Any) -> Any:
+    """Runs that are kept whole are sent past the last stable offset."""
+
+    def add(self: Any, runs: Any, request: Any, out: Any) -> Any:
+        return original(self, runs, msgspec.structs.replace(request, end_limit=None), out)
+
+    return add
+
+
 def _keeps_another_chunk(original: Any) -> Any:
     """What is read ahead is kept in the place of a chunk of another object: its batches are sound, but not its own."""
 
@@ -1172,6 +1181,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("runs kept as sent are told apart by their object alone", [(framed, "_key_of", _keys_by_object)]),
     Mutation(
         "runs kept as sent are told apart without their topic", [(framed, "_key_of", _keys_by_place)], REMAKES
+    ),
+    Mutation(
+        "runs kept whole are sent past the last stable offset",
+        [(mixed_reader.MixedReader, "_add_whole_runs", _sends_whole_runs_without_a_limit)],
+        TRANSACTIONS,
     ),
     Mutation("a chunk that is read ahead is kept as another's", [(ChunkCache, "_keep", _keeps_another_chunk)]),
     Mutation(
