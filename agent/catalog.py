@@ -122,7 +122,7 @@ class Catalog:
         answer = await self._sequencer.metadata(
             MetadataRequest(known.version, known.ring.generation, takes_changes=True)
         )
-        if answer.security_version != self.security.version:
+        if answer.security_version > self.security.version:  # a follower may be behind what is known
             await self._ask_security()
         if answer.version == known.version and answer.topics is None and answer.ring is None:
             return
@@ -133,7 +133,7 @@ class Catalog:
 
     async def _ask_security(self) -> None:
         answer = await self._sequencer.security(SecurityRequest(self.security.version))
-        if answer.users is not None and answer.acls is not None:
+        if answer.users is not None and answer.acls is not None and answer.version > self.security.version:
             users = {user.name: user for user in answer.users}
             self.security = KnownSecurity(answer.version, users, tuple(answer.acls))
 
