@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = group_of_commands("Iceberg tables and live Parquet files: files, list, show, repair.")
+app = group_of_commands("Iceberg tables and live files: files, list, show, repair.")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
 Data = Annotated[
