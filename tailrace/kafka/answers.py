@@ -71,11 +71,11 @@ def _is_of_one_stored_batch(response: ProduceResponse) -> bool:
     if len(rows) != 1:
         return False
     row = rows[0]
-    return row == PartitionProduceResponse(
-        row.index,
-        base_offset=row.base_offset,
-        log_append_time_ms=row.log_append_time_ms,
-        log_start_offset=row.log_start_offset,
+    return (
+        not row.error_code
+        and not row.record_errors
+        and row.error_message is None
+        and row.current_leader == _MARK.current_leader
     )
 
 
