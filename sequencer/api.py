@@ -495,7 +495,7 @@ class Marker(Value, frozen=True):
     timestamp: int
 
 
-class Run(Value, frozen=True, kw_only=True):
+class Run(Value, frozen=True):
     """A committed run: [base_offset, end_offset) of one partition, out of one object.
 
     Of a mixed object: its batches stand at [start, start + length), one after another.

@@ -21,6 +21,7 @@ from tailrace.ids import TopicPartition
 from tailrace.turns import Steps
 
 MAX_RUNS_PER_PARTITION = 256
+ADDED_IN_A_STEP = 32
 
 
 class RecentRuns:
@@ -41,6 +42,8 @@ class RecentRuns:
         each, the end of what is replaced (0 where runs are only deleted: these lie below the log start)."""
         replaced: dict[TopicPartition, int] = {}
         for key, row in changes.by_kind.get(RunRow, {}).items():
+            if row is not None and cast("RunRow", row).kind is ObjectKind.MIXED:
+                continue  # it was appended
             base_offset = cast("int", key[2])
             kept = self._runs.get(cast("TopicPartition", key[:2]))
             is_kept = kept and kept[0].base_offset <= base_offset < kept[-1].end_offset
@@ -58,10 +61,11 @@ class RecentRuns:
 
     def add(self, added: Mapping[TopicPartition, Sequence[Run]]) -> Steps[None]:
         """Add the runs of a transaction, by partition. A run that is not added yet is looked up in the store."""
-        for partition, runs in added.items():
+        for count, (partition, runs) in enumerate(added.items()):
             if runs:
                 self._append(partition, runs)
-            yield 1
+            if count % ADDED_IN_A_STEP == 0:
+                yield ADDED_IN_A_STEP
         while self._count > self._max_runs and self._runs:
             self._forget(next(iter(self._runs)))
 
@@ -70,7 +74,9 @@ class RecentRuns:
         self._count -= len(kept)
         if kept and kept[-1].end_offset != runs[0].base_offset:
             kept = []
-        kept = [*kept, *runs][-MAX_RUNS_PER_PARTITION:]
+        kept += runs
+        if len(kept) > MAX_RUNS_PER_PARTITION:
+            del kept[:-MAX_RUNS_PER_PARTITION]
         self._runs[partition] = kept  # last in order: it was written to just now
         self._count += len(kept)
 

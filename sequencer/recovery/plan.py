@@ -565,7 +565,7 @@ class _Planner:
     def _settle_sums(self) -> None:
         moves = Moves()
         for run in self._rows.all(RunRow):
-            moves.run(run.kind, run.length, 1)
+            moves.runs(run.kind, 1, run.length)
         for row in self._rows.all(ObjectRow):
             moves.object(None, row)
         for name in SUMS:

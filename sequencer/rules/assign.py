@@ -15,16 +15,19 @@ Pure: the caller passes the partition's state in and writes the changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sequencer.api import BatchError, BatchOutcome, BatchStatus, RunBatch
 from sequencer.rules.producers import STORE, ProducerState, SequenceCheck, advance, check_sequence
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates
+from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+
+_SPECIAL = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, gc=False):
     """`outcomes` and `table` have one entry per batch, in order. `producers`: the states that changed.
     `transactional`: the first offset stored of each producer's transaction.
 
@@ -70,7 +73,7 @@ def assign_offsets(
     for index, batch in enumerate(batches):
         producer_id = batch.producer_id
         known: ProducerState | None = None
-        if producer_id == NO_PRODUCER_ID and not batch.is_transactional and not batch.is_control:
+        if producer_id == NO_PRODUCER_ID and not batch.flags & _SPECIAL:
             check = STORE
         elif (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
             check = SequenceCheck(refusal)
@@ -87,10 +90,13 @@ def assign_offsets(
         if check.error is not BatchError.NONE:
             outcomes.append(BatchOutcome(check.error, check.base_offset))
             is_duplicate = check.error is BatchError.DUPLICATE
-            table.append(_entry(batch, BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED))
+            status = BatchStatus.DUPLICATE if is_duplicate else BatchStatus.REFUSED
+            table.append(RunBatch(batch.length, batch.record_count, status, -1, batch.max_timestamp))
             continue
         outcomes.append(BatchOutcome(BatchError.NONE, end_offset))
-        table.append(_entry(batch, BatchStatus.STORED, end_offset))
+        table.append(
+            RunBatch(batch.length, batch.record_count, BatchStatus.STORED, end_offset, batch.max_timestamp)
+        )
         if producer_id != NO_PRODUCER_ID:
             changed[producer_id] = advance(
                 known,
@@ -99,10 +105,11 @@ def assign_offsets(
                 record_count=batch.record_count,
                 base_offset=end_offset,
             )
-        if batch.is_transactional:
+        if batch.flags & TRANSACTIONAL_FLAG:
             transactional.setdefault(producer_id, end_offset)
         end_offset += batch.record_count
-        max_timestamp = max(max_timestamp, batch.max_timestamp)
+        if batch.max_timestamp > max_timestamp:
+            max_timestamp = batch.max_timestamp
     return Assignment(
         outcomes=outcomes,
         table=table,
@@ -111,17 +118,6 @@ def assign_offsets(
         max_timestamp=max_timestamp,
         producers=changed,
         transactional=transactional,
-    )
-
-
-def _entry(batch: BatchCoordinates, status: BatchStatus, base_offset: int = -1) -> RunBatch:
-    """The batch's entry in the batch table."""
-    return RunBatch(
-        length=batch.length,
-        record_count=batch.record_count,
-        status=status,
-        base_offset=base_offset,
-        max_timestamp=batch.max_timestamp,
     )
 
 

@@ -13,8 +13,9 @@ Pure: the caller passes the rows in that hold the states, and writes the changed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from sequencer.api import BatchError
 from sequencer.store.rows import ProducerRow, RememberedBatch
@@ -25,8 +26,7 @@ REMEMBERED_BATCHES = 5
 """Kafka's NUM_BATCHES_TO_RETAIN: a client has at most five batches in flight per connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(msgspec.Struct, frozen=True, gc=False):
     """One producer on one partition. `recent`: the last batches stored in this epoch, oldest first.
 
     `resumes_at`: the next sequence, if it does not follow from the last batch (see `resume_at`).
@@ -44,8 +44,7 @@ class ProducerState:
         return (self.recent[-1].last_sequence + 1) % SEQUENCES
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceCheck:
+class SequenceCheck(msgspec.Struct, frozen=True, gc=False):
     """NONE: store the batch. DUPLICATE: it is stored at `base_offset`. Any other error: refuse it."""
 
     error: BatchError

@@ -31,11 +31,11 @@ from sequencer.api import (
     SessionGrant,
     SessionRef,
 )
-from sequencer.rules.assign import assign_offsets, refuse_all
+from sequencer.rules.assign import Assignment, assign_offsets, refuse_all
 from sequencer.rules.producers import ProducerState, producer_row, state_of
 from sequencer.rules.transactions import Joined, admit, join_partitions, note_stored
 from sequencer.settings import SequencerSettings
-from sequencer.store.batch_table import encode_table, join_run
+from sequencer.store.batch_table import encode_table
 from sequencer.store.rows import (
     AgentRow,
     CommitRow,
@@ -43,17 +43,23 @@ from sequencer.store.rows import (
     LeaseRow,
     ObjectRow,
     OpenRangeRow,
+    PartitionRow,
     ProducerRow,
     RunRow,
     SessionRow,
+    advanced,
 )
-from sequencer.store.state import COMMIT_NUMBER, Draft, replace_row
+from sequencer.store.state import COMMIT_NUMBER, AddedRun, Draft, replace_row
+from tailrace.ids import TopicPartition
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
 
 BATCHES_AS_A_RUN = 10
 """This many batches take as long as a run."""
+WORK_IN_A_STEP = 16
+"""In runs: a step is as cheap as a run, so it isn't taken at each."""
+BATCHES_IN_A_STEP = 100
 COMPACTOR_BROKER_ID = -1
 """A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
 COMPACTOR_LEASE = "compactor"
@@ -143,7 +149,7 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
         return
     if len(request.runs) > settings.max_runs_per_commit:
         raise LimitReached(f"{len(request.runs)} runs; max_runs_per_commit is {settings.max_runs_per_commit}")
-    batches = 0
+    batches = unyielded = 0
     for run in request.runs:
         lengths = 0
         for batch in run.batches:
@@ -160,7 +166,10 @@ def check_commit(request: CommitRequest, settings: SequencerSettings) -> Steps[N
                 f" {request.object.index_start}"
             )
         batches += len(run.batches)
-        yield len(run.batches)
+        unyielded += len(run.batches)
+        if unyielded >= BATCHES_IN_A_STEP:
+            yield unyielded
+            unyielded = 0
     if batches > settings.max_batches_per_commit:
         raise LimitReached(f"{batches} batches; max_batches_per_commit is {settings.max_batches_per_commit}")
 
@@ -256,25 +265,28 @@ def _commit_object(
         # A transaction of the database may take half the grace.
         return _refusals(draft, proposals)
     outcomes: list[RunOutcome] = []
-    added: list[RunRow] = []
+    added: list[AddedRun] = []
     joined: Joined = {}
+    work = 0
     for proposal in proposals:
-        outcome, row = _commit_run(
+        outcome, run = _commit_run(
             draft, stored.object_id, proposal=proposal, joined=joined, settings=settings
         )
         outcomes.append(outcome)
-        if row is not None:
-            added.append(row)
-        yield 1 + len(proposal.batches) // BATCHES_AS_A_RUN
+        if run is not None:
+            added.append(run)
+        work += 1 + len(proposal.batches) // BATCHES_AS_A_RUN
+        if work >= WORK_IN_A_STEP:
+            yield work
+            work = 0
+    yield work
     join_partitions(draft, joined, settings)
     live = stored.live_runs + len(added)
     stored = replace_row(
         stored, live_runs=live, retired_ms=None if live else (stored.retired_ms or draft.now_ms)
     )
     draft.put(stored)
-    for row in added:
-        draft.publish(row.topic_id, row.partition, join_run(row, stored))
-        yield 1
+    yield from draft.add_runs(added, stored)
     return outcomes
 
 
@@ -302,11 +314,13 @@ def _log_start(draft: Draft, proposal: RunProposal) -> int:
 
 def _commit_run(
     draft: Draft, object_id: UUID, proposal: RunProposal, joined: Joined, settings: SequencerSettings
-) -> tuple[RunOutcome, RunRow | None]:
+) -> tuple[RunOutcome, AddedRun | None]:
+    """The outcome of a proposal, and its run if it stores a batch. Changes the partition and the producers."""
     topic_id, number = proposal.topic_id, proposal.partition
     partition = draft.live_partition(topic_id, number)
     if partition is None:
         return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
+    topic_id = partition.topic_id  # the id that the rows share: it is told equal by identity
 
     def producer_state(producer_id: int) -> ProducerState | None:
         return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
@@ -331,41 +345,47 @@ def _commit_run(
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:
         return outcome, None
+    _put_producers(draft, partition, assigned)
+    if assigned.transactional:
+        note_stored(
+            draft,
+            topic_id,
+            partition=number,
+            first_offsets=assigned.transactional,
+            joined=joined,
+            settings=settings,
+        )
+    partition = advanced(partition, assigned.end_offset, assigned.max_timestamp)
+    key = TopicPartition(topic_id, number)
+    draft.changes.put_under(key, partition)
+    # By position: there is one for each run of each commit.
+    row = RunRow(
+        topic_id,
+        number,
+        assigned.base_offset,
+        assigned.end_offset,
+        object_id,
+        proposal.start,
+        proposal.length,
+        assigned.max_timestamp,
+        partition.running_max_timestamp,
+        draft.visible_change(),
+        draft.now_ms,
+        ObjectKind.MIXED,
+        encode_table(assigned.table),
+    )
+    return outcome, AddedRun(key, row, assigned.table)
+
+
+def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) -> None:
     for producer_id, state in assigned.producers.items():
         draft.put(
             producer_row(
                 state,
-                topic_id=topic_id,
-                partition=number,
+                topic_id=partition.topic_id,
+                partition=partition.partition,
                 producer_id=producer_id,
                 last_timestamp=assigned.max_timestamp,
                 updated_ms=draft.now_ms,
             )
         )
-    note_stored(
-        draft,
-        topic_id,
-        partition=number,
-        first_offsets=assigned.transactional,
-        joined=joined,
-        settings=settings,
-    )
-    running_max = max(partition.running_max_timestamp, assigned.max_timestamp)
-    draft.put(replace_row(partition, end_offset=assigned.end_offset, running_max_timestamp=running_max))
-    row = RunRow(
-        topic_id=topic_id,
-        partition=number,
-        base_offset=assigned.base_offset,
-        end_offset=assigned.end_offset,
-        object_id=object_id,
-        start=proposal.start,
-        length=proposal.length,
-        max_timestamp=assigned.max_timestamp,
-        running_max_timestamp=running_max,
-        commit_number=draft.visible_change(),
-        created_ms=draft.now_ms,
-        kind=ObjectKind.MIXED,
-        batches=encode_table(assigned.table),
-    )
-    draft.put_run(row)
-    return outcome, row

@@ -41,10 +41,10 @@ def decode_markers(markers: bytes) -> list[Marker]:
     return _marker_decoder.decode(markers) if markers else []
 
 
-def join_run(row: RunRow, stored: ObjectRow | None) -> Run:
+def join_run(row: RunRow, stored: ObjectRow | None, batches: list[RunBatch] | None = None) -> Run:
     """The run that readers get: its row and that of the object it stands in (None for markers).
 
-    Raises ObjectRowMissing.
+    `batches`: the row's batch table, if it is decoded already. Raises ObjectRowMissing.
     """
     if stored is None:
         if row.kind is not ObjectKind.MARKERS:
@@ -52,25 +52,27 @@ def join_run(row: RunRow, stored: ObjectRow | None) -> Run:
                 f"the run at {row.base_offset} of {row.topic_id}-{row.partition} names object {row.object_id},"
                 " which has no row"
             )
+        key, size, index_start, index_crc = "", 0, 0, 0
     else:
         assert row.object_id == stored.object_id, f"run of {row.object_id} joined with {stored.object_id}"
+        key, size, index_start, index_crc = stored.key, stored.size, stored.index_start, stored.index_crc
     return Run(
-        topic_id=row.topic_id,
-        partition=row.partition,
-        base_offset=row.base_offset,
-        end_offset=row.end_offset,
-        object_id=row.object_id,
-        kind=row.kind,
-        key="" if stored is None else stored.key,
-        object_size=0 if stored is None else stored.size,
-        index_start=0 if stored is None else stored.index_start,
-        start=row.start,
-        length=row.length,
-        max_timestamp=row.max_timestamp,
-        running_max_timestamp=row.running_max_timestamp,
-        commit_number=row.commit_number,
-        created_ms=row.created_ms,
-        batches=decode_table(row.batches),
-        markers=decode_markers(row.markers),
-        index_crc=0 if stored is None else stored.index_crc,
+        row.topic_id,
+        row.partition,
+        row.base_offset,
+        row.end_offset,
+        row.object_id,
+        row.kind,
+        key,
+        size,
+        index_start,
+        row.start,
+        row.length,
+        row.max_timestamp,
+        row.running_max_timestamp,
+        row.commit_number,
+        row.created_ms,
+        decode_table(row.batches) if batches is None else batches,
+        decode_markers(row.markers),
+        index_crc,
     )

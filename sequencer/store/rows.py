@@ -64,6 +64,14 @@ class PartitionRow(Row, frozen=True):
     epochs: list[LogEpoch]
 
 
+def advanced(row: PartitionRow, end_offset: int, max_timestamp: int) -> PartitionRow:
+    """The partition after a run was appended."""
+    running_max = max(row.running_max_timestamp, max_timestamp)
+    return PartitionRow(
+        row.topic_id, row.partition, row.log_start_offset, end_offset, running_max, row.epochs
+    )
+
+
 class SessionRow(Row, frozen=True):
     """An upload session. `expires_ms` on the database's clock; `closed_ms` None while open; `empty_sweeps`
     counts sweeps that found nothing, the last at `swept_ms`."""
@@ -460,6 +468,10 @@ class Changes:
     def put(self, row: Row) -> None:
         self.by_kind.setdefault(type(row), {})[key_of(row)] = row
 
+    def put_under(self, key: tuple[object, ...], row: Row) -> None:
+        """`put` for a caller that has the row's key at hand."""
+        self.by_kind.setdefault(type(row), {})[key] = row
+
     def delete(self, kind: type[Row], key: tuple[object, ...]) -> None:
         self.by_kind.setdefault(kind, {})[key] = None
 
@@ -576,7 +588,8 @@ class RowStore(Protocol):
         ...
 
     async def write(self, changes: Changes, committer_epoch: int) -> None:
-        """Write all changes or none, if the committer's epoch is still the newest."""
+        """Write all changes or none, if the committer's epoch is still the newest. A run of kind MIXED must be new: it
+        is appended to its log, while other kinds may replace a run."""
         ...
 
     async def runs_from(

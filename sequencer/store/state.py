@@ -14,12 +14,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from sequencer.api import AgentInfo, ObjectKind, Run, TransactionState
+from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
+from sequencer.store.batch_table import join_run
 from sequencer.store.rows import (
     HOT,
     AbortedRow,
@@ -44,6 +45,7 @@ from sequencer.store.rows import (
 from sequencer.store.sums import Moves
 from tailrace.clock import Clock
 from tailrace.ids import TopicPartition
+from tailrace.turns import Steps
 
 R = TypeVar("R", bound=Row)
 V = TypeVar("V")
@@ -53,6 +55,9 @@ _Index = tuple[Callable[[Key, Any, Any], None], Callable[[Key, Any], None]]
 
 TAKEN_AT_ONCE = 2_000
 """Rows that are added to a state in one turn of the event loop."""
+
+ADDED_IN_A_STEP = 32
+"""Runs that a draft adds before it lets others have a turn."""
 
 COMMIT_NUMBER = "commit_number"
 METADATA_VERSION = "metadata_version"
@@ -402,6 +407,14 @@ class ByPartition(Generic[V]):
             self._last_id = None
 
 
+class AddedRun(NamedTuple):
+    """A run that is appended to a partition: its row, and the row's batch table, decoded."""
+
+    partition: TopicPartition
+    row: RunRow
+    batches: list[RunBatch]
+
+
 class Draft:
     """Changes on top of the durable state (or of another draft), not yet durable and visible to nobody else.
 
@@ -418,6 +431,8 @@ class Draft:
         "objects",
         "partition_sets",
         "_aborted",
+        "_commit_number",
+        "_live_topic",
         "_parent",
     )
 
@@ -435,6 +450,9 @@ class Draft:
         """By producer id, what `sequencer.rules.transactions` keeps to look partitions of a transaction up."""
         self._aborted: dict[tuple[object, object], dict[Key, None]] = {}
         """The keys of aborted rows changed here, by partition."""
+        self._commit_number: int | None = None
+        self._live_topic: UUID | None = None
+        """The topic that was last found not to be deleted."""
         self._parent = parent
 
     def savepoint(self) -> Draft:
@@ -445,6 +463,7 @@ class Draft:
         """Move this savepoint's changes into the draft below."""
         parent = self._parent
         assert parent is not None, "only a savepoint is merged; the whole draft is written"
+        parent._live_topic = None
         for kind, rows in self.changes.by_kind.items():
             parent.changes.by_kind.setdefault(kind, {}).update(rows)
         parent.moves.add(self.moves)
@@ -501,6 +520,7 @@ class Draft:
 
     def delete(self, kind: type[Row], *key: object) -> None:
         self.changes.delete(kind, key)
+        self._live_topic = None
         if kind is AbortedRow:
             self._aborted.setdefault((key[0], key[1]), {})[key] = None
 
@@ -523,7 +543,9 @@ class Draft:
 
     def visible_change(self) -> int:
         """The commit number of this transaction, which changes what readers see."""
-        return self.bump_once(COMMIT_NUMBER)
+        if self._commit_number is None:
+            self._commit_number = self.bump_once(COMMIT_NUMBER)
+        return self._commit_number
 
     def publish(self, topic_id: UUID, partition: int, run: Run | None = None) -> None:
         """Have the feed announce that this partition's bounds changed, or that it has one more run.
@@ -595,8 +617,10 @@ class Draft:
 
     def live_partition(self, topic_id: UUID, partition: int) -> PartitionRow | None:
         """The partition's row, if its topic is not deleted."""
-        if self.get(TopicRow, topic_id) is None:
-            return None
+        if topic_id != self._live_topic:
+            if self.get(TopicRow, topic_id) is None:
+                return None
+            self._live_topic = topic_id
         return self.get(PartitionRow, topic_id, partition)
 
     def pending_in(self, group_id: str) -> list[PendingOffsetRow]:
@@ -629,12 +653,22 @@ class Draft:
         durable = self.durable.topic_named(name)
         return None if durable is None or key_of(durable) in changed else durable
 
+    def add_runs(self, added: Sequence[AddedRun], stored: ObjectRow) -> Steps[None]:
+        """Add and publish the runs of one mixed object, each new at the end of its log."""
+        for first in range(0, len(added), ADDED_IN_A_STEP):
+            step = added[first : first + ADDED_IN_A_STEP]
+            for partition, row, batches in step:
+                self.changes.put_under((*partition, row.base_offset), row)
+                _append(self.published.setdefault(partition, []), join_run(row, stored, batches))
+            self.moves.runs(ObjectKind.MIXED, len(step), sum(run.row.length for run in step))
+            yield len(step)
+
     def put_run(self, row: RunRow) -> None:
-        """Add a run. Markers that share a row with earlier ones replace that row."""
+        """Put a run. Markers that share a row with earlier ones replace that row."""
         before = self._changed_run(key_of(row))
         if before is not None:
-            self.moves.run(before.kind, before.length, -1)
-        self.moves.run(row.kind, row.length, 1)
+            self.moves.runs(before.kind, -1, -before.length)
+        self.moves.runs(row.kind, 1, row.length)
         self.put(row)
 
     def _changed_run(self, key: Key) -> RunRow | None:
@@ -648,7 +682,7 @@ class Draft:
 
     def delete_run(self, run: Run) -> None:
         """Delete a run that was looked up."""
-        self.moves.run(run.kind, run.length, -1)
+        self.moves.runs(run.kind, -1, -run.length)
         self.delete(RunRow, run.topic_id, run.partition, run.base_offset)
 
     def settle_sums(self) -> None:

@@ -29,11 +29,11 @@ class Moves:
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
 
-    def run(self, kind: ObjectKind, length: int, times: int) -> None:
-        """A run is added (`times` 1) or deleted (-1)."""
-        self._move(RUNS, times)
+    def runs(self, kind: ObjectKind, count: int, length: int) -> None:
+        """So many runs of `length` bytes together are added; both are negative where they are deleted."""
+        self._move(RUNS, count)
         if kind is ObjectKind.MIXED:
-            self._move(UNCOMPACTED_BYTES, times * length)
+            self._move(UNCOMPACTED_BYTES, length)
 
     def object(self, before: ObjectRow | None, after: ObjectRow | None) -> None:
         """An object's row changes; None: it does not exist before, or after."""

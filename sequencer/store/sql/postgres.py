@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
-from sequencer.store.rows import Changes, CounterRow
+from sequencer.api import LeaseLost, ObjectKind, RequestFailed, SequencerUnavailable
+from sequencer.store.rows import Changes, CounterRow, Row, RunRow
 from sequencer.store.sql.database import Lane, TableStatements, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables
-from sequencer.store.sql.row_codec import RUN_COLUMNS, Dialect
+from sequencer.store.sql.row_codec import INTEGERS, RUN_COLUMNS, Column, Dialect
 from sequencer.store.state import COMMIT_NUMBER
 from tailrace.clock import Clock
 from tailrace.keepers import cause_of
@@ -219,11 +219,15 @@ class PostgresDatabase:
             for table, deleted, _ in parts:
                 for first in range(0, len(deleted), WRITTEN_AT_ONCE):
                     keys = table.codec.encode_keys(deleted[first : first + WRITTEN_AT_ONCE])
-                    await connection.execute(self._deletes[table.codec.kind], *keys)
+                    await connection.execute(self._deletes[table.codec.kind], *_arrays(table.codec.key, keys))
             for table, _, rows in parts:
+                if table.codec.kind is RunRow:
+                    rows = await _appended(connection, table, rows)
                 for first in range(0, len(rows), WRITTEN_AT_ONCE):
                     columns = table.codec.encode_rows(rows[first : first + WRITTEN_AT_ONCE])
-                    await connection.execute(self._upserts[table.codec.kind], *columns)
+                    await connection.execute(
+                        self._upserts[table.codec.kind], *_arrays(table.codec.columns, columns)
+                    )
 
     def _check_commit_number(self, changes: Changes, number: int | None) -> None:
         """Commit numbers have no gaps. A gap means that the database was set back under a live committer."""
@@ -301,6 +305,28 @@ class PostgresDatabase:
         return SequencerUnavailable(
             f"{self._name}: {str(error) or 'no answer in time'} ({type(error).__name__})"
         )
+
+
+async def _appended(connection: Any, table: TableStatements, rows: list[Row]) -> list[Row]:
+    """Append the new runs among these rows, by COPY: with a third of an upsert's CPU. Returns the others."""
+    new: list[Row] = []
+    others: list[Row] = []
+    for row in rows:
+        (new if isinstance(row, RunRow) and row.kind is ObjectKind.MIXED else others).append(row)
+    names = [column.name for column in table.codec.columns]
+    for first in range(0, len(new), WRITTEN_AT_ONCE):
+        columns = table.codec.encode_rows(new[first : first + WRITTEN_AT_ONCE])
+        await connection.copy_records_to_table("runs", records=zip(*columns, strict=True), columns=names)
+    return others
+
+
+def _arrays(columns: Sequence[Column], values: list[list[Any]]) -> list[Any]:
+    """An argument per column. Integers go as the text of an array, which PostgreSQL reads in no time: asyncpg asks of
+    each element of a list whether it is a list."""
+    return [
+        f"{{{str(each)[1:-1]}}}" if column.array_type == INTEGERS else each
+        for column, each in zip(columns, values, strict=True)
+    ]
 
 
 def _in_full(statement: str, now: str) -> str:

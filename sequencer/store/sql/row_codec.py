@@ -19,6 +19,8 @@ from sequencer.store.batch_table import decode_markers, decode_table
 from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 
 Dialect = Literal["sqlite", "postgresql"]
+INTEGERS = "text::bigint[]"
+"""The `Column.array_type` of integers: an argument of text, cast."""
 Convert = Callable[[Any], Any]
 
 
@@ -127,24 +129,24 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
     *numbers, batches, markers, index_crc = rest
     size, index_start, start, length, max_timestamp, running_max, commit_number, created_ms = numbers
     return Run(
-        topic_id=UUID(bytes=topic_id) if dialect == "sqlite" else topic_id,
-        partition=partition,
-        base_offset=base_offset,
-        end_offset=end_offset,
-        object_id=UUID(bytes=object_id) if dialect == "sqlite" else object_id,
-        kind=kind,
-        key=key if dialect == "sqlite" else _unescape(key),
-        object_size=size,
-        index_start=index_start,
-        start=start,
-        length=length,
-        max_timestamp=max_timestamp,
-        running_max_timestamp=running_max,
-        commit_number=commit_number,
-        created_ms=created_ms,
-        batches=decode_table(batches),
-        markers=decode_markers(markers),
-        index_crc=index_crc or 0,
+        UUID(bytes=topic_id) if dialect == "sqlite" else topic_id,
+        partition,
+        base_offset,
+        end_offset,
+        UUID(bytes=object_id) if dialect == "sqlite" else object_id,
+        kind,
+        key if dialect == "sqlite" else _unescape(key),
+        size,
+        index_start,
+        start,
+        length,
+        max_timestamp,
+        running_max,
+        commit_number,
+        created_ms,
+        decode_table(batches),
+        decode_markers(markers),
+        index_crc or 0,
     )
 
 
@@ -153,6 +155,8 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
 
 def _column(field: Field, dialect: Dialect) -> Column:
     array_type, encode, decode = _conversions(field, dialect)
+    if array_type == INTEGERS and field.is_optional:
+        array_type = "bigint[]"  # the text of an array has another word for None
     if field.is_optional:
         encode, decode = _or_none(encode), _or_none(decode)
     # PostgreSQL widens the elements to the column's type.
@@ -167,11 +171,11 @@ def _conversions(field: Field, dialect: Dialect) -> tuple[str, Convert | None, C
     if hint is bool:
         return "boolean[]", *((int, bool) if sqlite else (None, None))
     if hint is ObjectKind:
-        return "bigint[]", int, ObjectKind
+        return INTEGERS, int, ObjectKind
     if hint is TransactionState:
         return "text[]", str, TransactionState
     if hint in (int, Int32):
-        return "bigint[]", None, None
+        return INTEGERS, None, None
     if hint is bytes:
         return "bytea[]", None, None
     if hint is str:
