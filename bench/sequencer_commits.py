@@ -51,6 +51,7 @@ from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.mixed_object import BatchCoordinates
+from tailrace_cli.loop import collect_rarely
 from tests.support.servers import postgres_server
 
 BATCHES = 1_600
@@ -145,10 +146,12 @@ class Bench:
             "database_cpu_ms": round(database / len(took) * 1000, 3),
         }
 
-    async def commits(self, partitions: int, count: int, producers: int = 0) -> dict[str, Any]:
+    async def commits(
+        self, partitions: int, count: int, producers: int = 0, name: str = "commits"
+    ) -> dict[str, Any]:
         """Objects of 1,600 batches, one after the other."""
         self.sequences.clear()
-        topic = await self.topic(f"commits-{partitions}-{producers}", partitions)
+        topic = await self.topic(f"{name}-{partitions}-{producers}", partitions)
         session = await self.session(0)
         warm = 5
         requests = [
@@ -276,6 +279,7 @@ def main() -> None:
     asked.add_argument("--only", choices=("sqlite", "postgresql"))
     asked.add_argument("--json", type=Path, help="where to write the figures")
     options = asked.parse_args()
+    collect_rarely()
     rows: list[dict[str, Any]] = []
     if options.database:
         rows += asyncio.run(run(options.database, options))

@@ -50,7 +50,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -142,10 +142,8 @@ TABLES: dict[type[Row], sa.Table] = {
         "runs",
         RunRow,
         _REMOVED,
-        sa.Index("runs_by_time", "topic_id", "partition", "running_max_timestamp", "base_offset"),
+        # On PostgreSQL the primary key's index includes kind, length and created_ms, which `partition_bytes` sums up.
         sa.Index("runs_by_object", "object_id"),
-        # Holds all that `partition_bytes` and `statistics` sum up: they never touch the table.
-        sa.Index("runs_by_form", "topic_id", "partition", "kind", "length", "created_ms"),
     ),
     JournalRow: _rows("journal", JournalRow, _REMOVED),
 }

@@ -72,10 +72,34 @@ FIRST_RUN = f"""
          order by p.base_offset desc limit 1), $3)
     order by base_offset limit 1
 """
-# Running maxima never fall along the log, so the first in this index is also the first in the log.
-FIRST_RUNNING_MAX = f"""
-    select base_offset from runs where {_OF_PARTITION} and running_max_timestamp >= $3
-    order by running_max_timestamp, base_offset limit 1
+
+
+def _first_reaching(timestamp: str) -> str:
+    """The first run whose running maximum reaches it, found by halving the log: running maxima never fall along it."""
+    middle = "low + (high - low) / 2"
+    is_reached = f"""
+        (select m.running_max_timestamp from runs m
+         where m.topic_id = $1 and m.partition = $2 and m.base_offset <= {middle}
+         order by m.base_offset desc limit 1) >= {timestamp}
+    """
+    return f"""
+        with recursive search (low, high) as (
+            select (select min(base_offset) from runs where {_OF_PARTITION}),
+                   (select max(base_offset) from runs where {_OF_PARTITION})
+            union all
+            select case when {is_reached} then low else {middle} + 1 end,
+                   case when {is_reached} then {middle} else high end
+            from search where low < high
+        )
+        select base_offset from runs
+        where {_OF_PARTITION} and base_offset = (select low from search where low = high)
+          and running_max_timestamp >= {timestamp}
+    """
+
+
+FIRST_RUNNING_MAX = _first_reaching("$3")
+_NEWEST_MAX = f"""
+    (select running_max_timestamp from runs where {_OF_PARTITION} order by base_offset desc limit 1)
 """
 SCAN_BY_OWN_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (
@@ -93,13 +117,8 @@ SCAN_END = f"""
 # The first run at which the newest running maximum was reached: it has the largest, unless that was removed.
 RUN_OF_RUNNING_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.end_offset > $3
-      and r.max_timestamp = r.running_max_timestamp and r.base_offset = (
-        select f.base_offset from runs f
-        where f.topic_id = $1 and f.partition = $2 and f.running_max_timestamp = (
-            select n.running_max_timestamp from runs n where n.topic_id = $1 and n.partition = $2
-            order by n.base_offset desc limit 1)
-        order by f.base_offset limit 1
-    )
+      and r.max_timestamp = r.running_max_timestamp
+      and r.base_offset = ({_first_reaching(_NEWEST_MAX)})
 """
 RUN_OF_OWN_MAX = f"""
     {_RUNS} where r.topic_id = $1 and r.partition = $2 and r.base_offset = (

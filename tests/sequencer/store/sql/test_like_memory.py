@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sequencer.api import ObjectKind
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     Changes,
@@ -110,6 +111,9 @@ class World:
             partition=place[1],
             length=7,
         )
+        merged = msgspec.structs.replace(
+            merged, kind=ObjectKind.PARQUET
+        )  # a mixed run is never put in a run's place
         self.runs[place] = [merged, *rows[len(taken) :]]
         changes.put(merged)
 
