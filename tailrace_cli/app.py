@@ -21,6 +21,7 @@ from tailrace_cli import (
     objects,
     processes,
     produce,
+    query,
     recover,
     table,
     topic,
@@ -52,6 +53,7 @@ audit.register(app)
 recover.register(app)
 app.command()(produce.produce)
 app.command()(consume.consume)
+app.command()(query.query)
 app.command("cluster")(cluster.describe)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

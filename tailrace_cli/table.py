@@ -50,10 +50,10 @@ def files(
     config: Config = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Name the live Parquet files of a topic, as of one state of its log.
+    """Name a topic's live Parquet files.
 
-    A file is partly live where DeleteRecords, retention or another file took rows from it: count and read the
-    live ranges of offsets only.
+    They are those of one state of its log. A file is partly live where DeleteRecords, retention or another file took
+    rows from it: count and read the live ranges of offsets only.
     """
 
     async def ask(log: OpenedLog) -> tuple[TopicFiles, list[FileRows]]:
@@ -62,8 +62,8 @@ def files(
         found = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
         return found, await count_rows(log.store, found)
 
-    given = _flags(data, store, database, sequencer, rpc_secret_file)
-    store_url, (found, counted) = _ask(given, config, ask)
+    given = flags(data, store, database, sequencer, rpc_secret_file)
+    store_url, (found, counted) = ask_log(given, config, ask)
     if as_json:
         print_json(_as_json(topic, store_url, found, counted))
     else:
@@ -80,14 +80,17 @@ def list_tables(
     config: Config = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the Iceberg tables of the cluster, and whether they are wanted by their topics' config."""
+    """Show all tables.
+
+    A table that no topic wants any more ends with its last snapshot.
+    """
 
     async def ask(log: OpenedLog) -> list[WantedTable]:
         from compactor.tables.follow import wanted_tables
 
         return await wanted_tables(log.sequencer)
 
-    _, found = _ask(_flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    _, found = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
     rows = [(each.topic_name, str(each.topic_id), each.is_wanted) for each in found]
     if as_json:
         print_json([{"topic": name, "topic_id": id_, "wanted": is_wanted} for name, id_, is_wanted in rows])
@@ -113,7 +116,7 @@ def show(
     config: Config = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a topic's Iceberg table: where it is, and its snapshots."""
+    """Show a topic's table and its snapshots."""
 
     import asyncio
 
@@ -135,7 +138,7 @@ def show(
                 ],
             }
 
-    _, found = _ask(_flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    _, found = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
     if as_json:
         print_json(found)
         return
@@ -156,7 +159,10 @@ def repair(
     config: Config = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare a topic's Iceberg table with its log and repair it. A round of compaction does the same."""
+    """Compare a topic's table with its log.
+
+    What differs is repaired, as by a round of compaction.
+    """
 
     async def ask(log: OpenedLog) -> SyncedTable:
         from compactor.tables.follow import wanted_tables
@@ -167,7 +173,7 @@ def repair(
                     return await syncing.sync(wanted)
         raise _no_table(topic)
 
-    _, done = _ask(_flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    _, done = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
     figures = {
         "files": done.files,
         "added": len(done.change.added),
@@ -196,22 +202,24 @@ def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, 
     return opened_tables(log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace)
 
 
-def _flags(
+def flags(
     data: str | None,
     store: str | None,
     database: str | None,
     sequencer: str | None,
     rpc_secret_file: Path | None,
 ) -> dict[str, Any]:
+    """The settings that these flags give."""
     return {
         "data": data, "store": store, "database": database, "sequencers": sequencer,
         "rpc_secret_file": rpc_secret_file,
     }  # fmt: skip
 
 
-def _ask(
+def ask_log(
     given: dict[str, Any], config: Path | None, question: Callable[[OpenedLog], Awaitable[T]]
 ) -> tuple[str, T]:
+    """The answer to a question about the log that the flags name, and the URL of its store. Raises CommandFailed."""
     from tailrace.settings import load_settings
     from tailrace.telemetry import configure_logging
     from tailrace_cli.errors import CommandFailed

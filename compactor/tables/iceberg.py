@@ -42,6 +42,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
+from sqlalchemy import make_url
 
 from compactor.tables.sync import LISTED_MS
 from compactor.tables.table import NewFile, TableChange, TableConflict, TableSnapshot
@@ -83,8 +84,9 @@ def open_catalog(uri: str, store_url: str) -> Catalog:
     """The catalog at an address that TableSettings allows; `uri` may hold a password."""
     if uri.startswith(("http://", "https://")):
         return load_catalog(CATALOG_NAME, type="rest", uri=uri, **_store_properties(store_url))
-    # The driver that pyiceberg[sql-postgres] brings.
-    uri = uri.replace("postgresql://", "postgresql+psycopg2://", 1)
+    url = make_url(uri)
+    if url.get_backend_name() == "postgresql":  # by the driver that pyiceberg[sql-postgres] brings
+        uri = url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
     return load_catalog(CATALOG_NAME, type="sql", uri=uri, **_store_properties(store_url))
 
 

@@ -30,6 +30,7 @@ from sequencer.recovery.invariants import (
     check_partition,
     partition_name,
 )
+from sequencer.rules.tables import kept_from_ms
 from sequencer.store.rows import (
     Identity,
     ObjectRow,
@@ -258,7 +259,8 @@ class _Audit:
         self._counts.pop(row.object_id, None)
         if row.retired_ms is not None:
             self._garbage["retired objects"] += 1
-            if row.retired_ms + self._settings.overdue_ms < self._now_ms:
+            is_kept = row.kind is ObjectKind.PARQUET and row.retired_ms >= kept_from_ms(self._state)
+            if row.retired_ms + self._settings.overdue_ms < self._now_ms and not is_kept:
                 self._findings.append(
                     Finding("overdue_garbage", row.key, f"retired at {row.retired_ms}, and not deleted since")
                 )

@@ -27,6 +27,7 @@ from tailrace.object_store.folder import FolderStore
 from tailrace.object_store.open import object_url
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import T0, Log, batch_of, compacted_here
+from tests.support.servers import PostgresServer
 
 LIFE_MS = 600_000
 NAMESPACE = "tailrace"
@@ -41,13 +42,14 @@ class World:
     root: Path
     tables: IcebergTables
     syncing: TableSync
+    catalog: str
 
     async def sync(self, *, is_wanted: bool = True) -> SyncedTable:
         self.clock.advance(1)
         return await self.syncing.sync(WantedTable(self.log.topics["a"].topic_id, "a", LIFE_MS, is_wanted))
 
     def table(self) -> Any:
-        return open_catalog(f"sqlite:///{self.root}/catalog.db", str(self.root)).load_table((NAMESPACE, "a"))
+        return open_catalog(self.catalog, str(self.root)).load_table((NAMESPACE, "a"))
 
     def rows(self, **chosen: Any) -> list[tuple[int, int]]:
         """(partition, offset) of each row as pyiceberg scans it; DuckDB reads the same from that scan."""
@@ -63,7 +65,8 @@ class World:
 
 
 @asynccontextmanager
-async def opened(root: Path, partitions: int = 2) -> AsyncIterator[World]:
+async def opened(root: Path, partitions: int = 2, catalog: str = "") -> AsyncIterator[World]:
+    catalog = catalog or f"sqlite:///{root}/catalog.db"
     clock = ManualClock()
     settings = SequencerSettings(deletion_grace_ms=1_000)
     sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1), settings)
@@ -73,14 +76,14 @@ async def opened(root: Path, partitions: int = 2) -> AsyncIterator[World]:
         log = Log(sequencer.sequencer, store, clock)
         await log.topic("a", partitions)
         tables = IcebergTables(
-            open_catalog(f"sqlite:///{root}/catalog.db", str(root)),
+            open_catalog(catalog, str(root)),
             namespace=NAMESPACE, store_url=str(root), cluster_id="c",
         )  # fmt: skip
         syncing = TableSync(
             log.sequencer, store, tables, path_of=lambda key: object_url(str(root), key), executor=executor
         )
         try:
-            yield World(log, clock, root, tables, syncing)
+            yield World(log, clock, root, tables, syncing, catalog)
         finally:
             await sequencer.close()
 
@@ -142,6 +145,21 @@ def test_the_table_follows_swaps_deletes_and_the_topics_end(tmp_path: Path) -> N
             assert (await world.log.sequencer.table_pins(TablePinsRequest())).pins == []
             left = [file.key async for file in world.log.store.list("") if "/tables/" in file.key]
             assert left == []
+
+    asyncio.run(scenario())
+
+
+def test_a_catalog_on_postgresql_names_the_same(tmp_path: Path, postgres: PostgresServer) -> None:
+    catalog = postgres.create_database()
+
+    async def scenario() -> None:
+        async with opened(tmp_path, catalog=catalog) as world:
+            await world.log.produce(("a", 0, batch_of([b"v"] * 5)))
+            await compacted_here(world.log)
+            await world.sync()
+            await world.delete_below(0, 2)
+            await world.sync()
+            assert world.rows() == expected((0, 2, 5))
 
     asyncio.run(scenario())
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from pyiceberg.catalog import load_catalog
 
 from tailrace_cli.demo.ports import free_port
 from tests.support.servers import PostgresServer
@@ -262,6 +263,7 @@ def test_compact_works_on_the_folder_of_a_running_serve_and_of_a_stopped_one(
     server: Server, tmp_path: Path
 ) -> None:
     server.wait_until_ready()
+    server.run("topic", "create", "readings", "--config", "tailrace.table=iceberg")
     producer = Producer({"bootstrap.servers": server.kafka})
     for number in range(100):
         producer.produce("readings", b"%d" % number)
@@ -280,7 +282,10 @@ def test_compact_works_on_the_folder_of_a_running_serve_and_of_a_stopped_one(
 
     beside = subprocess.run(compact, capture_output=True, text=True, timeout=400, env=environment())
     assert beside.returncode == 0, beside.stderr
-    assert json.loads(beside.stdout)["records"] == 100
+    done = json.loads(beside.stdout)
+    assert (done["records"], done["table_failures"]) == (100, [])
+    catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{tmp_path}/data/tailrace.db")
+    assert catalog.load_table("tailrace.readings").scan().to_arrow().num_rows == 100
 
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=30) == 0

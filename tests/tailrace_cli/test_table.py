@@ -24,12 +24,14 @@ from sequencer.api import (
     DeleteRecordsPartition,
 )
 from sequencer.committer import Committer
+from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock
 from tailrace.object_store.folder import FolderStore
 from tests.support.clocks import SeededEntropy
 from tests.support.compaction import T0, Log, batch_of
 
+PATIENT = SequencerSettings(session_lease_ms=3_600_000, agent_lease_ms=3_600_000)
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs/compactor.md").read_text().partition("\n## Reading the Parquet objects directly\n")[2]
 LISTING, IN_DUCKDB, IN_SPARK, IN_PYICEBERG = re.findall(
@@ -53,7 +55,10 @@ async def _fill(data: Path) -> None:
     with ThreadPoolExecutor(2) as executor:
         store = FolderStore(data / "objects", clock, executor)
         sequencer = Committer(
-            SqlRowStore(f"sqlite:///{data / 'tailrace.db'}", clock=clock, entropy=entropy), clock, entropy
+            SqlRowStore(f"sqlite:///{data / 'tailrace.db'}", clock=clock, entropy=entropy),
+            clock,
+            entropy,
+            PATIENT,
         )
         await sequencer.start()
         log = Log(sequencer, store, clock)
@@ -140,3 +145,16 @@ def test_a_repaired_table_is_read_as_the_page_says(
     monkeypatch.chdir(folder)
     exec(IN_PYICEBERG, {})
     assert capsys.readouterr().out == "53\n"
+
+
+def test_a_query_sees_files_and_tail_as_one(folder: Path) -> None:
+    by_partition = 'select "partition", count(*) n, min("offset") low from flights group by 1 order by 1'
+    lines = run(folder, "query", by_partition, "--data", "data").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"partition": 0, "n": 40, "low": 0},
+        {"partition": 1, "n": 33, "low": 7},
+    ]
+    newest = 'select "offset", value from flights where "partition" = 1 order by "offset" desc limit 2'
+    lines = run(folder, "query", newest, "--data", "data").splitlines()
+    assert json.loads(lines[0]) == {"offset": 39, "value": '{"carrier": "UA"}'}
+    assert len(lines) == 2

@@ -20,17 +20,19 @@ from sequencer.api import (
     UnknownTopic,
 )
 from sequencer.committer import Committer
+from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.compaction import Log, batch_of, compacted_here
 
 
-async def opened() -> tuple[Log, ManualClock]:
+async def opened() -> tuple[Log, ManualClock, MemoryRowStore]:
     clock = ManualClock()
-    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
+    rows = MemoryRowStore(clock)
+    sequencer = Committer(rows, clock, SeededEntropy(1))
     await sequencer.start()
-    return Log(sequencer.sequencer, MemoryStore(clock), clock), clock
+    return Log(sequencer.sequencer, MemoryStore(clock), clock), clock, rows
 
 
 async def kinds_of_garbage(log: Log) -> list[str]:
@@ -49,7 +51,7 @@ async def retire_one_of_each(log: Log) -> None:
 
 def test_a_pin_keeps_parquet_objects_that_are_retired_after_it_and_no_mixed_ones() -> None:
     async def scenario() -> None:
-        log, clock = await opened()
+        log, clock, _ = await opened()
         topic = await log.topic("a")
         pin = await log.sequencer.pin_table(PinTable(topic.topic_id))
         clock.advance(1)
@@ -67,7 +69,7 @@ def test_a_pin_keeps_parquet_objects_that_are_retired_after_it_and_no_mixed_ones
 
 def test_a_kept_object_is_not_forgotten() -> None:
     async def scenario() -> None:
-        log, clock = await opened()
+        log, clock, _ = await opened()
         topic = await log.topic("a")
         await log.sequencer.pin_table(PinTable(topic.topic_id))
         clock.advance(1)
@@ -92,9 +94,25 @@ def test_a_kept_object_is_not_forgotten() -> None:
     asyncio.run(scenario())
 
 
+def test_what_is_kept_for_a_table_is_no_overdue_garbage() -> None:
+    async def scenario() -> None:
+        log, clock, rows = await opened()
+        topic = await log.topic("a")
+        await log.sequencer.pin_table(PinTable(topic.topic_id))
+        clock.advance(1)
+        await retire_one_of_each(log)
+        clock.advance(1_000)
+        report = await audit(rows, log.store, clock, SeededEntropy(2), AuditSettings(overdue_ms=1_000))
+        overdue = [found.subject for found in report.findings if found.kind == "overdue_garbage"]
+        assert [key.endswith(".parquet") for key in overdue] == [False]
+        await log.sequencer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_pin_outlives_its_topic_and_ends_when_it_is_released() -> None:
     async def scenario() -> None:
-        log, _ = await opened()
+        log, _, _ = await opened()
         topic = await log.topic("a")
         with pytest.raises(UnknownTopic):
             await log.sequencer.pin_table(PinTable(log.entropy.uuid()))

@@ -1,0 +1,106 @@
+"""A topic in DuckDB: its live Parquet files, and its tail as a table in memory, as one relation.
+
+Filters and columns reach the files; the tail is read whole, so it is bounded. The tail is what no Parquet file has: its
+records are read as a consumer with read_committed sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from compactor.spark_source.log_reader import COLUMNS, AskedIndex, LogReader, OffsetRange
+from compactor.tables.live import LiveRange, TopicFiles, list_live_files
+from sequencer.api import Sequencer
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.open import object_url
+
+MAX_TAIL_BYTES = 1 << 30
+"""Records of one topic that are in no Parquet file, in memory."""
+
+
+class TailTooLarge(Exception):
+    """Too much of the topic is not compacted yet; the message says what to do."""
+
+
+async def add_topic(
+    database: Any, name: str, topic_id: UUID, *, sequencer: Sequencer, store: ObjectStore, store_url: str
+) -> None:
+    """Make the topic a view of the DuckDB connection, under its name. Raises TailTooLarge."""
+    files = await list_live_files(sequencer, topic_id)
+    tail = await _tail(LogReader(AskedIndex(sequencer), store, name, list(COLUMNS)), name, files)
+    database.register(f"{name} tail", tail)
+    live = pa.table(
+        {
+            "file": [_file_name(file.object.key) for file in files.files for _ in file.ranges],
+            "partition": pa.array(
+                [each.partition for file in files.files for each in file.ranges], pa.int32()
+            ),
+            "first": pa.array([each.start for file in files.files for each in file.ranges], pa.int64()),
+            "until": pa.array([each.end for file in files.files for each in file.ranges], pa.int64()),
+        }
+    )
+    database.register(f"{name} live", live)
+    view, paths = _quoted(name), [object_url(store_url, file.object.key) for file in files.files]
+    parts = [f"select {', '.join(map(_quoted, COLUMNS))} from {_quoted(f'{name} tail')}"]
+    if paths:
+        listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in paths)
+        parts.append(
+            f"select {', '.join(f'r.{_quoted(column)}' for column in COLUMNS)}"
+            f" from read_parquet([{listed}], filename = true) r semi join {_quoted(f'{name} live')} l"
+            " on parse_filename(r.filename) = l.file and r.partition = l.partition"
+            ' and r."offset" >= l.first and r."offset" < l.until'
+        )
+    database.execute(f"create view {view} as {' union all by name '.join(parts)}")
+
+
+def tail_ranges(files: TopicFiles) -> Iterator[OffsetRange]:
+    """The offsets of a topic that are stable and in no Parquet file. Pure."""
+    by_partition: dict[int, list[LiveRange]] = {}
+    for file in files.files:
+        for each in file.ranges:
+            by_partition.setdefault(each.partition, []).append(each)
+    for bounds in files.partitions:
+        yield from _gaps(
+            bounds.partition,
+            bounds.log_start_offset,
+            bounds.last_stable_offset,
+            sorted(by_partition.get(bounds.partition, ())),
+        )
+
+
+def _gaps(partition: int, start: int, end: int, covered: Iterable[LiveRange]) -> Iterator[OffsetRange]:
+    for each in covered:
+        if start < each.start:
+            yield OffsetRange(partition, start, each.start)
+        start = each.end
+    if start < end:
+        yield OffsetRange(partition, start, end)
+
+
+async def _tail(reader: LogReader, name: str, files: TopicFiles) -> Any:
+    batches: list[Any] = []
+    size = 0
+    for wanted in tail_ranges(files):
+        async for batch in reader.read(files.topic_id, wanted):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > MAX_TAIL_BYTES:
+                raise TailTooLarge(
+                    f"topic {name!r} has more than {MAX_TAIL_BYTES >> 20} MiB that are not compacted; run"
+                    " `tailrace compact` first"
+                )
+    return pa.Table.from_batches(
+        batches, schema=pa.schema([(each, kind) for each, (kind, _) in COLUMNS.items()])
+    )
+
+
+def _file_name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,44 @@
+"""Print what Spark SQL reads of a table: `read_by_spark.py JARS CATALOG_DATABASE SNAPSHOT_ID`.
+
+A process of its own: jars are read when the JVM starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from compactor.java import find_java  # noqa: F401 - fails early where there is no Java
+from compactor.session import spark_session
+
+jars, database, snapshot_id = sys.argv[1:]
+CATALOG = "spark.sql.catalog.tailrace"
+spark = spark_session(
+    "local[1]",
+    settings={
+        "spark.jars": jars,
+        CATALOG: "org.apache.iceberg.spark.SparkCatalog",
+        f"{CATALOG}.type": "jdbc",
+        f"{CATALOG}.uri": f"jdbc:sqlite:{database}",
+        f"{CATALOG}.jdbc.schema-version": "V1",
+        f"{CATALOG}.warehouse": "file:///unused",
+    },
+)
+
+
+def rows(query: str) -> list[list[int]]:
+    """The query's rows."""
+    return [list(row) for row in spark.sql(query).collect()]
+
+
+TABLE = "tailrace.tailrace.a"
+SUMS = "select partition, count(*), min(offset), max(offset)"
+print(
+    json.dumps(
+        {
+            "now": rows(f"{SUMS} from {TABLE} group by 1 order by 1"),
+            "then": rows(f"{SUMS} from {TABLE} version as of {snapshot_id} group by 1 order by 1"),
+        }
+    )
+)
+spark.stop()
