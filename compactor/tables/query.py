@@ -12,7 +12,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from compactor.spark_source.log_reader import COLUMNS, AskedIndex, LogReader, OffsetRange
+from compactor.spark_source.columns import COLUMNS
+from compactor.spark_source.log_index import AskedIndex
+from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
 from compactor.tables.live import LiveRange, TopicFiles, list_live_files
 from sequencer.api import Sequencer
 from tailrace.object_store.api import ObjectStore
@@ -20,6 +22,10 @@ from tailrace.object_store.open import object_url
 
 MAX_TAIL_BYTES = 1 << 30
 """Records of one topic that are in no Parquet file, in memory."""
+
+
+STORED = [column.stored for column in COLUMNS.values()]
+"""The columns of a view: named as in the files."""
 
 
 class TailTooLarge(Exception):
@@ -31,7 +37,7 @@ async def add_topic(
 ) -> None:
     """Make the topic a view of the DuckDB connection, under its name. Raises TailTooLarge."""
     files = await list_live_files(sequencer, topic_id)
-    tail = await _tail(LogReader(AskedIndex(sequencer), store, name, list(COLUMNS)), name, files)
+    tail = await _tail(LogReader(AskedIndex(sequencer), store, list(COLUMNS)), name, files)
     database.register(f"{name} tail", tail)
     live = pa.table(
         {
@@ -45,11 +51,11 @@ async def add_topic(
     )
     database.register(f"{name} live", live)
     view, paths = _quoted(name), [object_url(store_url, file.object.key) for file in files.files]
-    parts = [f"select {', '.join(map(_quoted, COLUMNS))} from {_quoted(f'{name} tail')}"]
+    parts = [f"select {', '.join(map(_quoted, STORED))} from {_quoted(f'{name} tail')}"]
     if paths:
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in paths)
         parts.append(
-            f"select {', '.join(f'r.{_quoted(column)}' for column in COLUMNS)}"
+            f"select {', '.join(f'r.{_quoted(column)}' for column in STORED)}"
             f" from read_parquet([{listed}], filename = true) r semi join {_quoted(f'{name} live')} l"
             " on parse_filename(r.filename) = l.file and r.partition = l.partition"
             ' and r."offset" >= l.first and r."offset" < l.until'
@@ -57,7 +63,7 @@ async def add_topic(
     database.execute(f"create view {view} as {' union all by name '.join(parts)}")
 
 
-def tail_ranges(files: TopicFiles) -> Iterator[OffsetRange]:
+def tail_ranges(name: str, files: TopicFiles) -> Iterator[OffsetRange]:
     """The offsets of a topic that are stable and in no Parquet file. Pure."""
     by_partition: dict[int, list[LiveRange]] = {}
     for file in files.files:
@@ -65,14 +71,16 @@ def tail_ranges(files: TopicFiles) -> Iterator[OffsetRange]:
             by_partition.setdefault(each.partition, []).append(each)
     for bounds in files.partitions:
         yield from _gaps(
-            bounds.partition,
+            LogPartition(name, files.topic_id, bounds.partition),
             bounds.log_start_offset,
             bounds.last_stable_offset,
             sorted(by_partition.get(bounds.partition, ())),
         )
 
 
-def _gaps(partition: int, start: int, end: int, covered: Iterable[LiveRange]) -> Iterator[OffsetRange]:
+def _gaps(
+    partition: LogPartition, start: int, end: int, covered: Iterable[LiveRange]
+) -> Iterator[OffsetRange]:
     for each in covered:
         if start < each.start:
             yield OffsetRange(partition, start, each.start)
@@ -84,8 +92,8 @@ def _gaps(partition: int, start: int, end: int, covered: Iterable[LiveRange]) ->
 async def _tail(reader: LogReader, name: str, files: TopicFiles) -> Any:
     batches: list[Any] = []
     size = 0
-    for wanted in tail_ranges(files):
-        async for batch in reader.read(files.topic_id, wanted):
+    for wanted in tail_ranges(name, files):
+        async for batch in reader.read(wanted):
             batches.append(batch)
             size += batch.nbytes
             if size > MAX_TAIL_BYTES:
@@ -93,9 +101,8 @@ async def _tail(reader: LogReader, name: str, files: TopicFiles) -> Any:
                     f"topic {name!r} has more than {MAX_TAIL_BYTES >> 20} MiB that are not compacted; run"
                     " `tailrace compact` first"
                 )
-    return pa.Table.from_batches(
-        batches, schema=pa.schema([(each, kind) for each, (kind, _) in COLUMNS.items()])
-    )
+    schema = pa.schema([(name, column.arrow) for name, column in COLUMNS.items()])
+    return pa.Table.from_batches(batches, schema=schema).rename_columns(STORED)
 
 
 def _file_name(key: str) -> str:
