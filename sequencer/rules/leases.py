@@ -55,6 +55,9 @@ ROUND_TRIPS_OF_SLACK = 10
 trips. The next one takes four again. Two more are to spare."""
 MAX_SLACK_MS = 60_000
 
+MAX_LISTENERS = 16
+"""Of one agent: all of them are in the ring that every agent keeps."""
+
 
 def slack_ms(round_trip_s: float) -> int:
     """By how much leases and silences are longer before a database that takes so long to answer."""
@@ -117,6 +120,12 @@ def register_agent(
         raise InvalidRequest(
             f"an agent at {info.host[:100]!r}:{info.port}, peers at {info.peer_port}, HTTP at {info.http_port}: a host"
             " and ports of at most 65535 are needed"
+        )
+    if len(info.listeners) > MAX_LISTENERS or not all(
+        is_name(name) and is_name(host) and port in PORTS for name, (host, port) in info.listeners.items()
+    ):
+        raise InvalidRequest(
+            f"{len(info.listeners)} listeners: at most {MAX_LISTENERS}, each with a name, a host and a port"
         )
     lease_ms = settings.agent_lease_ms + slack_ms
     at_address = draft.agents_at((info.host, info.port))
