@@ -47,7 +47,7 @@ def list_acls(
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show ACLs: all, those of a principal, or those that apply to a resource."""
+    """Show the ACLs of a principal, of a resource, or all."""
     resource = _resource(topic, group, transactional_id, cluster)
     rows = ask_broker(bootstrap, lambda client: _described(client, _wanted(resource, principal)))
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
@@ -115,7 +115,7 @@ def remove(
     deny: DenyFlag = False,
     bootstrap: BootstrapFlag = None,
 ) -> None:
-    """Delete the ACLs that have all that is given, and print how many there were."""
+    """Delete the ACLs that have all that is given."""
     from tailrace.acls import PatternType, Permission
     from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 

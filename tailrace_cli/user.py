@@ -64,7 +64,7 @@ def add(
     ] = None,
     bootstrap: BootstrapFlag = None,
 ) -> None:
-    """Create a user, or give one a new password, for both SCRAM mechanisms and PLAIN."""
+    """Create a user, or give one a new password."""
     from tailrace.kafka.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 
     upsertions = [_credentials(user, _password(password_file), mechanism) for mechanism in _NAMES]
@@ -73,7 +73,7 @@ def add(
 
 @app.command()
 def remove(user: UserArgument, bootstrap: BootstrapFlag = None) -> None:
-    """Delete a user. Its open connections stay until they end or must log in again."""
+    """Delete a user. Its open connections stay until they end."""
     from tailrace.kafka.messages.alter_user_scram_credentials import (
         AlterUserScramCredentialsRequest,
         ScramCredentialDeletion,

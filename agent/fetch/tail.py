@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from agent.fetch.window import Window, WindowBroken
+from agent.fetch.window import SubscriptionOver, Window, WindowBroken
 from agent.fetch.windows import FRESH_S, Windows
 from agent.telemetry import AgentTelemetry
 from sequencer.api import (
@@ -118,8 +118,7 @@ class Tail:
             with outlived(
                 log, "the windows are dropped; fetches ask the sequencer", SequencerError, WindowBroken
             ):
-                await self._take_turn()
-                is_sound = True
+                is_sound = await self._take_turn()
             if not is_sound:
                 self._telemetry.window_resets.inc(1)
                 self._windows.restart(self._entropy.uuid())
@@ -130,14 +129,18 @@ class Tail:
         self._news = asyncio.get_running_loop().create_future()
         await self._news
 
-    async def _take_turn(self) -> None:
-        """One call of the subscription. Raises SequencerError, WindowBroken."""
+    async def _take_turn(self) -> bool:
+        """One call of the subscription. Returns whether the windows stand. Raises SequencerError, WindowBroken."""
         sent_at = self._clock.monotonic()
         request = self._windows.next_request(sent_at, BEAT_MS)
         call = asyncio.ensure_future(self._sequencer.watch(request))
         try:
             if await self._is_answered(call, request):
                 self._wake(self._windows.apply(call.result(), sent_at))
+            return True
+        except SubscriptionOver as over:
+            log.info("the windows begin anew", cause=str(over))
+            return False
         finally:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)

@@ -29,6 +29,10 @@ class WindowBroken(Exception):
     """A change does not follow what was told before: something was lost, or told by another committer."""
 
 
+class SubscriptionOver(WindowBroken):
+    """Another committer began, or this one has forgotten the subscription: the windows begin anew, as they must."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """See the module. `commit_number` is of the last change. `size`: encoded bytes of the runs."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
-from agent.fetch.window import Window, WindowBroken, begin, emptied, find, follow
+from agent.fetch.window import SubscriptionOver, Window, WindowBroken, begin, emptied, find, follow
 from sequencer.api import FoundPartition, PartitionChange, WatchAnswer, WatchRequest
 from tailrace.ids import TopicPartition
 
@@ -213,9 +213,9 @@ class Windows:
 
     def _check(self, answer: WatchAnswer) -> None:
         if answer.is_reset:
-            raise WindowBroken("the sequencer does not know this subscription")
+            raise SubscriptionOver("the sequencer does not know this subscription")
         if self._epoch is not None and answer.epoch != self._epoch:
-            raise WindowBroken(f"the committer's epoch is {answer.epoch}, it was {self._epoch}")
+            raise SubscriptionOver(f"the committer's epoch is {answer.epoch}, it was {self._epoch}")
         if answer.taken != self._taken:
             raise WindowBroken(f"changes from {answer.taken} on, {self._taken} were taken")
         if answer.commit_number < self._commit_number:

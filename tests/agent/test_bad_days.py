@@ -25,8 +25,10 @@ from tests.support.wire import KafkaSocket, WiredAgent, batches_of, run_wired
 
 
 async def nothing_is_half_visible(client: KafkaSocket, stored: int) -> None:
-    """One batch of one record at each offset below `stored`, and no more."""
-    row = await client.fetch()
+    """One batch of one record at each offset below `stored`, and no more; what was just written may take a moment."""
+    async with asyncio.timeout(5):
+        while (row := await client.fetch()).high_watermark < stored:
+            await asyncio.sleep(0.01)
     assert (row.error_code, row.high_watermark) == (0, stored)
     assert batches_of(row) == [(offset, 1) for offset in range(stored)]
 
@@ -186,7 +188,9 @@ def test_a_fetch_is_planned_again_when_its_object_was_replaced_meanwhile(tmp_pat
         (other_key,) = set(await wired.keys()) - {key}
         wired.agent.cache.forget(ChunkId(other_key, 0))
         await wired.objects.delete([other_key])
-        gone = await client.fetch(1)
+        async with asyncio.timeout(5):
+            while (gone := await client.fetch(1)).high_watermark == 1:
+                await asyncio.sleep(0.01)
         assert gone.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert plans in (4, 5), "planned thrice, the first time from the window if it has come; then told"
         assert wired.told("records can't be read now")

@@ -47,7 +47,7 @@ def test_an_archive_has_the_packages_at_its_top(tmp_path: Path) -> None:
 def test_what_is_needed_is_followed_and_the_clusters_own_left_out() -> None:
     names = {found.metadata["Name"].lower() for found in required("tailrace", extra="compactor")}
     assert {"tailrace", "pyarrow", "numba", "llvmlite", "msgspec", "botocore"} <= names
-    assert not names & {"pytest", "duckdb", *LEFT_TO_THE_CLUSTER}
+    assert not names & {"pytest", *LEFT_TO_THE_CLUSTER}
 
 
 def test_executors_find_the_archives_packages_without_a_setting_of_the_operators() -> None:

@@ -63,7 +63,7 @@ def test_addresses_may_be_listed_with_commas() -> None:
         ("[agent]\nlinger_ms = 0", "agent.linger_ms: input should be greater than or equal to 1; given was 0 by"),
         ("[sequencer]\nmax_topics = 'x'", "sequencer.max_topics: input should be a valid integer"),
         ("[cache]\nmemory_bytes = -1", "cache.memory_bytes: input should be greater than or equal to 0; given was -1"),
-        ("[cache]\nfresh_share = 0.9", "cache: fresh_share 0.9 and catch_up_share 0.25: expected at most 1 together"),
+        ("[cache]\nfresh_share = 0.9", "cache: fresh_share 0.9 and catch_up_share 0.35: expected at most 1 together"),
         ("[sequencer]\nmax_topics = 0", "sequencer.max_topics: input should be greater than or equal to 1; given was"),
         ("log_level = 'loud'", "log_level: input should be 'debug', 'info', 'warning' or 'error'; given was 'loud'"),
     ],

@@ -211,6 +211,7 @@ class Machine(RuleBasedStateMachine):
         self.number, self.epoch, self.objects, self.now = 0, 1, 0, 0.0
         self.as_of: dict[int, dict[TopicPartition, Log]] = {0: self._copy()}
         self.windows = Windows(UUID(int=1))
+        self.known_epoch: int | None = None
         self.subscriber: UUID | None = None
         self.turn = self.taken = 0
         self.watched: set[TopicPartition] = set()
@@ -314,10 +315,14 @@ class Machine(RuleBasedStateMachine):
         try:
             self.windows.apply(told, self.now)
         except WindowBroken:
-            assert told.is_reset or told.epoch != self.epoch or request.subscriber != self.subscriber
+            is_of_another = self.known_epoch not in (None, told.epoch)
+            assert told.is_reset or is_of_another or request.subscriber != self.subscriber
             self._restart()
+        else:
+            self.known_epoch = told.epoch
 
     def _restart(self) -> None:
+        self.known_epoch = None
         self.subscriptions += 1
         self.windows.restart(UUID(int=self.subscriptions))
 
