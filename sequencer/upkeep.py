@@ -39,8 +39,10 @@ class Upkeep:
         self.groups = GroupWatch(settings)
         self.may_have_deleted_topics = True
         self._is_filled = False
+        self._appeared: list[Row] = []
+        """Rows that are new and not watched yet: a commit of thousands only notes them."""
         for kind in self._unused:
-            state.watch_new(kind, self._watch)
+            state.watch_new(kind, self._appeared.append)
 
     def note(self, changes: Changes) -> None:
         """Note what a transaction may have made due."""
@@ -50,10 +52,13 @@ class Upkeep:
             self.may_have_deleted_topics = True
 
     async def fill(self) -> None:
-        """Watch the rows that were loaded. Those that appear meanwhile are watched already."""
+        """Watch the rows that were loaded, once, and those that have appeared since."""
+        turns = Turns(ROWS_IN_A_TURN)
+        while self._appeared:
+            self._watch(self._appeared.pop())
+            await turns.did()
         if self._is_filled:
             return
-        turns = Turns(ROWS_IN_A_TURN)
         for kind in self._unused:
             for row in list(self._state.all(kind)):
                 self._watch(row)
@@ -69,6 +74,8 @@ class Upkeep:
 
     def take_unused(self, kind: type[Row], now_ms: int, most: int) -> tuple[list[Key], int]:
         """Keys of rows that were not used for the time that they are kept, and how many rows were looked at."""
+        while self._appeared:
+            self._watch(self._appeared.pop())
         due, kept_ms = self._unused[kind], self.kept_ms[kind]
         taken = due.take(now_ms, most)
         unused: list[Key] = []

@@ -320,7 +320,7 @@ def _commit_run(
     partition = draft.live_partition(topic_id, number)
     if partition is None:
         return RunOutcome(refuse_all(proposal.batches, BatchError.UNKNOWN_TOPIC_OR_PARTITION), -1), None
-    topic_id = partition.topic_id  # the id that the rows share: it is told equal by identity
+    topic_id = draft.shared_id(topic_id)
 
     def producer_state(producer_id: int) -> ProducerState | None:
         return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
