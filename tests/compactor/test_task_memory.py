@@ -68,10 +68,11 @@ def test_a_task_needs_at_most_four_times_its_item_and_300_mb(
 ) -> None:
     item = asyncio.run(item_on_disk(tmp_path, codec, record_bytes))
     (tmp_path / "item").write_bytes(msgspec.msgpack.Encoder(uuid_format="bytes").encode(item))
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_TASK, str(tmp_path / "item"), str(tmp_path / "objects")],
-        capture_output=True, text=True, check=True, timeout=600,
-    )  # fmt: skip
+    for _ in range(2):  # the first may compile kernels, which an executor does once
+        done = subprocess.run(
+            [sys.executable, "-c", ONE_TASK, str(tmp_path / "item"), str(tmp_path / "objects")],
+            capture_output=True, text=True, check=True, timeout=600,
+        )  # fmt: skip
     outcome_bytes, peak_bytes = map(int, done.stdout.split())
     assert outcome_bytes > 100
     assert peak_bytes > TASK_BASE_BYTES // 4, "a whole process was measured"
