@@ -28,10 +28,12 @@ ONE_TASK = """
 import sys
 from compactor.job import run_task
 (outcome,) = run_task([open(sys.argv[1], "rb").read()], sys.argv[2], "out/", "c")
-(peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(len(outcome), int(peak) * 1024)
+kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in open("/proc/self/status"))
+       if name in ("VmHWM", "RssFile")}
+print(len(outcome), (kib["VmHWM"] - kib["RssFile"]) * 1024)
 """
-"""VmHWM and not ru_maxrss, which begins at what the process had that started this one."""
+"""The peak without pages of libraries: workers share these, and the kernel maps more or fewer of them. ru_maxrss would
+begin at what the process had that started this one."""
 
 
 def half_random(luck: random.Random, size: int) -> bytes:
