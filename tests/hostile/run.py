@@ -36,7 +36,7 @@ HOSTILE_SECONDS, QUIET_SECONDS = 4.0, 2.0
 """Of each slice."""
 SETTLING_SECONDS = 0.5
 """What was asked for before a pause is answered within it."""
-TRIES = 3
+TRIES = 5
 RATE = 150.0
 MAX_GROWTH_MIB = 256
 READY_EVERY_SECONDS = 0.5

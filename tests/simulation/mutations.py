@@ -28,11 +28,10 @@ import msgspec
 
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
-import agent.groups.coordinator as coordinator_module
+import agent.groups.stored_group as stored_group
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
-import sequencer.committer as committer_module
 import sequencer.follower as follower_module
 import sequencer.group_commit as group_commit_module
 import sequencer.recovery.bucket_scan as bucket_module
@@ -714,25 +713,6 @@ def _fails_the_whole_group(original: Any) -> Any:
     return parts_of
 
 
-def _loads_without_renewing(original: Any) -> Any:
-    async def load(self: Any) -> None:
-        term, is_loaded = self._term, asyncio.Event()
-        renewed = term._renewed
-
-        async def renewed_later() -> None:
-            await is_loaded.wait()
-            await renewed()
-
-        term._renewed = renewed_later
-        try:
-            await original(self)
-        finally:
-            del term._renewed
-            is_loaded.set()
-
-    return load
-
-
 def _moves_log_starts_as_planned(original: Any) -> Any:
     """Whatever limits hold by now."""
 
@@ -941,11 +921,6 @@ REMAKES = {
     "misfortunes": at("a topic is made again", "a topic is made again"),
 }
 """A topic that is made again is the only one in use."""
-SLOW_LOADS = {
-    "slow_loads_s": 3.0,
-    "failing_writes": 0.05,
-    "misfortunes": at("the committer crashes", "the committer stops for long"),
-}
 ROT = {"misfortunes": at(*6 * ["bytes rot in the store"]), "idempotent_producers": 2, "trouble_s": 6.0}
 LOSES = {
     "loses_database": True,
@@ -1077,11 +1052,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "trouble_s": 7.0,
             "misfortunes": at(*5 * ["the committer stops for long"]),
         },
-    ),
-    Mutation(
-        "the lease is not renewed while the state loads",
-        [(committer_module.Committer, "_load", _loads_without_renewing)],
-        SLOW_LOADS,
     ),
     Mutation(
         "the lease stays short before a slow database",
@@ -1273,7 +1243,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("any generation's heartbeat is fine", [(Group, "heartbeat", _all_generations_are_fine)], GROUPS),
     Mutation(
-        "a new coordinator begins with nothing", [(coordinator_module, "restored", _keeps_no_generations)], GROUPS
+        "a new coordinator begins with nothing", [(stored_group, "restored", _keeps_no_generations)], GROUPS
     ),
     Mutation(
         "a position that was overtaken is taken", [(groups, "_is_overtaken", always(False))], LATE_COMMITS
