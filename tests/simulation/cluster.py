@@ -8,6 +8,7 @@ compactor with its tasks in this process. Simulated are time, the network, the d
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +30,7 @@ from sequencer.store.rows import Changes, Identity, Row, RowStore
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
-from tests.simulation.loop import Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
+from tests.simulation.loop import PROCESS, Crashed, SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.simulation.network import Network
 from tests.simulation.scenario import CALM
 from tests.support.faulty_store import FaultPlan, FaultyStore, Operation
@@ -73,7 +74,8 @@ class SimulatedRows:
         self.answers_s = 0.0
         """Every answer takes up to so long, and 2/5 of it at least; half of that before a call takes effect."""
         self.slow_luck = slow_luck
-        self.loads = 0
+        self.loads: Counter[SimulatedProcess | None] = Counter()
+        """How often each process loaded the state: a server does so once, whether it commits or follows."""
         self.writes = 0
         """How often a write reached the database, also one that it refused."""
         self.terms = 0
@@ -118,7 +120,7 @@ class SimulatedRows:
             raise RuntimeError(UNFORESEEN)
 
     async def load(self) -> dict[type[Row], list[Row]]:
-        self.loads += 1
+        self.loads[PROCESS.get()] += 1
         await self._clock.sleep(self.max_load_s * (0.7 + 0.3 * self._luck.fraction()))
         self._be_surprising()
         await self._be_slow()
