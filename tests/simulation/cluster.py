@@ -433,7 +433,21 @@ class Cluster:
     # --- agents
 
     async def start_agent(self, host: str, zone: str, wall_offset_ms: int = 0) -> SimulatedAgent:
-        """An agent at this host, in place of the one that was there. Waits until it serves."""
+        """An agent at this host, in place of the one that was there. Waits until it serves.
+
+        A process that the sequencer does not answer ends, and its supervisor starts another: what the first had
+        learned, such as the cluster's incarnation, goes with it.
+        """
+        while True:
+            agent = self._new_agent(host, zone, wall_offset_ms)
+            try:
+                with suppress(Crashed):
+                    await agent.process.run(agent.start())
+                return agent
+            except SequencerError:
+                await self.clock.sleep(0.2)
+
+    def _new_agent(self, host: str, zone: str, wall_offset_ms: int) -> SimulatedAgent:
         if host in self.agents:
             self.crash(self.agents[host].process, is_seen=True)  # if it lives: two can't have one address
             self.network.reset(self.agents[host].process)
@@ -450,18 +464,7 @@ class Cluster:
             entropy=self.entropy(process.name),
         )
         self.agents[host] = agent
-        with suppress(Crashed):
-            await process.run(self._start(agent))
         return agent
-
-    async def _start(self, agent: SimulatedAgent) -> None:
-        """As a supervisor does: what the sequencer can't answer yet is tried again."""
-        while True:
-            try:
-                await agent.start()
-                return
-            except SequencerError:
-                await self.clock.sleep(0.2)
 
     # --- the compactor
 
