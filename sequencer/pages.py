@@ -25,6 +25,8 @@ from sequencer.api import (
     ProducerQuery,
     Sequencer,
     SizesRequest,
+    TablePin,
+    TablePinsRequest,
     TransactionDescription,
     TransactionsRequest,
 )
@@ -38,6 +40,16 @@ async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
         page = await sequencer.list_groups(ListGroups(page.next))
         groups += page.groups
     return groups
+
+
+async def all_pins(sequencer: Sequencer) -> list[TablePin]:
+    """The pins of every table."""
+    page = await sequencer.table_pins(TablePinsRequest())
+    pins = list(page.pins)
+    while page.next is not None:
+        page = await sequencer.table_pins(TablePinsRequest(page.next))
+        pins += page.pins
+    return pins
 
 
 async def lag_pages(

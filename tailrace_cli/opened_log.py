@@ -16,7 +16,7 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.open import open_store
 from tailrace_cli.data_folder import DATABASE, OBJECTS, SECRET, FolderInUse, find_serving, held_folder
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.process import Runtime, sequencer_server, wait_for_committer
+from tailrace_cli.process import Runtime, check_one_sequencer, sequencer_server, wait_for_committer
 from tailrace_cli.security import check_rpc_is_closed, database_password, open_security
 from tailrace_cli.settings import Settings
 
@@ -78,12 +78,9 @@ async def opened_log(settings: Settings) -> AsyncIterator[OpenedLog]:
 async def _opened(settings: Settings, database: str) -> AsyncIterator[OpenedLog]:
     if settings.store is None:
         raise CommandFailed("no object store; give --store URL, the one that the agents use")
-    if bool(settings.database) == bool(settings.sequencers):
-        raise CommandFailed(
-            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
-            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT of a running sequencer, or "
-            "--database URL where none runs"
-        )
+    check_one_sequencer(
+        settings, "--sequencer HOST:PORT of a running sequencer, or --database URL where none runs"
+    )
     security = open_security(settings).rpc
     check_rpc_is_closed(listen=None, sequencers=settings.sequencers, is_closed=security.is_closed)
     runtime = Runtime(SystemClock(), SystemEntropy())

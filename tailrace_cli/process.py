@@ -223,16 +223,22 @@ async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], No
     await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc, on_ready=on_ready)
 
 
+def check_one_sequencer(settings: Settings, choice: str) -> None:
+    """Raise CommandFailed, with the choice there is, unless one of `database` and `sequencers` is given."""
+    if bool(settings.database) == bool(settings.sequencers):
+        raise CommandFailed(
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give {choice}"
+        )
+
+
 async def run_agent(settings: Settings) -> None:
     """One agent, with a sequencer inside it (`database`) or in other processes (`sequencers`)."""
     if settings.store is None:
         raise CommandFailed("no object store; give --store URL, such as s3://bucket/prefix")
-    if bool(settings.database) == bool(settings.sequencers):
-        raise CommandFailed(
-            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
-            f"{'were' if settings.database else 'was'} given; give --sequencer HOST:PORT, or --database URL for a "
-            "sequencer inside this agent"
-        )
+    check_one_sequencer(
+        settings, "--sequencer HOST:PORT, or --database URL for a sequencer inside this agent"
+    )
     security = open_security(settings)
     check_rpc_is_closed(listen=settings.rpc, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
     await _run_agent(settings, settings.store, settings.database, security)

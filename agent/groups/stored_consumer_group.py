@@ -8,6 +8,7 @@ import msgspec
 
 from agent.groups.assignors import Assignment
 from agent.groups.consumer_group import Consumer, ConsumerGroup, MemberPhase, Subscription
+from agent.groups.stored_group import check_version
 from sequencer.api import CONSUMER_GROUP, GroupState
 
 VERSION = 1
@@ -103,10 +104,7 @@ def restored(
     if not state.blob:
         return group
     blob = _DECODER.decode(state.blob)
-    if blob.version != VERSION:
-        raise ValueError(
-            f"group {state.group_id!r} is stored in version {blob.version}; this agent reads {VERSION}"
-        )
+    check_version(state, blob.version, VERSION)
     group.target_epoch, group.assignor = blob.target_epoch, blob.assignor
     group.partitions = dict(blob.partitions)
     group.members = {member.member_id: _restored_member(member) for member in blob.members}

@@ -37,6 +37,12 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(StoredGroup)
 
 
+def check_version(state: GroupState, written: int, read: int) -> None:
+    """Raise ValueError for a row in another version than the one that is read."""
+    if written != read:
+        raise ValueError(f"group {state.group_id!r} is stored in version {written}; this agent reads {read}")
+
+
 def stored(group: Group) -> GroupState:
     """The group as its row keeps it."""
     members = [
@@ -72,10 +78,7 @@ def restored(
     if not state.blob:
         return group
     blob = _DECODER.decode(state.blob)
-    if blob.version != VERSION:
-        raise ValueError(
-            f"group {state.group_id!r} is stored in version {blob.version}; this agent reads {VERSION}"
-        )
+    check_version(state, blob.version, VERSION)
     group.protocol_type, group.protocol, group.leader = state.protocol_type, blob.protocol, blob.leader
     for member in blob.members:
         group.members[member.member_id] = GroupMember(

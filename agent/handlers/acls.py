@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from agent.errors import EXPECTED, code_of
 from agent.services import RequestContext, Services
 from sequencer.api import CreateAcls, DeleteAcls, InvalidRequest
@@ -27,6 +30,10 @@ from tailrace.kafka.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+
+A = TypeVar("A")
+V = TypeVar("V")
+R = TypeVar("R", AclCreationResult, DeleteAclsFilterResult)
 
 NO_AUTHORIZER = "No Authorizer is configured."
 """Kafka's words: no listener of this agent asks who its clients are, so ACLs would have no effect."""
@@ -57,15 +64,7 @@ async def create_acls(
 ) -> CreateAclsResponse:
     """Add each binding on its own; one that is refused does not hinder the others."""
     results = [AclCreationResult() for _ in request.creations]
-    acls: list[tuple[Acl, AclCreationResult]] = []
-    for creation, result in zip(request.creations, results, strict=True):
-        if context.access.acls is None:
-            result.error_code, result.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
-            continue
-        try:
-            acls.append((_acl(creation), result))
-        except InvalidRequest as error:
-            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
+    acls = _readable(context, zip(request.creations, results, strict=True), _acl)
     for first in range(0, len(acls), MAX_CHANGES):
         some = acls[first : first + MAX_CHANGES]
         try:
@@ -82,15 +81,7 @@ async def delete_acls(
 ) -> DeleteAclsResponse:
     """Remove what each filter matches, and say what that was."""
     results = [DeleteAclsFilterResult() for _ in request.filters]
-    filters: list[tuple[AclFilter, DeleteAclsFilterResult]] = []
-    for given, result in zip(request.filters, results, strict=True):
-        if context.access.acls is None:
-            result.error_code, result.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
-            continue
-        try:
-            filters.append((_filter(given), result))
-        except InvalidRequest as error:
-            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
+    filters = _readable(context, zip(request.filters, results, strict=True), _filter)
     for first in range(0, len(filters), MAX_CHANGES):
         some = filters[first : first + MAX_CHANGES]
         try:
@@ -103,6 +94,22 @@ async def delete_acls(
             result.matching_acls = [_matching(acl) for acl in matches]
     await services.catalog.refresh_if_possible()
     return DeleteAclsResponse(filter_results=results)
+
+
+def _readable(
+    context: RequestContext, asked: Iterable[tuple[A, R]], read: Callable[[A], V]
+) -> list[tuple[V, R]]:
+    """What can be read of a request, each with its result. The results of the rest say what is wrong."""
+    readable: list[tuple[V, R]] = []
+    for given, result in asked:
+        if context.access.acls is None:
+            result.error_code, result.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
+            continue
+        try:
+            readable.append((read(given), result))
+        except InvalidRequest as error:
+            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
+    return readable
 
 
 def _acl(creation: AclCreation) -> Acl:

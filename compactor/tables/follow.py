@@ -16,9 +16,9 @@ from sequencer.api import (
     MetadataRequest,
     Sequencer,
     TablePin,
-    TablePinsRequest,
     Topic,
 )
+from sequencer.pages import all_pins
 from tailrace.clock import Clock
 from tailrace.topic_config import effective
 
@@ -84,7 +84,7 @@ async def wanted_tables(sequencer: Sequencer) -> list[WantedTable]:
     """The tables that topics want by their configs, and those that are still there and that none wants."""
     topics = (await sequencer.metadata(MetadataRequest())).topics or []
     cluster = (await sequencer.broker_configs(BrokerConfigsRequest(""))).configs
-    pins = await _all_pins(sequencer)
+    pins = await all_pins(sequencer)
     return list(choose_tables(topics, cluster, pins))
 
 
@@ -104,12 +104,3 @@ def choose_tables(
         if pin.topic_id not in wanted:
             life_ms = snapshot_ms.get(pin.topic_id, default_ms)
             yield WantedTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
-
-
-async def _all_pins(sequencer: Sequencer) -> list[TablePin]:
-    page = await sequencer.table_pins(TablePinsRequest())
-    pins = list(page.pins)
-    while page.next is not None:
-        page = await sequencer.table_pins(TablePinsRequest(page.next))
-        pins += page.pins
-    return pins
