@@ -303,10 +303,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._births += 1
         return self._births
 
+    def living(self) -> list[asyncio.Task[Any]]:
+        """The tasks that are not done, oldest first. asyncio.all_tasks walks those of earlier histories too."""
+        return [task for task in self.born if not task.done()]
+
     def stacks(self) -> str:
         """Where each living task waits, oldest first."""
         out = io.StringIO()
-        for task in sorted(asyncio.all_tasks(self), key=hash):
+        for task in self.living():
             task.print_stack(limit=6, file=out)
         return out.getvalue()
 
@@ -360,7 +364,7 @@ def run_simulated(
     finally:
         loop.end_world(loop.processes)
         for _ in range(MAX_CLEAN_UPS):
-            leftover = sorted(asyncio.all_tasks(loop), key=hash)
+            leftover = loop.living()
             if not leftover:
                 break
             for task in leftover:
