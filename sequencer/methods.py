@@ -52,26 +52,25 @@ answer of a server says in its tail as of which number it is; a caller asks with
 NUMBER_BYTES = 8
 
 AS_SEEN = frozenset(
+    {"compaction_candidates", "lags", "live_files", "object_runs", "objects", "sizes", "statistics"}
+)
+"""What a follower answers as of what the caller has seen."""
+AS_NEWEST = frozenset(
     {
         "broker_configs",
-        "compaction_candidates",
         "describe_producers",
-        "lags",
+        "fetch_offsets",
+        "find_batches",
         "list_groups",
-        "live_files",
+        "list_offsets",
         "metadata",
-        "object_runs",
-        "objects",
+        "offsets_for_epochs",
         "security",
-        "sizes",
-        "statistics",
         "transactions",
     }
 )
-"""What a follower answers as of what the caller has seen."""
-AS_NEWEST = frozenset({"fetch_offsets", "find_batches", "list_offsets", "offsets_for_epochs"})
-"""What it answers as of what is in the database when it is asked: a client that goes from one agent to another must not
-be shown bounds that move back."""
+"""What it answers as of what is in the database when it is asked. A client goes from one agent to another, and the second
+must know what the first was told: bounds that don't move back, a new topic, the transaction that is open."""
 
 
 class NotCommitter(SequencerUnavailable):

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from sequencer.api import (
+    AddToTransaction,
     AlterConfig,
     BrokerConfigsRequest,
     CompactionRequest,
@@ -22,6 +23,7 @@ from sequencer.api import (
     FetchOffsets,
     FindPartition,
     FindRequest,
+    InitProducer,
     LiveFilesRequest,
     Metadata,
     MetadataRequest,
@@ -31,7 +33,10 @@ from sequencer.api import (
     OffsetsRequest,
     ProducerQuery,
     SequencerUnavailable,
+    SizesAnswer,
     SizesRequest,
+    TransactionDescriptions,
+    TransactionRef,
     TransactionsRequest,
     Value,
 )
@@ -255,9 +260,10 @@ def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
         seen = world.committer.journal_number
 
         async def names(as_of: int) -> list[str]:
-            answer = await follower.answer(METHODS["metadata"], MetadataRequest(), as_of)
-            assert isinstance(answer, Metadata)
-            return [topic.name for topic in answer.topics or ()]
+            answer = await follower.answer(METHODS["sizes"], SizesRequest(None), as_of)
+            assert isinstance(answer, SizesAnswer)
+            topics = {topic.topic_id: topic.name for topic in world.committer._view.state.all(TopicRow)}
+            return sorted({topics[size.topic_id] for size in answer.sizes})
 
         assert await names(loaded) == ["a"], "as of then: nobody who asks has seen more"
         reads = world.store.reads
@@ -265,6 +271,28 @@ def test_a_question_is_answered_as_of_what_the_asker_has_seen() -> None:
         assert await names(seen) == ["a", "b"] and world.store.reads == reads + 1
         with pytest.raises(Behind):
             await names(seen + 1)
+
+    run(use)
+
+
+def test_one_who_has_seen_nothing_is_told_what_was_answered_to_another_before() -> None:
+    """A client whose transaction began at one agent ends it at another: that one must see the open transaction."""
+
+    async def use(world: World) -> None:
+        granted = await world.committer.init_producer(InitProducer(transactional_id="t", timeout_ms=60_000))
+        transaction = TransactionRef("t", granted.producer_id, granted.producer_epoch)
+        await world.create("a")
+        follower = await world.following()
+        topic = world.committer._view.state.topic_ids["a"]
+        await world.committer.add_to_transaction(AddToTransaction(transaction, [(topic, 0)]))
+        await world.create("b")
+
+        described = await follower.answer(METHODS["transactions"], TransactionsRequest(["t"]), 0)
+        known = await follower.answer(METHODS["metadata"], MetadataRequest(), 0)
+
+        assert isinstance(described, TransactionDescriptions) and isinstance(known, Metadata)
+        assert [one.number for one in described.transactions] == [1]
+        assert [one.name for one in known.topics or ()] == ["a", "b"]
 
     run(use)
 
