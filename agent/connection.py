@@ -321,9 +321,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._rest = rest
 
     def _admitted(self) -> None:
-        """The frame that waited for memory has it."""
+        """The frame that waited for memory has it; nobody handles it if a reply before it closes the connection."""
         assert self._claim is not None
         granted, self._claim = self._claim.size, None
+        if not self._handles_frames:
+            self._budget.give(granted)
+            return
         self.last_active = self._frame_began = self._monotonic()
         self._take_frames(memoryview(self._rest), granted)
         self._maybe_resume()

@@ -69,8 +69,8 @@ AS_NEWEST = frozenset(
         "transactions",
     }
 )
-"""What it answers as of what is in the database when it is asked. A client goes from one agent to another, and the second
-must know what the first was told: bounds that don't move back, a new topic, the transaction that is open."""
+"""What it answers as of what is in the database when it is asked. A client goes from one agent to another, and the
+second must know what the first was told: bounds that don't move back, a new topic, the transaction that is open."""
 
 
 class NotCommitter(SequencerUnavailable):

@@ -444,6 +444,24 @@ def test_a_closing_reply_is_sent_and_is_the_last() -> None:
     run(scenario)
 
 
+def test_memory_that_is_granted_after_the_last_request_is_given_back() -> None:
+    async def scenario() -> None:
+        line = Line()
+        line.feed(framed(b"later 1", b"close"))
+        line.budget.count(line.budget.limit)
+        line.feed(framed(b"never"))
+        await settle()
+        assert line.budget.is_contended
+        line.budget.count(-line.budget.limit)
+        await settle()
+        assert not line.transport.closed, "the first answer is outstanding"
+        line.later[b"later 1"].made([b"1"])
+        await settle()
+        assert line.transport.closed and line.budget.used == 0
+
+    run(scenario)
+
+
 def test_a_deferred_answer_that_fails_ends_the_connection() -> None:
     async def scenario() -> None:
         line = Line()

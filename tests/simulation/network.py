@@ -290,13 +290,13 @@ class KafkaStream:
 
     def _read(self) -> None:
         while self._unread and not self._is_paused and not self.is_over:
-            data = memoryview(self._unread.popleft())
-            while data:
-                room = self._protocol.get_buffer(-1)
-                taken = min(len(room), len(data))
-                room[:taken] = data[:taken]
-                self._protocol.buffer_updated(taken)
-                data = data[taken:]
+            data = self._unread.popleft()
+            room = self._protocol.get_buffer(-1)
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            if taken < len(data):
+                self._unread.appendleft(data[taken:])
+            self._protocol.buffer_updated(taken)
 
     def pause(self) -> None:
         self._is_paused = True
