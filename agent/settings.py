@@ -83,6 +83,12 @@ class AgentSettings(SettingsSection):
     """group.consumer.heartbeat.interval.ms (KIP-848)."""
     group_consumer_max_size: int = Field(default=10_000, ge=1, le=1_000_000)
     """Members of one consumer group (group.consumer.max.size)."""
+    group_share_session_timeout_ms: int = Field(default=45_000, ge=1, le=_DAY_MS)
+    """group.share.session.timeout.ms (KIP-932)."""
+    group_share_heartbeat_interval_ms: int = Field(default=5_000, ge=1, le=_DAY_MS)
+    """group.share.heartbeat.interval.ms (KIP-932)."""
+    group_share_max_size: int = Field(default=200, ge=1, le=1_000)
+    """Members of one share group (group.share.max.size)."""
     offset_metadata_max_bytes: int = Field(default=4_096, ge=0, le=MIB)
     """offset.metadata.max.bytes"""
 

@@ -921,8 +921,9 @@ class LoadGroup(Value, frozen=True):
     lease_epoch: Int64
 
 
-CLASSIC_GROUP, CONSUMER_GROUP = "classic", "consumer"
-"""Types of groups: whose members make the assignment, or whose coordinator does (KIP-848)."""
+CLASSIC_GROUP, CONSUMER_GROUP, SHARE_GROUP = "classic", "consumer", "share"
+"""Types of groups: whose members make the assignment, or whose coordinator does (KIP-848); whose members share
+partitions record by record (KIP-932)."""
 
 
 class GroupState(Value, frozen=True):

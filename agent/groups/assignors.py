@@ -1,9 +1,10 @@
-"""The assignors of consumer groups that run on the coordinator (KIP-848), as functions of what the members read.
+"""The assignors of groups that run on the coordinator (KIP-848, KIP-932), as functions of what the members read.
 
     uniform   each partition stays where it is as long as no reader has two more than another
     range     of each topic, neighbouring partitions to one reader, readers in the order of their ids
+    shared    of share groups: a partition may go to several readers, so that nobody is without one
 
-Each partition of a topic that somebody subscribes to gets one of the topic's subscribers.
+Each partition of a topic that somebody subscribes to gets one of the topic's subscribers, or more in a share group.
 """
 
 from __future__ import annotations
@@ -67,6 +68,28 @@ def uniform(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -
     return {
         member_id: {topic_id: frozenset(of_topic) for topic_id, of_topic in topics.items()}
         for member_id, topics in held.items()
+    }
+
+
+def shared(readers: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
+    """Deal partitions to readers and readers to partitions, one by one, until neither has been left out. Readers of the
+    same topics are dealt together, in the order in which they come."""
+    target: dict[str, dict[UUID, set[int]]] = {member_id: defaultdict(set) for member_id in readers}
+    same: dict[frozenset[UUID], list[str]] = defaultdict(list)
+    for member_id, topics in readers.items():
+        same[topics].append(member_id)
+    for topics, members in same.items():
+        places = [
+            (topic_id, partition)
+            for topic_id in sorted(topics & partitions.keys())
+            for partition in range(partitions[topic_id])
+        ]
+        for number in range(max(len(places), len(members)) if places else 0):
+            topic_id, partition = places[number % len(places)]
+            target[members[number % len(members)]][topic_id].add(partition)
+    return {
+        member_id: {topic_id: frozenset(held) for topic_id, held in topics.items()}
+        for member_id, topics in target.items()
     }
 
 

@@ -25,14 +25,17 @@ import msgspec
 import structlog
 
 from agent.catalog import Catalog
-from agent.groups import stored_consumer_group, stored_group
+from agent.groups import stored_consumer_group, stored_group, stored_share_group
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat
 from agent.groups.group import Answer, Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
 from cache.ring import group_candidates
 from sequencer.api import (
+    CLASSIC_GROUP,
     CONSUMER_GROUP,
+    SHARE_GROUP,
     CommitOffsets,
     GroupOwner,
     GroupRef,
@@ -56,9 +59,9 @@ from tailrace.limits import is_name
 log = structlog.get_logger("agent.groups")
 
 T = TypeVar("T")
-G = TypeVar("G", Group, ConsumerGroup)
+G = TypeVar("G", Group, ConsumerGroup, ShareGroup)
 
-AnyGroup = Group | ConsumerGroup
+AnyGroup = Group | ConsumerGroup | ShareGroup
 
 RENEWAL_PATIENCE_SECONDS = 3.0
 """How long a request waits for the lease's next renewal: a committer's fail-over takes that long."""
@@ -180,6 +183,15 @@ class GroupCoordinator:
         """ConsumerGroupHeartbeat: everything that a member of a consumer group asks."""
         return await self._step_of(
             ConsumerGroup,
+            group_id,
+            lambda group, now: group.heartbeat(now, request, self._catalog.snapshot.by_name),
+            if_other=ErrorCode.GROUP_ID_NOT_FOUND,
+        )
+
+    async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
+        """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator."""
+        return await self._step_of(
+            ShareGroup,
             group_id,
             lambda group, now: group.heartbeat(now, request, self._catalog.snapshot.by_name),
             if_other=ErrorCode.GROUP_ID_NOT_FOUND,
@@ -324,10 +336,11 @@ class GroupCoordinator:
         act: Callable[[G, float], T],
         if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
     ) -> T:
-        """A step of a group of one type. An empty group is of the type that its next member asks for.
+        """A step of a group of one type. An empty group is of the type that its next member asks for; a share group
+        remains one, as its state is no other group's.
 
         Raises:
-            GroupRefusal: also with `if_other`, where the group has members and is of another type.
+            GroupRefusal: also with `if_other`, where the group is of another type.
         """
 
         def act_on(group: AnyGroup, now: float) -> T:
@@ -339,7 +352,8 @@ class GroupCoordinator:
     def _convert(self, held: _Held, kind: type[AnyGroup], if_other: ErrorCode) -> None:
         if isinstance(held.group, kind):
             return
-        if not held.group.is_idle:
+        is_kept = held.is_stored and SHARE_GROUP in (held.group.type, kind.type)
+        if is_kept or not held.group.is_idle:
             raise GroupRefusal(if_other, f"{held.group.group_id!r} is a {held.group.type} group")
         empty = GroupState(held.group.group_id, held.group.generation, "", "", [], b"", type=kind.type)
         held.group = self._restored(empty)
@@ -470,7 +484,7 @@ class GroupCoordinator:
         if owner.broker_id != broker_id:
             raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
         state = await self._sequencer.load_group(LoadGroup(group_id, broker_id, lease_epoch))
-        if state.type == CONSUMER_GROUP:
+        if state.type != CLASSIC_GROUP:
             await self._catalog.refresh()  # not to take topics away that the coordinator before knew already
         held = _Held(self._restored(state), lease_epoch, bool(state.blob), first_turn(state.term))
         if self._is_closed:
@@ -487,6 +501,14 @@ class GroupCoordinator:
                 now=now,
                 session_seconds=settings.group_consumer_session_timeout_ms / 1000,
                 max_size=settings.group_consumer_max_size,
+                max_bytes=settings.group_max_bytes,
+            )
+        if state.type == SHARE_GROUP:
+            return stored_share_group.restored(
+                state,
+                now=now,
+                session_seconds=settings.group_share_session_timeout_ms / 1000,
+                max_size=settings.group_share_max_size,
                 max_bytes=settings.group_max_bytes,
             )
         return stored_group.restored(
@@ -552,6 +574,8 @@ class GroupCoordinator:
 def _stored(group: AnyGroup) -> GroupState:
     if isinstance(group, ConsumerGroup):
         return stored_consumer_group.stored(group)
+    if isinstance(group, ShareGroup):
+        return stored_share_group.stored(group)
     return stored_group.stored(group)
 
 

@@ -86,13 +86,14 @@ def _stored_member(member: Consumer) -> StoredConsumer:
         epoch=member.epoch,
         previous_epoch=member.previous_epoch,
         phase=member.phase,
-        assigned=_places(member.assigned),
-        revoking=_places(member.revoking),
-        target=_places(member.target),
+        assigned=places_of(member.assigned),
+        revoking=places_of(member.revoking),
+        target=places_of(member.target),
     )
 
 
-def _places(assignment: Assignment) -> Places:
+def places_of(assignment: Assignment) -> Places:
+    """An assignment as it is stored."""
     return [(topic_id, sorted(partitions)) for topic_id, partitions in assignment.items()]
 
 
@@ -124,11 +125,12 @@ def _restored_member(member: StoredConsumer) -> Consumer:
         epoch=member.epoch,
         previous_epoch=member.previous_epoch,
         phase=MemberPhase(member.phase),
-        assigned=_assignment(member.assigned),
-        revoking=_assignment(member.revoking),
-        target=_assignment(member.target),
+        assigned=assignment_of(member.assigned),
+        revoking=assignment_of(member.revoking),
+        target=assignment_of(member.target),
     )
 
 
-def _assignment(places: Places) -> Assignment:
+def assignment_of(places: Places) -> Assignment:
+    """A stored assignment."""
     return {topic_id: frozenset(partitions) for topic_id, partitions in places}

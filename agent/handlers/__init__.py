@@ -18,6 +18,7 @@ from agent.handlers import (
     metadata,
     produce,
     producers,
+    share_groups,
     topics,
     transaction_admin,
     transactions,
@@ -80,6 +81,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_groups.describe,
 }
 
 AT_ONCE: dict[int, HandlerAtOnce] = {ApiKey.PRODUCE: produce.handle_at_once}

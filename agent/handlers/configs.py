@@ -216,6 +216,9 @@ def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
         "group.consumer.session.timeout.ms": str(settings.group_consumer_session_timeout_ms),
         "group.consumer.heartbeat.interval.ms": str(settings.group_consumer_heartbeat_interval_ms),
         "group.consumer.max.size": str(settings.group_consumer_max_size),
+        "group.share.session.timeout.ms": str(settings.group_share_session_timeout_ms),
+        "group.share.heartbeat.interval.ms": str(settings.group_share_heartbeat_interval_ms),
+        "group.share.max.size": str(settings.group_share_max_size),
         "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
     return [

@@ -183,13 +183,13 @@ def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> De
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.subscription.topics),
         subscribed_topic_regex=member.subscription.pattern or None,
-        assignment=_described_assignment(member.assigned, topics),
-        target_assignment=_described_assignment(member.target, topics),
+        assignment=described_assignment(member.assigned, topics),
+        target_assignment=described_assignment(member.target, topics),
         member_type=CONSUMER_MEMBER,
     )
 
 
-def _described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
+def described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
     """By name, too; a topic that was deleted meanwhile is left out."""
     return DescribedAssignment(
         [

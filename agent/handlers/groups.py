@@ -22,7 +22,8 @@ from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRespon
 from tailrace.limits import MAX_NAME_BYTES, cut, is_name
 
 GROUP, TRANSACTION = 0, 1
-"""FindCoordinator's key types; share groups (2) are not served."""
+"""FindCoordinator's key types. That of a share group is found as any group's; the third type (2) is for brokers that
+look for the state of a share partition, which is the sequencer's here."""
 
 BATCHED = 4
 NULLABLE_PROTOCOL = 7

@@ -31,7 +31,7 @@ from tailrace.kafka.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from tailrace.kafka.messages.alter_user_scram_credentials import AlterUserScramCredentialsResult
-from tailrace.kafka.messages.consumer_group_describe import DescribedConsumerGroup
+from tailrace.kafka.messages.consumer_group_describe import DescribedConsumer, DescribedConsumerGroup
 from tailrace.kafka.messages.create_acls import AclCreationResult
 from tailrace.kafka.messages.create_partitions import CreatePartitionsTopicResult
 from tailrace.kafka.messages.create_topics import CreatableTopicResult
@@ -56,6 +56,7 @@ from tailrace.kafka.messages.offset_commit import OffsetCommitResponsePartition,
 from tailrace.kafka.messages.offset_delete import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
 from tailrace.kafka.messages.offset_for_leader_epoch import EpochEndOffset, OffsetForLeaderTopicResult
 from tailrace.kafka.messages.produce import PartitionProduceResponse, TopicProduceResponse
+from tailrace.kafka.messages.share_group_describe import DescribedShareGroup
 from tailrace.kafka.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -572,8 +573,9 @@ class _TopicPartitionsGuard:
 
 
 @dataclass(frozen=True, slots=True)
-class _ConsumerHeartbeatGuard:
-    """A member's group, the topics that it names, and those that its pattern finds."""
+class _HeartbeatGuard:
+    """The group of a member whose assignment the coordinator makes, the topics that it names, and those that its
+    pattern finds."""
 
     needs = (READ_GROUP, DESCRIBE_TOPIC)
     effect = (
@@ -582,7 +584,7 @@ class _ConsumerHeartbeatGuard:
     )
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
-        kind = APIS[ApiKey.CONSUMER_GROUP_HEARTBEAT].response
+        kind = APIS[request.api.key].response
         if not call.may(READ_GROUP, request.group_id):
             return kind(error_code=READ_GROUP.code, error_message=FAILED)
         if not all(call.may(DESCRIBE_TOPIC, name) for name in request.subscribed_topic_names or ()):
@@ -598,15 +600,17 @@ class _ConsumerHeartbeatGuard:
 
 
 @dataclass(frozen=True, slots=True)
-class _ConsumerDescribeGuard:
-    """Groups that are named. One whose members have a topic that the client may not describe is refused as a whole."""
+class _DescribeGuard:
+    """Groups that are named, each described as `kind`. One whose members have a topic that the client may not describe
+    is refused as a whole."""
 
+    kind: type[DescribedConsumerGroup | DescribedShareGroup]
     needs = (DESCRIBE_GROUP, DESCRIBE_TOPIC)
     effect = "GROUP_AUTHORIZATION_FAILED or TOPIC_AUTHORIZATION_FAILED for each"
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
-        def refuse(group_id: str, code: ErrorCode) -> DescribedConsumerGroup:
-            return DescribedConsumerGroup(error_code=code, error_message=FAILED, group_id=group_id)
+        def refuse(group_id: str, code: ErrorCode) -> DescribedConsumerGroup | DescribedShareGroup:
+            return self.kind(error_code=code, error_message=FAILED, group_id=group_id)
 
         parts = Parts((DESCRIBE_GROUP,), "group_ids", "groups", str, refuse)
         response = await parts(call, request, answer)
@@ -619,13 +623,14 @@ class _ConsumerDescribeGuard:
         return response
 
 
-def _topics_of(group: DescribedConsumerGroup) -> set[str]:
+def _topics_of(group: DescribedConsumerGroup | DescribedShareGroup) -> set[str]:
     """The topics that its members are subscribed to or have."""
     names: set[str] = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)
-        for assignment in (member.assignment, member.target_assignment):
-            names.update(topic.topic_name for topic in assignment.topic_partitions)
+        names.update(topic.topic_name for topic in member.assignment.topic_partitions)
+        if isinstance(member, DescribedConsumer):
+            names.update(topic.topic_name for topic in member.target_assignment.topic_partitions)
     return names
 
 
@@ -748,9 +753,11 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.LIST_TRANSACTIONS: (
         Listed(DESCRIBE_TRANSACTION, "transaction_states", lambda row: str(row.transactional_id)),
     ),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: (_ConsumerHeartbeatGuard(),),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: (_ConsumerDescribeGuard(),),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (_HeartbeatGuard(),),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (_DescribeGuard(DescribedConsumerGroup),),
     ApiKey.LIST_CONFIG_RESOURCES: (Whole(Need(Operation.DESCRIBE_CONFIGS, CLUSTER), _with_code),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_TopicPartitionsGuard(),),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (_HeartbeatGuard(),),
+    ApiKey.SHARE_GROUP_DESCRIBE: (_DescribeGuard(DescribedShareGroup),),
 }
 """The guards of each API, in the order in which they are asked."""

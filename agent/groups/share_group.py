@@ -1,0 +1,250 @@
+"""A share group's members and what each may read (KIP-932), with no I/O, no clock and no tasks in it.
+
+Members heartbeat. The group's epoch rises whenever what is read or who reads it changes, and the assignment is made
+again at once: nobody has to give anything up first, as several members may read the same partition. Which record goes
+to whom is decided where records are acquired (sequencer.rules.shares), so nothing here is a matter of correctness.
+
+    Empty    no members; what was acknowledged remains
+    Stable   all others
+
+Every call takes `now` (seconds, monotonic). `is_dirty` says that the state must be stored before an answer may leave.
+A member's epoch is not stored: a coordinator that takes the group up goes on from any that it may have been told.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import ClassVar
+from uuid import UUID
+
+from agent.groups.assignors import Assignment, shared
+from agent.groups.consumer_group import JOINS, LEAVES, Topics
+from agent.groups.group import Answer
+from sequencer.api import SHARE_GROUP
+from tailrace.kafka.error_codes import ErrorCode
+
+ASSIGNOR = "simple"
+"""Kafka's name of its only assignor of share groups."""
+
+
+class ShareGroupPhase(enum.StrEnum):
+    """The states, by Kafka's names."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(slots=True)
+class ShareMember:
+    """A member. `epoch`: that of the group when it was last told its assignment."""
+
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    epoch: int = 0
+    assigned: Assignment = field(default_factory=dict)
+    session_deadline: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHeartbeat:
+    """A ShareGroupHeartbeat request; None for what the client leaves out, as it has not changed."""
+
+    member_id: str
+    epoch: int
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHeartbeatAnswer:
+    """What a heartbeat is answered. `assigned` None: as the client knows."""
+
+    code: ErrorCode
+    epoch: int = 0
+    assigned: Assignment | None = None
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class ShareGroup:
+    """One group. Owned by one coordinator; `session_seconds`, `max_size` (members) and `max_bytes` (of subscriptions,
+    all together) are its settings."""
+
+    type: ClassVar[str] = SHARE_GROUP
+
+    group_id: str
+    session_seconds: float = 45.0
+    max_size: int = 200
+    max_bytes: int = 4 << 20
+    epoch: int = 0
+    assigned_epoch: int = 0
+    """The epoch for which the assignment was made."""
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    """In the order in which they joined."""
+    partitions: dict[UUID, int] = field(default_factory=dict)
+    """Of the topics that are read, how many each has."""
+    is_dirty: bool = False
+    _is_dead: bool = False
+    _known: Topics | None = None
+    """What `partitions` was looked up in."""
+
+    # --- what a coordinator asks
+
+    @property
+    def generation(self) -> int:
+        """It rises with everything that is stored of a change."""
+        return self.epoch
+
+    @property
+    def phase(self) -> ShareGroupPhase:
+        if self._is_dead:
+            return ShareGroupPhase.DEAD
+        return ShareGroupPhase.STABLE if self.members else ShareGroupPhase.EMPTY
+
+    def take_answers(self) -> list[tuple[int, Answer]]:
+        """None: every heartbeat is answered at once."""
+        return []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost by forgetting it (once stored)."""
+        return not self.members
+
+    def next_deadline(self, now: float) -> float | None:
+        """Until when `expire` has nothing to do, None for ever."""
+        return min((member.session_deadline for member in self.members.values()), default=None)
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """The names that members subscribe to."""
+        return frozenset().union(*(member.topics for member in self.members.values()))
+
+    # --- ShareGroupHeartbeat
+
+    def heartbeat(self, now: float, request: ShareHeartbeat, topics: Topics) -> ShareHeartbeatAnswer:
+        """Join, go on, or leave."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        if request.epoch == LEAVES:
+            self._remove(request.member_id)
+            return ShareHeartbeatAnswer(ErrorCode.NONE, LEAVES)
+        member = self.members.get(request.member_id)
+        is_changed = member is None
+        if member is None:
+            member = self.members[request.member_id] = ShareMember(request.member_id)
+        if self._take(member, request) or is_changed:
+            self._raise_epoch()
+        if self.assigned_epoch < self.epoch or topics is not self._known:
+            self._assign(topics)
+        is_news = request.epoch != self.epoch or request.topics is not None
+        member.epoch, member.session_deadline = self.epoch, now + self.session_seconds
+        return ShareHeartbeatAnswer(ErrorCode.NONE, self.epoch, member.assigned if is_news else None)
+
+    def _refusal(self, request: ShareHeartbeat) -> ShareHeartbeatAnswer | None:
+        """Why this request can't be served, None if it can."""
+        if self._is_dead:
+            return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        known = self.members.get(request.member_id)
+        if request.epoch != JOINS:
+            if known is None:
+                return _refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            if request.epoch > self.epoch:
+                return _refused(
+                    ErrorCode.FENCED_MEMBER_EPOCH, f"the group is at epoch {self.epoch}, not {request.epoch}"
+                )
+        elif known is None and len(self.members) >= self.max_size:
+            return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self.max_size} members are allowed")
+        if request.topics is not None:
+            kept = [member.topics for member in self.members.values() if member is not known]
+            if sum(len(name) for names in [*kept, request.topics] for name in names) > self.max_bytes:
+                return _refused(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED, f"subscriptions of more than {self.max_bytes} bytes"
+                )
+        return None
+
+    def _take(self, member: ShareMember, request: ShareHeartbeat) -> bool:
+        """Note what the request says of the member. Returns whether it wants something else."""
+        rack_id = member.rack_id if request.rack_id is None else request.rack_id
+        described = (request.client_id, request.client_host, rack_id)
+        if described != (member.client_id, member.client_host, member.rack_id):
+            member.client_id, member.client_host, member.rack_id = described
+            self.is_dirty = True
+        if request.topics is None or request.topics == member.topics:
+            return False
+        member.topics = request.topics
+        return True
+
+    def _raise_epoch(self) -> None:
+        """Something changed. Changes before the next assignment share an epoch."""
+        self.epoch = self.assigned_epoch + 1
+        self.is_dirty = True
+
+    def _assign(self, topics: Topics) -> None:
+        """Find what is read, and share it out if that or the members have changed."""
+        read = [topics[name].topic for name in sorted(self.subscribed_topics()) if name in topics]
+        partitions = {topic.topic_id: topic.partitions for topic in read}
+        self._known = topics
+        if partitions != self.partitions:
+            self.partitions = partitions
+            self._raise_epoch()
+        if self.assigned_epoch == self.epoch:
+            return
+        readers = {
+            member.member_id: frozenset(
+                topics[name].topic.topic_id for name in member.topics if name in topics
+            )
+            for member in self.members.values()
+        }
+        for member_id, assigned in shared(readers, partitions).items():
+            self.members[member_id].assigned = assigned
+        self.assigned_epoch = self.epoch
+
+    # --- OffsetCommit, OffsetFetch: there are no positions
+
+    def validate_reader(self, member_id: str, epoch: int) -> ErrorCode:
+        """Whether this member may ask for positions."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def commit(
+        self,
+        now: float,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        *,
+        is_transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether this member may commit positions."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    # --- time, and the end
+
+    def expire(self, now: float) -> None:
+        """Remove members whose session is over."""
+        for member in list(self.members.values()):
+            if member.session_deadline <= now:
+                self._remove(member.member_id)
+
+    def resume(self, now: float) -> None:
+        """Go on after another coordinator: every session gets its full time."""
+        for member in self.members.values():
+            member.session_deadline = now + self.session_seconds
+
+    def close(self, code: ErrorCode) -> None:
+        """Be Dead. Nobody waits for an answer of this group."""
+        self._is_dead = True
+
+    def _remove(self, member_id: str) -> None:
+        del self.members[member_id]
+        self._raise_epoch()
+
+
+def _refused(code: ErrorCode, message: str | None = None) -> ShareHeartbeatAnswer:
+    return ShareHeartbeatAnswer(code, message=message)

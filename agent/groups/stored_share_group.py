@@ -1,0 +1,89 @@
+"""What is kept of a share group's members in the sequencer: enough for another agent to go on from."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from agent.groups.share_group import ShareGroup, ShareMember
+from agent.groups.stored_consumer_group import Places, assignment_of, places_of
+from agent.groups.stored_group import check_version
+from sequencer.api import SHARE_GROUP, GroupState
+
+VERSION = 1
+
+
+class StoredShareMember(msgspec.Struct, array_like=True, frozen=True):
+    """A member without its deadline: the agent that takes over restarts it."""
+
+    member_id: str
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topics: list[str]
+    epoch: int
+    assigned: Places
+
+
+class StoredShareGroup(msgspec.Struct, array_like=True, frozen=True):
+    """The blob of a group's row. Fields are only ever appended."""
+
+    version: int
+    assigned_epoch: int
+    partitions: list[tuple[UUID, int]]
+    members: list[StoredShareMember]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(StoredShareGroup)
+
+
+def stored(group: ShareGroup) -> GroupState:
+    """The group as its row keeps it."""
+    members = [
+        StoredShareMember(
+            member_id=member.member_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            topics=sorted(member.topics),
+            epoch=member.epoch,
+            assigned=places_of(member.assigned),
+        )
+        for member in group.members.values()
+    ]
+    blob = StoredShareGroup(VERSION, group.assigned_epoch, list(group.partitions.items()), members)
+    return GroupState(
+        group_id=group.group_id,
+        generation=group.epoch,
+        state=str(group.phase),
+        protocol_type="share",
+        members=list(group.members),
+        blob=_ENCODER.encode(blob),
+        type=SHARE_GROUP,
+    )
+
+
+def restored(
+    state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
+) -> ShareGroup:
+    """The group that goes on from a row, with every session restarted at `now`."""
+    group = ShareGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
+    if not state.blob:
+        return group
+    blob = _DECODER.decode(state.blob)
+    check_version(state, blob.version, VERSION)
+    group.assigned_epoch, group.partitions = blob.assigned_epoch, dict(blob.partitions)
+    for member in blob.members:
+        group.members[member.member_id] = ShareMember(
+            member_id=member.member_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            topics=frozenset(member.topics),
+            epoch=member.epoch,
+            assigned=assignment_of(member.assigned),
+        )
+    group.resume(now)
+    return group

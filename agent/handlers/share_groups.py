@@ -1,0 +1,131 @@
+"""ShareGroupHeartbeat and ShareGroupDescribe: the members of share groups (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from agent.catalog import KnownTopic
+from agent.groups.consumer_group import JOINS, LEAVES
+from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.share_group import ASSIGNOR, ShareGroup, ShareHeartbeat, ShareMember
+from agent.handlers.consumer_groups import described_assignment
+from agent.handlers.groups import REFUSALS, group_code
+from agent.services import RequestContext, Services
+from tailrace.acls import ResourceType
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.share_group_describe import (
+    DescribedShareGroup,
+    DescribedShareMember,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+from tailrace.kafka.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatAssignment,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    ShareGroupHeartbeatTopicPartitions,
+)
+from tailrace.limits import is_name
+
+
+async def heartbeat(
+    services: Services, context: RequestContext, request: ShareGroupHeartbeatRequest
+) -> ShareGroupHeartbeatResponse:
+    """Join, go on, leave: the member's epoch says which."""
+    names = request.subscribed_topic_names
+    try:
+        _check(request)
+        for name in names or ():
+            await services.catalog.topic_by_name(name)  # it may have been created a moment ago
+        answer = await services.groups.share_heartbeat(
+            request.group_id,
+            ShareHeartbeat(
+                member_id=request.member_id,
+                epoch=request.member_epoch,
+                rack_id=request.rack_id,
+                client_id=context.client_id,
+                client_host=f"/{context.client_host}",
+                topics=None if names is None else frozenset(names),
+            ),
+        )
+    except REFUSALS as error:
+        return ShareGroupHeartbeatResponse(error_code=group_code(error), error_message=str(error))
+    if answer.code is not ErrorCode.NONE:
+        message = answer.message or answer.code.name
+        return ShareGroupHeartbeatResponse(error_code=answer.code, error_message=message)
+    response = ShareGroupHeartbeatResponse(
+        member_id=request.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=services.settings.group_share_heartbeat_interval_ms,
+    )
+    if answer.assigned is not None:
+        response.assignment = ShareGroupHeartbeatAssignment(
+            [
+                ShareGroupHeartbeatTopicPartitions(topic_id, sorted(partitions))
+                for topic_id, partitions in answer.assigned.items()
+            ]
+        )
+    return response
+
+
+def _check(request: ShareGroupHeartbeatRequest) -> None:
+    """Raise GroupRefusal for what Kafka refuses before it looks at the group, and for what is too large."""
+    names = request.subscribed_topic_names
+    problems = (
+        (not is_name(request.member_id), "MemberId is missing or too long"),
+        (request.rack_id is not None and not is_name(request.rack_id), "RackId is empty or too long"),
+        (request.member_epoch < LEAVES, f"MemberEpoch is {request.member_epoch}"),
+        (request.member_epoch == JOINS and not names, "SubscribedTopicNames is missing"),
+        (
+            any(not is_name(name) for name in names or ()),
+            "SubscribedTopicNames has an empty name, or one that is too long",
+        ),
+    )
+    for is_wrong, message in problems:
+        if is_wrong:
+            raise GroupRefusal(ErrorCode.INVALID_REQUEST, message)
+
+
+async def describe(
+    services: Services, context: RequestContext, request: ShareGroupDescribeRequest
+) -> ShareGroupDescribeResponse:
+    """Epochs, members and what they have."""
+    response = ShareGroupDescribeResponse()
+    topics = services.catalog.snapshot.by_id
+    for group_id in request.group_ids:
+        try:
+            group = await services.groups.look(group_id, lambda group: _description(group, topics))
+            if request.include_authorized_operations:
+                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
+        except REFUSALS as error:
+            group = DescribedShareGroup(group_code(error), error_message=str(error), group_id=group_id)
+        response.groups.append(group)
+    return response
+
+
+def _description(group: AnyGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedShareGroup:
+    if not isinstance(group, ShareGroup):
+        is_unused = group.generation == 0 and group.is_idle
+        problem = "not found" if is_unused else "not a share group"
+        raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is {problem}.")
+    return DescribedShareGroup(
+        group_id=group.group_id,
+        group_state=group.phase,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assigned_epoch,
+        assignor_name=ASSIGNOR,
+        members=[_described_member(member, topics) for member in group.members.values()],
+    )
+
+
+def _described_member(member: ShareMember, topics: Mapping[UUID, KnownTopic]) -> DescribedShareMember:
+    return DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        assignment=described_assignment(member.assigned, topics),
+    )
