@@ -5,7 +5,10 @@ The frame limit of RPC is far above these bounds, so that no answer is refused f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import attrgetter
 
 from sequencer.api import Run
 
@@ -15,6 +18,8 @@ MAX_ANSWER_RUNS = 2_048
 """Runs of one answer of `find_batches` or `feed`: as many are decoded within a few turns of the loop."""
 MAX_PAGE = 5_000
 """Entries of one page of a listing."""
+
+_length = attrgetter("length")
 
 
 class PageRoom:
@@ -64,20 +69,17 @@ class AnswerRoom:
 
     def take(self, runs: Sequence[Run], max_bytes: int) -> list[Run]:
         """As many of the runs, in order, as there is room for; of the log until `max_bytes` are reached."""
-        taken: list[Run] = []
-        left, log_bytes, room_for, room = max_bytes, self.log_bytes, self.runs, self._bytes
-        is_empty = self._is_empty
-        for run in runs:
-            if (not is_empty and (log_bytes <= 0 or room_for <= 0 or room <= 0)) or (taken and left <= 0):
-                break
-            taken.append(run)
-            is_empty = False
-            left -= run.length
-            log_bytes -= run.length
-            room_for -= 1
-            room -= run_bytes(run)
-        self.log_bytes, self.runs, self._bytes, self._is_empty = log_bytes, room_for, room, is_empty
-        return taken
+        if not runs or self.is_full:
+            return []
+        lengths = list(accumulate(map(_length, runs), initial=0))
+        sizes = list(accumulate(map(run_bytes, runs), initial=0))
+        count = bisect_left(lengths, min(max_bytes, self.log_bytes), 1, len(runs))
+        count = min(count, bisect_left(sizes, self._bytes, 1, len(runs)), max(self.runs, 1))
+        self._is_empty = False
+        self.log_bytes -= lengths[count]
+        self.runs -= count
+        self._bytes -= sizes[count]
+        return list(runs[:count])
 
     def take_all(self, runs: Sequence[Run]) -> Sequence[Run]:
         """All of the runs, which must stay together, whatever room there is for them."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import msgspec
 
@@ -83,6 +85,8 @@ ANSWERED_IN_A_TURN = 2_000
 RANGES_AS_A_PARTITION = 20
 """As many aborted ranges take as long to look through as a partition's bounds."""
 _ATTEMPTS = 10
+_end_offset = attrgetter("end_offset")
+_commit_number = attrgetter("commit_number")
 _UNKNOWN_PARTITION = FoundPartition(
     error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
     log_start_offset=-1,
@@ -167,7 +171,8 @@ class Reader:
             return False
         for look_up, found in zip(look_ups, runs, strict=True):
             look_up.runs = room.take(found, look_up.requested.max_bytes)
-        if any(run.commit_number > number for look_up in look_ups for run in look_up.visible):
+        newest = (max(map(_commit_number, look_up.visible), default=0) for look_up in look_ups)
+        if max(newest, default=0) > number:
             await self._catch_up()
             return False
         return True
@@ -179,7 +184,7 @@ class Reader:
         for index, look_up in enumerate(look_ups):
             requested = look_up.requested
             recent = self._recent.find(
-                requested.topic_id, requested.partition, requested.offset, requested.max_bytes
+                requested.topic_id, requested.partition, requested.offset, requested.max_bytes, room.runs
             )
             runs.append(recent or ())
             if recent is None:
@@ -440,10 +445,14 @@ class _LookUp:
         return cls(requested, row, -1 if row is None else state.last_stable_offset(row))
 
     @property
-    def visible(self) -> list[Run]:
+    def visible(self) -> Sequence[Run]:
         """The runs within the bounds: one that was appended since is not of this answer."""
-        row = self.row
-        return [] if row is None else [run for run in self.runs if run.end_offset <= row.end_offset]
+        row, runs = self.row, self.runs
+        if row is None or not runs:
+            return ()
+        if runs[-1].end_offset <= row.end_offset:
+            return runs
+        return runs[: bisect_right(runs, row.end_offset, key=_end_offset)]
 
     @property
     def has_runs(self) -> bool:
@@ -469,7 +478,7 @@ class _LookUp:
             high_watermark=row.end_offset,
             last_stable_offset=self.last_stable_offset,
             leader_epoch=row.epochs[-1].epoch,
-            runs=visible,
+            runs=list(visible),
             aborted=sorted(ranges, key=lambda aborted: aborted.first_offset) if visible else [],
         )
 

@@ -38,6 +38,7 @@ SILENCE_S = 10.0
 """A subscriber that did not call for so long is forgotten: many times the pause between its calls."""
 MAX_START_BYTES = 1 << 16
 """Encoded bytes of the runs with which a window may begin."""
+MAX_START_RUNS = 256
 _CHANGE_BYTES = 120
 _ABORTED_BYTES = 30
 
@@ -216,7 +217,7 @@ class Subscriptions:
         """The runs from the last stable offset on, where they are in memory: those who read committed stand there."""
         assert self._state is not None, "restart comes first"
         stable = self._state.last_stable_offset(row)
-        found = self._recent.find(row.topic_id, row.partition, stable, 1 << 62) or []
+        found = self._recent.find(row.topic_id, row.partition, stable, 1 << 62, MAX_START_RUNS) or []
         is_whole = found and found[-1].end_offset == row.end_offset
         return found if is_whole and sum(map(run_bytes, found)) <= MAX_START_BYTES else []
 
