@@ -21,6 +21,7 @@ from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Presse
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
+from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.identity import AgentIdentity
@@ -324,6 +325,7 @@ class Agent:
             reader=self._reader,
             tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
+            share_sessions=ShareSessions(self._settings.fetch_sessions),
             fetch_memory=self._fetch_memory,
             groups=groups,
             decoding=self._executor,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent.catalog import Catalog
     from agent.fetch.fetch_memory import FetchMemory
     from agent.fetch.sessions import FetchSessions
+    from agent.fetch.share_sessions import ShareSessions
     from agent.fetch.tail import Tail
     from agent.groups.coordinator import GroupCoordinator
     from agent.produce.current_transactions import CurrentTransactions
@@ -45,6 +46,7 @@ class Services:
     reader: BatchReader
     tail: Tail
     sessions: FetchSessions
+    share_sessions: ShareSessions
     fetch_memory: FetchMemory
     groups: GroupCoordinator
     decoding: Executor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from tailrace.settings import SettingsSection
@@ -89,6 +91,15 @@ class AgentSettings(SettingsSection):
     """group.share.heartbeat.interval.ms (KIP-932)."""
     group_share_max_size: int = Field(default=200, ge=1, le=1_000)
     """Members of one share group (group.share.max.size)."""
+    group_share_record_lock_duration_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
+    """How long a member has a record before others may get it (group.share.record.lock.duration.ms)."""
+    group_share_delivery_count_limit: int = Field(default=5, ge=2, le=100)
+    """How often a record is handed out before it is given up (group.share.delivery.count.limit)."""
+    group_share_partition_max_record_locks: int = Field(default=2_000, ge=100, le=10_000)
+    """Offsets between the first record that is not done and the last one handed out, of a group in a partition
+    (group.share.partition.max.record.locks)."""
+    group_share_auto_offset_reset: Literal["latest", "earliest"] = "latest"
+    """Where a share group begins in a partition that it has never read (share.auto.offset.reset)."""
     offset_metadata_max_bytes: int = Field(default=4_096, ge=0, le=MIB)
     """offset.metadata.max.bytes"""
 

@@ -1076,6 +1076,132 @@ class Lags(Value, frozen=True):
     next: tuple[str, UUID, int] | None = None
 
 
+# --- share groups -----------------------------------------------------------------------------------------
+
+
+class AcknowledgeType(enum.IntEnum):
+    """What a member says of a record that it acquired, by Kafka's numbers. GAP: there is no record at this offset."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class ShareError(enum.IntEnum):
+    """Why a member's acknowledgements of a partition changed nothing."""
+
+    NONE = 0
+    INVALID_RECORD_STATE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 2
+
+
+class Acknowledged(Value, frozen=True):
+    """`types`: one for all offsets from `first_offset` to `last_offset`, or one for each."""
+
+    first_offset: Int64
+    last_offset: Int64
+    types: list[AcknowledgeType]
+
+
+class AcquireSpan(Value, frozen=True):
+    """What an agent has read and would hand out: offsets from `first_offset` up to before `end_offset`. `skipped`: what
+    is not for members, markers and aborted records, as first offset and end; in order."""
+
+    first_offset: Int64
+    end_offset: Int64
+    max_records: Int64
+    skipped: list[tuple[Int64, Int64]] = []
+
+
+class ShareWork(Value, frozen=True):
+    """What is asked of one partition, in this order: take the acknowledgements, give back all that the member has
+    (`releases`), acquire."""
+
+    topic_id: UUID
+    partition: Int64
+    acknowledged: list[Acknowledged] = []
+    releases: bool = False
+    acquire: AcquireSpan | None = None
+
+
+class ShareLimits(Value, frozen=True, kw_only=True):
+    """The group's settings. `max_in_flight`: offsets between the first record that is not done and the last that was
+    ever handed out. `from_earliest`: where a partition that the group has never read begins; else at its end."""
+
+    lock_ms: Int64 = 30_000
+    max_deliveries: Int64 = 5
+    max_in_flight: Int64 = 2_000
+    from_earliest: bool = False
+    read_committed: bool = False
+
+
+class ShareRequest(Value, frozen=True):
+    """A member acknowledges and acquires records. Only members of the group acquire any."""
+
+    group_id: str
+    member_id: str
+    limits: ShareLimits
+    partitions: list[ShareWork]
+    request_id: UUID | None = None
+
+
+class AcquiredRecords(Value, frozen=True):
+    """`deliveries`: how often these records were handed out, this time included."""
+
+    first_offset: Int64
+    last_offset: Int64
+    deliveries: Int64
+
+
+class ShareOutcome(Value, frozen=True):
+    """Of one partition. `available`: the first stretch of offsets that could be acquired, as far as the log has them,
+    as first offset and end; None: nothing can be had before other records are done."""
+
+    error: ShareError = ShareError.NONE
+    acquired: list[AcquiredRecords] = []
+    available: tuple[Int64, Int64] | None = None
+
+
+class ShareAnswer(Value, frozen=True):
+    """In the order of the request's partitions."""
+
+    partitions: list[ShareOutcome]
+
+
+class ShareOffset(Value, frozen=True):
+    """`start_offset`: the first record that the group is not done with. `lag`: how many offsets are not done, up to the
+    high watermark."""
+
+    topic_id: UUID
+    partition: Int64
+    start_offset: Int64
+    lag: Int64 = -1
+
+
+class ShareOffsetsRequest(Value, frozen=True):
+    """`after`: the `next` of the page before."""
+
+    group_id: str
+    after: tuple[UUID, Int64] | None = None
+
+
+class ShareOffsets(Value, frozen=True):
+    """A page of the partitions that the group has read. `next`: its last entry, where there are more."""
+
+    offsets: list[ShareOffset]
+    next: tuple[UUID, Int64] | None = None
+
+
+class AlterShareOffsets(Value, frozen=True):
+    """Begin anew at these offsets. Those with a negative start are forgotten. Only while the group has no members."""
+
+    group_id: str
+    offsets: list[ShareOffset]
+    request_id: UUID | None = None
+
+
 # --- retention, garbage, compaction ------------------------------------------------------------------------
 
 
@@ -1490,6 +1616,9 @@ class Sequencer(Protocol):
     async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions: ...
     async def delete_offsets(self, request: DeleteOffsets) -> OffsetErrors: ...
     async def lags(self, request: LagsRequest) -> Lags: ...
+    async def share_records(self, request: ShareRequest) -> ShareAnswer: ...
+    async def share_offsets(self, request: ShareOffsetsRequest) -> ShareOffsets: ...
+    async def alter_share_offsets(self, request: AlterShareOffsets) -> OffsetErrors: ...
 
     # Retention, garbage, compaction.
     async def delete_records(self, request: DeleteRecords) -> DeletedRecords: ...

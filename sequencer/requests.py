@@ -49,6 +49,7 @@ from sequencer.rules import (
     groups,
     leases,
     sessions,
+    shares,
     tables,
     topics,
     transactions,
@@ -328,6 +329,16 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: groups.commit_offsets(draft, request, context.settings),
         ),
         _decides(Sequencer.delete_offsets, lambda draft, request, _: groups.delete_offsets(draft, request)),
+        # Share groups: the row itself has the last answers, for retries.
+        _decides(
+            Sequencer.share_records,
+            lambda draft, request, context: shares.share_records(draft, request, context.settings),
+            request_id=lambda request: None,
+        ),
+        _decides(
+            Sequencer.alter_share_offsets,
+            lambda draft, request, context: shares.alter_share_offsets(draft, request, context.settings),
+        ),
         # Garbage, tables and compaction.
         _decides(Sequencer.pin_table, lambda draft, request, _: tables.pin_table(draft, request)),
         _decides(Sequencer.release_table, lambda draft, request, _: tables.release_table(draft, request)),
@@ -383,6 +394,9 @@ QUERIES: dict[str, Query] = _by_name(
         _answers(Sequencer.list_groups, lambda request, context: groups.list_groups(context.state, request)),
         _answers(
             Sequencer.fetch_offsets, lambda request, context: groups.fetch_offsets(context.state, request)
+        ),
+        _answers(
+            Sequencer.share_offsets, lambda request, context: shares.share_offsets(context.state, request)
         ),
         _answers(Sequencer.lags, lambda request, context: groups.lags(context.state, request)),
         _looks_up(Sequencer.garbage, _garbage),

@@ -72,6 +72,8 @@ class SequencerSettings(SettingsSection):
     """Partitions of one object."""
     max_groups: int = Field(default=50_000, ge=1, le=10_000_000)
     """Consumer groups."""
+    max_share_partitions: int = Field(default=200_000, ge=1, le=10_000_000)
+    """Partitions that share groups read, counted for each group."""
     max_transactional_ids: int = Field(default=100_000, ge=1, le=10_000_000)
     """Transactional ids that are remembered."""
     max_groups_per_transaction: int = Field(default=1_000, ge=1, le=1_000_000)

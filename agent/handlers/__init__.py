@@ -18,6 +18,7 @@ from agent.handlers import (
     metadata,
     produce,
     producers,
+    share_fetch,
     share_groups,
     topics,
     transaction_admin,
@@ -83,6 +84,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
     ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.heartbeat,
     ApiKey.SHARE_GROUP_DESCRIBE: share_groups.describe,
+    ApiKey.SHARE_FETCH: share_fetch.fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_fetch.acknowledge,
 }
 
 AT_ONCE: dict[int, HandlerAtOnce] = {ApiKey.PRODUCE: produce.handle_at_once}

@@ -2,7 +2,7 @@
 
 Kafka's feature levels are what clients decide on. `transaction.version` 2 (KIP-890) makes them use Produce 12 and
 EndTxn 5 and above: no AddPartitionsToTxn, and a new epoch with every transaction. `group.version` 1 says that there are
-consumer groups (KIP-848).
+consumer groups (KIP-848), `share.version` 1 that there are share groups (KIP-932).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.kafka.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-FEATURES = {"group.version": (0, 1), "transaction.version": (0, 2)}
+FEATURES = {"group.version": (0, 1), "share.version": (0, 1), "transaction.version": (0, 2)}
 """The lowest level that is supported, and the highest, which is finalized."""
 FEATURES_EPOCH = 1
 """Rises when finalized levels change; clients take those of the highest epoch they have seen."""

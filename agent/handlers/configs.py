@@ -219,6 +219,9 @@ def _own_rows(services: Services) -> list[DescribeConfigsResourceResult]:
         "group.share.session.timeout.ms": str(settings.group_share_session_timeout_ms),
         "group.share.heartbeat.interval.ms": str(settings.group_share_heartbeat_interval_ms),
         "group.share.max.size": str(settings.group_share_max_size),
+        "group.share.record.lock.duration.ms": str(settings.group_share_record_lock_duration_ms),
+        "group.share.delivery.count.limit": str(settings.group_share_delivery_count_limit),
+        "group.share.partition.max.record.locks": str(settings.group_share_partition_max_record_locks),
         "offset.metadata.max.bytes": str(settings.offset_metadata_max_bytes),
     }
     return [

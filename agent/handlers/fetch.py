@@ -64,7 +64,7 @@ class PartitionFetch:
     """One partition of the fetch: what is requested, its topic (if known), and its row of the response.
 
     `commit_number`: as of which commit it was `found`. `available_bytes`: what could be sent now, as far as the rows
-    show. `read_bytes`: what is sent.
+    show. `read_bytes`: what is sent; it reaches up to `read_end`. `limit`: nothing from this offset on is wanted.
     """
 
     requested: RequestedPartition
@@ -75,6 +75,8 @@ class PartitionFetch:
     commit_number: int = -1
     available_bytes: int = 0
     read_bytes: int = 0
+    read_end: int = -1
+    limit: int = 1 << 63
 
     @property
     def is_failed(self) -> bool:
@@ -98,7 +100,8 @@ class PartitionFetch:
     def end_limit(self) -> int:
         """Nothing is read that begins at or after this offset."""
         assert self.found is not None, "only what was found is read"
-        return self.found.last_stable_offset if self.read_committed else self.found.high_watermark
+        end = self.found.last_stable_offset if self.read_committed else self.found.high_watermark
+        return min(end, self.limit)
 
 
 async def handle(
@@ -115,13 +118,13 @@ async def handle(
         partitions = await _partitions(services, context, fetch, read_committed)
         if _is_sent_away(services, context, partitions):
             return _response(fetch, _failed(fetch, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        grant = await _fill(services, request, partitions)
+        grant = await fill(services, request, partitions)
         if _has_unknown(partitions) and await services.catalog.has_moved_on(before):
             if grant is not None:
                 grant.release()
                 grant = None
             partitions = await _partitions(services, context, fetch, read_committed)
-            grant = await _fill(services, request, partitions)
+            grant = await fill(services, request, partitions)
     except SequencerError as error:
         code = code_of(error)
         log.warning("a fetch got no answer from the sequencer", error=str(error))
@@ -187,7 +190,7 @@ def _has_unknown(partitions: list[PartitionFetch]) -> bool:
     return any(partition.data.error_code in UNKNOWN_CODES for partition in partitions)
 
 
-async def _fill(services: Services, request: FetchRequest, partitions: list[PartitionFetch]) -> Grant | None:
+async def fill(services: Services, request: FetchRequest, partitions: list[PartitionFetch]) -> Grant | None:
     """Wait until there is enough to send, then read it; plans again where an object was gone meanwhile.
 
     Returns what was taken of the budget for it, if anything was.
@@ -416,7 +419,7 @@ def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> N
     """Put what was read into the partition's row of the response."""
     assert partition.found is not None, "only what was found is read"
     partition.data.records = read.parts
-    partition.read_bytes = read.bytes
+    partition.read_bytes, partition.read_end = read.bytes, read.end_offset
     services.telemetry.fetched_bytes.inc(read.bytes)
     services.telemetry.fetched_records.inc(read.record_count)
     if partition.read_committed:

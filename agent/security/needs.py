@@ -634,6 +634,9 @@ def _topics_of(group: DescribedConsumerGroup | DescribedShareGroup) -> set[str]:
     return names
 
 
+_SHARING_GROUP = Whole(READ_GROUP, _with_code, lambda request: (request.group_id or "",))
+
+
 @dataclass(frozen=True, slots=True)
 class _InHandler:
     """The handler itself asks, as its session knows the topics."""
@@ -759,5 +762,10 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (_TopicPartitionsGuard(),),
     ApiKey.SHARE_GROUP_HEARTBEAT: (_HeartbeatGuard(),),
     ApiKey.SHARE_GROUP_DESCRIBE: (_DescribeGuard(DescribedShareGroup),),
+    ApiKey.SHARE_FETCH: (_SHARING_GROUP, _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each")),
+    ApiKey.SHARE_ACKNOWLEDGE: (
+        _SHARING_GROUP,
+        _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),
+    ),
 }
 """The guards of each API, in the order in which they are asked."""

@@ -7,6 +7,7 @@ finding, because rows change while they are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from uuid import UUID
 
 import msgspec
@@ -24,6 +25,7 @@ from sequencer.store.rows import (
     ProducerRow,
     RunRow,
     SessionRow,
+    ShareRow,
     TopicRow,
     TransactionRow,
 )
@@ -232,6 +234,7 @@ def check_hot_rows(state: HotState) -> list[Finding]:
     return [
         *_check_topics(state),
         *_check_group_offsets(state),
+        *_check_shares(state),
         *_check_producers(state),
         *_check_sessions(state),
         *_check_transactions(state),
@@ -269,6 +272,22 @@ def _check_group_offsets(state: HotState) -> Iterator[Finding]:
                 )
             if kind is GroupOffsetRow and state.get(GroupRow, row.group_id) is None:
                 yield Finding("group_offset", subject, "a position of a group that has no row")
+
+
+def _check_shares(state: HotState) -> Iterator[Finding]:
+    for row in state.all(ShareRow):
+        if is_of_deleted_topic(state, row.topic_id, row.partition):
+            continue
+        subject = f"share group {row.group_id}, {partition_name(state, row.topic_id, row.partition)}"
+        if state.live_partition(row.topic_id, row.partition) is None:
+            yield Finding("share", subject, "what is known of a partition that does not exist")
+        if state.get(GroupRow, row.group_id) is None:
+            yield Finding("share", subject, "what a group knows that has no row")
+        ends = [row.start_offset, *(span.end_offset for span in row.spans)]
+        if row.start_offset < 0 or any(end <= first for first, end in pairwise(ends)):
+            yield Finding("share", subject, f"spans that end at {ends[1:10]} after {row.start_offset}")
+        if any(not -1 <= span.lock < len(row.locks) for span in row.spans):
+            yield Finding("share", subject, f"a span with none of the {len(row.locks)} locks")
 
 
 def _check_producers(state: HotState) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from sequencer.store.rows import (
     ProducerRow,
     Row,
     RowStore,
+    ShareRow,
     TopicRow,
     key_of,
 )
@@ -34,6 +35,7 @@ Found = tuple[type[Row], Key]
 TOPIC_IN_KEY: Mapping[type[Row], int] = {
     ProducerRow: 0,
     GroupOffsetRow: 1,
+    ShareRow: 1,
     OpenRangeRow: 0,
     AbortedRow: 0,
     PendingOffsetRow: 1,

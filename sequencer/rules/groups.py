@@ -140,14 +140,18 @@ def _check_turn(row: GroupRow, turn: int) -> None:
 
 
 def delete_group(draft: Draft, request: GroupRef) -> Steps[Empty]:
-    """Delete an empty group and its offsets."""
+    """Delete an empty group, its offsets, and what it knows of partitions as a share group."""
     row = draft.get(GroupRow, request.group_id)
     if row is None:
         raise UnknownGroup(f"group {request.group_id!r} does not exist")
     if row.members:
         raise GroupNotEmpty(f"group {row.group_id!r} has {len(row.members)} members; stop them first")
     draft.delete(GroupRow, row.group_id)
-    known = [*draft.offsets_of(row.group_id), *draft.pending_in(row.group_id)]
+    known = [
+        *draft.offsets_of(row.group_id),
+        *draft.pending_in(row.group_id),
+        *draft.shares_of(row.group_id),
+    ]
     for count, position in enumerate(known):
         draft.delete(type(position), *key_of(position))
         if count % POSITIONS_AS_A_STEP == 0:
@@ -273,6 +277,10 @@ def due_ms(state: HotState, row: GroupRow, now_ms: int, settings: SequencerSetti
             return row.updated_ms + settings.orphaned_members_ms
         is_owned = _is_owned(row, state.get(AgentRow, row.owner))
         return now_ms + max(1, settings.orphaned_members_ms // LOOKS_AT_MEMBERS) if is_owned else now_ms
+    if row.group_id in state.shares_of:
+        return (
+            now_ms + settings.offsets_retention_ms
+        )  # as in Kafka, what a share group has read is kept for ever
     positions = state.offsets_of.get(row.group_id)
     if not positions:
         return row.updated_ms + settings.empty_group_ms
@@ -313,7 +321,11 @@ def expire_groups(
         if len(over) == len(offsets) and row.updated_ms <= draft.now_ms - settings.empty_group_ms:
             if with_pending is None:
                 with_pending = draft.groups_with_pending()
-            if group_id not in with_pending and not draft.offsets_of(group_id):
+            if (
+                group_id not in with_pending
+                and not draft.offsets_of(group_id)
+                and not draft.shares_of(group_id)
+            ):
                 draft.delete(GroupRow, group_id)
     return Expired(len(group_ids), expired)
 

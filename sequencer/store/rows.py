@@ -158,6 +158,46 @@ class GroupOffsetRow(Row, frozen=True):
     turn: int = 0
 
 
+class ShareSpan(NamedTuple):
+    """Offsets up to before `end_offset`, from where the span before ends, that are in the same state
+    (sequencer.rules.share_partition). `lock`: the place in the row's locks, -1 for none. Stored as an array."""
+
+    end_offset: int
+    state: int
+    deliveries: int
+    lock: int
+
+
+class ShareLock(NamedTuple):
+    """Whose acquired records are until when. Stored as an array."""
+
+    member_id: str
+    until_ms: int
+
+
+class ShareAnswered(NamedTuple):
+    """What a request was answered, for its retries. `acquired`: first and last offset, deliveries. Stored as an
+    array."""
+
+    request_id: UUID
+    error: int
+    acquired: list[tuple[int, int, int]]
+
+
+class ShareRow(Row, frozen=True):
+    """A partition as a share group has it: what is below `start_offset` is done, what is at or above the end of the
+    last span was never handed out. `answered`: of the last requests that changed it."""
+
+    group_id: str
+    topic_id: UUID
+    partition: Int32
+    start_offset: int
+    spans: list[ShareSpan]
+    locks: list[ShareLock]
+    answered: list[ShareAnswered]
+    updated_ms: int
+
+
 class ProducerRef(NamedTuple):
     producer_id: int
     producer_epoch: int
@@ -419,6 +459,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     ProducerRow: ("topic_id", "partition", "producer_id"),
     GroupRow: ("group_id",),
     GroupOffsetRow: ("group_id", "topic_id", "partition"),
+    ShareRow: ("group_id", "topic_id", "partition"),
     TransactionRow: ("transactional_id",),
     OpenRangeRow: ("topic_id", "partition", "producer_id"),
     AbortedRow: ("topic_id", "partition", "producer_id", "first_offset"),

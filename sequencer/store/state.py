@@ -38,6 +38,7 @@ from sequencer.store.rows import (
     Row,
     RunRow,
     SessionRow,
+    ShareRow,
     TopicRow,
     TransactionRow,
     key_of,
@@ -80,6 +81,8 @@ class HotState:
         self.topic_ids: dict[str, UUID] = {}
         self.commits_of: dict[UUID, set[int]] = {}
         self.offsets_of: dict[str, dict[Key, None]] = {}
+        self.shares_of: dict[str, dict[Key, None]] = {}
+        """The partitions that a share group has read."""
         self.producers_on: ByPartition[dict[int, None]] = ByPartition()
         self.transactional_ids: dict[int, str] = {}
         """By the current producer id."""
@@ -102,6 +105,7 @@ class HotState:
             TopicRow: (self._put_topic, self._delete_topic),
             CommitRow: (self._put_commit, self._delete_commit),
             GroupOffsetRow: (self._put_position, self._delete_position),
+            ShareRow: (self._put_share, self._delete_share),
             ProducerRow: (self._put_producer, self._delete_producer),
             TransactionRow: (self._put_transaction, self._delete_transaction),
             OpenRangeRow: (self._put_range, self._delete_range),
@@ -248,6 +252,16 @@ class HotState:
         del offsets[key]
         if not offsets:
             del self.offsets_of[row.group_id]
+
+    def _put_share(self, key: Key, row: Any, before: Any) -> None:
+        if before is None:
+            self.shares_of.setdefault(row.group_id, {})[key] = None
+
+    def _delete_share(self, key: Key, row: Any) -> None:
+        shares = self.shares_of[row.group_id]
+        del shares[key]
+        if not shares:
+            del self.shares_of[row.group_id]
 
     def _put_producer(self, key: Key, row: Any, before: Any) -> None:
         if before is None:
@@ -607,6 +621,11 @@ class Draft:
         """A group's positions."""
         durable = self.durable.offsets_of.get(group_id, {})
         return self.matching(GroupOffsetRow, durable, lambda key: key[0] == group_id)
+
+    def shares_of(self, group_id: str) -> list[ShareRow]:
+        """The partitions that a share group has read."""
+        durable = self.durable.shares_of.get(group_id, {})
+        return self.matching(ShareRow, durable, lambda key: key[0] == group_id)
 
     def pending_of(self, group_id: str, producer_id: int) -> list[PendingOffsetRow]:
         """A group's positions that a producer's open transaction will change."""

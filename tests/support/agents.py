@@ -14,6 +14,7 @@ from agent.connection import KafkaConnection, Reply
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
+from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.groups.coordinator import GroupCoordinator
 from agent.identity import AgentIdentity
@@ -141,6 +142,7 @@ class AgentBench:
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
             fetch_memory=FetchMemory(256 << 20, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
+            share_sessions=ShareSessions(self.settings.fetch_sessions),
             groups=GroupCoordinator(
                 sequencer,
                 clock,

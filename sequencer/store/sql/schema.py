@@ -43,6 +43,7 @@ from sequencer.store.rows import (
     RunRow,
     ScramRow,
     SessionRow,
+    ShareRow,
     SwapRow,
     TablePinRow,
     TopicRow,
@@ -50,7 +51,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -120,6 +121,7 @@ TABLES: dict[type[Row], sa.Table] = {
     ProducerRow: _rows("producers", ProducerRow, _UPDATED),
     GroupRow: _rows("groups", GroupRow, _UPDATED),
     GroupOffsetRow: _rows("group_offsets", GroupOffsetRow, _UPDATED),
+    ShareRow: _rows("share_partitions", ShareRow, _UPDATED),
     TransactionRow: _rows("transactions", TransactionRow, _UPDATED),
     OpenRangeRow: _rows("open_ranges", OpenRangeRow, _REMOVED),
     AbortedRow: _rows("aborted_ranges", AbortedRow, _REMOVED),

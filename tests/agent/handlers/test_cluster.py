@@ -113,7 +113,10 @@ def test_alter_configs_replaces_all_that_was_set() -> None:
 def test_the_highest_feature_levels_are_finalized() -> None:
     async def scenario(bench: AgentBench) -> None:
         asked = ApiVersionsRequest("probe", "1")
-        for version, supported in ((3, []), (4, [("group.version", 0, 1), ("transaction.version", 0, 2)])):
+        for version, supported in (
+            (3, []),
+            (4, [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]),
+        ):
             response = await bench.ask(ApiKey.API_VERSIONS, version, asked)
             features = [
                 (each.name, each.min_version, each.max_version) for each in response.supported_features
@@ -121,7 +124,7 @@ def test_the_highest_feature_levels_are_finalized() -> None:
             assert features == supported  # older clients fail at a range that begins at 0
             assert response.finalized_features_epoch >= 0
             levels = {each.name: each.max_version_level for each in response.finalized_features}
-            assert levels == {"group.version": 1, "transaction.version": 2}
+            assert levels == {"group.version": 1, "share.version": 1, "transaction.version": 2}
         assert not (await bench.ask(ApiKey.API_VERSIONS, 2, asked)).finalized_features
 
     run(scenario)

@@ -1,0 +1,471 @@
+"""ShareFetch and ShareAcknowledge: records of partitions that the members of a share group have together (KIP-932).
+
+Records are read first, as for any fetch, from where the sequencer said that something is available; then the sequencer
+is asked, in one call with the acknowledgements of the request, which of them this member gets. What is not acquired is
+not in the answer. Any agent serves any partition, so NOT_LEADER_OR_FOLLOWER is never answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from agent.catalog import KnownTopic
+from agent.errors import EXPECTED, code_of
+from agent.fetch.fetch_memory import Grant
+from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
+from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
+from agent.groups.share_limits import share_limits
+from agent.handlers.fetch import PartitionFetch, fill
+from agent.services import HeldResponse, RequestContext, Services
+from sequencer.api import (
+    Acknowledged,
+    AcknowledgeType,
+    AcquireSpan,
+    SequencerError,
+    ShareError,
+    ShareLimits,
+    ShareOutcome,
+    ShareRequest,
+    ShareWork,
+)
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
+from tailrace.kafka.messages.share_acknowledge import (
+    AcknowledgedPartition,
+    AcknowledgedTopic,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+)
+from tailrace.kafka.messages.share_fetch import (
+    AcknowledgementBatch,
+    ShareAcquiredRecords,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    SharePartitionData,
+)
+from tailrace.limits import is_name
+from tailrace.record_batch import BatchHeader, walk
+
+log = structlog.get_logger("agent.share")
+
+MAX_WAIT_S = 1.0
+"""How long a request waits at most for new records: what other members give back is only looked for by the next."""
+MAX_ROUNDS = 8
+"""How often a request reads again because others were handed what it had read."""
+MAX_PARTITIONS = 5_000
+"""Partitions of one call to the sequencer."""
+RECORD_LIMIT = 1
+"""The acquire mode in which `max_records` is not passed, even within a batch (KIP-1206)."""
+_SHARE_CODES = {
+    ShareError.NONE: ErrorCode.NONE,
+    ShareError.INVALID_RECORD_STATE: ErrorCode.INVALID_RECORD_STATE,
+    ShareError.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+_CODES_OF_READS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
+"""Java's consumer takes few others for a partition; what else goes wrong with a read is KAFKA_STORAGE_ERROR to it."""
+
+
+class Refused(Exception):
+    """The request as a whole can't be served."""
+
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or code.name)
+        self.code = code
+
+
+@dataclass(slots=True)
+class _Part:
+    """A partition of a request. `outlook`: None where it is only acknowledged. `acknowledged` is emptied once the
+    sequencer has it. `read`: what was read of it in this round."""
+
+    place: SharePlace
+    data: SharePartitionData
+    topic: KnownTopic | None
+    outlook: Outlook | None
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    is_acknowledged: bool = False
+    read: PartitionFetch | None = None
+
+    @property
+    def is_failed(self) -> bool:
+        return self.data.error_code != ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Whose request it is, and the group's settings."""
+
+    group_id: str
+    member_id: str
+    limits: ShareLimits
+    is_final: bool
+
+
+# --- ShareFetch
+
+
+async def fetch(
+    services: Services, context: RequestContext, request: ShareFetchRequest
+) -> ShareFetchResponse | HeldResponse:
+    """Acknowledge, acquire, wait for a moment if there is nothing."""
+    grant: Grant | None = None
+    try:
+        asked = _asked(services, request)
+        _check_fetch(request)
+        session = _session_of(services, request)
+        parts = await _parts(services, context, request, session)
+        grant = await _serve(services, request, asked, parts)
+    except Refused as refused:
+        return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
+    except SequencerError as error:
+        log.warning("a share fetch got no answer from the sequencer", error=str(error))
+        return ShareFetchResponse(error_code=code_of(error), error_message=str(error))
+    response = _response(request, asked, session, parts)
+    return response if grant is None else HeldResponse(response, grant.release)
+
+
+def _asked(services: Services, request: ShareFetchRequest | ShareAcknowledgeRequest) -> _Asked:
+    group_id, member_id = request.group_id or "", request.member_id or ""
+    if not is_name(group_id) or not is_name(member_id):
+        raise Refused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
+    is_final = request.share_session_epoch == FINAL_EPOCH
+    return _Asked(group_id, member_id, share_limits(services, group_id), is_final)
+
+
+def _check_fetch(request: ShareFetchRequest) -> None:
+    has_acknowledged = any(
+        partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions
+    )
+    sizes = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
+    if request.share_session_epoch == INITIAL_EPOCH and has_acknowledged:
+        raise Refused(ErrorCode.INVALID_REQUEST, "the first request of a session acknowledges nothing")
+    if request.is_renew_ack and any(size > 0 for size in sizes):
+        raise Refused(ErrorCode.INVALID_REQUEST, "a request that renews fetches nothing")
+
+
+def _session_of(services: Services, request: ShareFetchRequest) -> ShareSession:
+    session = services.share_sessions.fetch(
+        (request.group_id or "", request.member_id or ""),
+        request.share_session_epoch,
+        [
+            SharePlace(topic.topic_id, each.partition_index)
+            for topic in request.topics
+            for each in topic.partitions
+        ],
+        [
+            SharePlace(topic.topic_id, number)
+            for topic in request.forgotten_topics_data
+            for number in topic.partitions
+        ],
+    )
+    if isinstance(session, ErrorCode):
+        raise Refused(session)
+    return session
+
+
+async def _parts(
+    services: Services, context: RequestContext, request: ShareFetchRequest, session: ShareSession
+) -> list[_Part]:
+    """The session's partitions, and those that are only acknowledged."""
+    parts = {
+        place: await _part(services, context, "ShareFetch", place, outlook)
+        for place, outlook in session.partitions.items()
+    }
+    for topic in request.topics:
+        for partition in topic.partitions:
+            place = SharePlace(topic.topic_id, partition.partition_index)
+            if place not in parts:
+                parts[place] = await _part(services, context, "ShareFetch", place, None)
+            _take_acknowledged(
+                parts[place], partition.acknowledgement_batches, may_renew=request.is_renew_ack
+            )
+    return list(parts.values())
+
+
+async def _part(
+    services: Services, context: RequestContext, api: str, place: SharePlace, outlook: Outlook | None
+) -> _Part:
+    topic = await services.catalog.topic_by_id(place.topic_id, place.partition + 1)
+    part = _Part(place, SharePartitionData(place.partition), topic, outlook)
+    if topic is None:
+        part.data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+    elif not context.access.may_read(api, topic.topic.name):
+        part.data.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif not 0 <= place.partition < topic.topic.partitions:
+        part.data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return part
+
+
+def _take_acknowledged(part: _Part, batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> None:
+    """Note what the request acknowledges of a partition, or why it can't be."""
+    if not batches:
+        return
+    part.is_acknowledged = True
+    if part.is_failed:
+        part.data.acknowledge_error_code = part.data.error_code
+        return
+    try:
+        part.acknowledged += acknowledged_of(batches, may_renew=may_renew)
+    except ValueError as error:
+        part.data.acknowledge_error_code = ErrorCode.INVALID_REQUEST
+        part.data.acknowledge_error_message = str(error)
+
+
+def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> list[Acknowledged]:
+    """What a request acknowledges of a partition. Raises ValueError for what Kafka refuses."""
+    end = -1
+    acknowledged: list[Acknowledged] = []
+    for batch in batches:
+        length = batch.last_offset - batch.first_offset + 1
+        types = batch.acknowledge_types
+        if batch.first_offset <= end or length < 1 or len(types) not in (1, length):
+            raise ValueError(
+                f"{len(types)} types for offsets {batch.first_offset} to {batch.last_offset}, after {end}"
+            )
+        last_type = AcknowledgeType.RENEW if may_renew else AcknowledgeType.REJECT
+        if not all(AcknowledgeType.GAP <= each <= last_type for each in types):
+            raise ValueError(f"acknowledge types {sorted(set(types))}; 0 to {last_type} are known here")
+        end = batch.last_offset
+        acknowledged.append(
+            Acknowledged(batch.first_offset, batch.last_offset, [AcknowledgeType(each) for each in types])
+        )
+    return acknowledged
+
+
+async def _serve(
+    services: Services, request: ShareFetchRequest, asked: _Asked, parts: list[_Part]
+) -> Grant | None:
+    """Do what is asked of all partitions that can be served. Returns what was taken of the budget for records."""
+    able = [part for part in parts if not part.is_failed and _has_work(part, asked)]
+    fetched = [part for part in able if part.outlook is not None and _fetches(request)]
+    wait_s = min(max(request.max_wait_ms, 0) / 1000, MAX_WAIT_S)
+    deadline = services.clock.monotonic() + wait_s
+    for number in range(MAX_ROUNDS):
+        remaining_s = max(0.0, deadline - services.clock.monotonic())
+        grant = await _read(services, request, asked, fetched, remaining_s if number else 0.0)
+        try:
+            if number == 0 or any(_has_read(part) for part in fetched):
+                await _ask(services, request, asked, able, is_first=number == 0)
+        except BaseException:
+            _release(grant)
+            raise
+        if any(part.data.acquired_records for part in fetched):
+            return grant
+        _release(grant)
+        is_failed = any(part.is_failed for part in fetched)
+        if not fetched or is_failed or services.clock.monotonic() >= deadline:
+            break
+    return None
+
+
+def _has_work(part: _Part, asked: _Asked) -> bool:
+    return bool(part.acknowledged) or part.outlook is not None or asked.is_final
+
+
+def _fetches(request: ShareFetchRequest) -> bool:
+    is_over = request.share_session_epoch == FINAL_EPOCH or request.is_renew_ack
+    return not is_over and request.max_records > 0 and request.max_bytes > 0
+
+
+def _release(grant: Grant | None) -> None:
+    if grant is not None:
+        grant.release()
+
+
+async def _read(
+    services: Services, request: ShareFetchRequest, asked: _Asked, fetched: list[_Part], wait_s: float
+) -> Grant | None:
+    """Read what is available, of each partition as much as is asked of all; wait where there is nothing yet."""
+    for part in fetched:
+        part.read = None
+        available = part.outlook.available if part.outlook is not None else None
+        if available is None:
+            continue
+        first, end = available
+        part.read = PartitionFetch(
+            RequestedPartition(PartitionKey("", *part.place), first, request.max_bytes, -1, -1),
+            part.topic,
+            PartitionData(
+                part.place.partition, aborted_transactions=[] if asked.limits.read_committed else None
+            ),
+            asked.limits.read_committed,
+            limit=min(end, first + request.max_records),
+        )
+    reads = [part.read for part in fetched if part.read is not None]
+    if not reads:
+        await services.clock.sleep(wait_s)
+        return None
+    bounds = FetchRequest(max_wait_ms=round(wait_s * 1000), min_bytes=1, max_bytes=request.max_bytes)
+    return await fill(services, bounds, reads)
+
+
+def _has_read(part: _Part) -> bool:
+    """Whether there is something to acquire, or that what was said to be available is there no more."""
+    return part.read is not None and (part.read.read_bytes > 0 or part.read.is_failed)
+
+
+async def _ask(
+    services: Services, request: ShareFetchRequest, asked: _Asked, able: list[_Part], *, is_first: bool
+) -> None:
+    """Ask the sequencer: at first for all partitions, then for those of which something was read."""
+    asking = [part for part in able if is_first or _has_read(part)]
+    for first in range(0, len(asking), MAX_PARTITIONS):
+        some = asking[first : first + MAX_PARTITIONS]
+        works = _works(request, asked, some)
+        share = ShareRequest(asked.group_id, asked.member_id, asked.limits, works)
+        answer = await services.sequencer.share_records(share)
+        for part, work, outcome in zip(some, works, answer.partitions, strict=True):
+            _take(part, work, outcome)
+
+
+def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> list[ShareWork]:
+    """What is asked of each partition; `max_records` goes to the first of those that have something."""
+    left = request.max_records
+    works: list[ShareWork] = []
+    for part in parts:
+        acquire = None
+        if part.read is not None and part.read.read_bytes and left > 0:
+            acquire = span_of(part.read, left, is_strict=request.share_acquire_mode == RECORD_LIMIT)
+            left -= acquire.max_records
+        works.append(ShareWork(*part.place, part.acknowledged, asked.is_final, acquire))
+    return works
+
+
+def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
+    """Put the outcome into the partition's row of the response."""
+    data, read = part.data, part.read
+    if outcome.error is ShareError.UNKNOWN_TOPIC_OR_PARTITION:
+        data.error_code = _SHARE_CODES[outcome.error]
+    if work.acknowledged:
+        data.acknowledge_error_code = _SHARE_CODES[outcome.error]
+        part.acknowledged = []
+    if part.outlook is not None:
+        part.outlook.available, part.outlook.is_known = outcome.available, True
+    if read is not None and read.is_failed and read.data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        code = ErrorCode(read.data.error_code)
+        data.error_code = code if code in _CODES_OF_READS else ErrorCode.KAFKA_STORAGE_ERROR
+    if outcome.acquired and read is not None:
+        data.records = read.data.records
+        data.acquired_records = [
+            ShareAcquiredRecords(each.first_offset, each.last_offset, each.deliveries)
+            for each in outcome.acquired
+        ]
+
+
+def span_of(read: PartitionFetch, max_records: int, *, is_strict: bool) -> AcquireSpan:
+    """What of a read is to be acquired: whole batches until there are enough, unless the limit is strict. Markers,
+    aborted records and compaction's holes are skipped."""
+    first = read.requested.fetch_offset
+    skipped: list[tuple[int, int]] = []
+    at = first
+    for header in walk(memoryview(_joined(read.data.records))):
+        if at - first >= max_records:
+            break
+        _skip(skipped, at, header.base_offset)
+        if header.is_control or header.record_count == 0 or _is_aborted(read, header):
+            _skip(skipped, max(at, header.base_offset), header.end_offset)
+        at = max(at, header.end_offset)
+    else:
+        _skip(skipped, at, read.read_end)
+        at = max(at, read.read_end)
+    return AcquireSpan(first, at, min(max_records, at - first) if is_strict else at - first, skipped)
+
+
+def _skip(skipped: list[tuple[int, int]], first: int, end: int) -> None:
+    if first >= end:
+        return
+    if skipped and skipped[-1][1] == first:
+        first = skipped.pop()[0]
+    skipped.append((first, end))
+
+
+def _joined(records: Any) -> Any:
+    return b"".join(records) if isinstance(records, list) else records or b""
+
+
+def _is_aborted(read: PartitionFetch, header: BatchHeader) -> bool:
+    if not read.read_committed or not header.is_transactional or read.found is None:
+        return False
+    return any(
+        aborted.producer_id == header.producer_id
+        and aborted.first_offset <= header.base_offset <= aborted.last_offset
+        for aborted in read.found.aborted
+    )
+
+
+def _response(
+    request: ShareFetchRequest, asked: _Asked, session: ShareSession, parts: Iterable[_Part]
+) -> ShareFetchResponse:
+    """At the session's beginning all partitions, then those of which there is something to say."""
+    response = ShareFetchResponse(acquisition_lock_timeout_ms=asked.limits.lock_ms)
+    is_whole = request.share_session_epoch == INITIAL_EPOCH
+    topics: dict[Any, ShareFetchableTopicResponse] = {}
+    for part in parts:
+        data = part.data
+        if data.acquired_records and part.place in session.partitions:
+            session.partitions.move_to_end(part.place)
+        if is_whole or data.acquired_records or data.error_code or part.is_acknowledged:
+            topic = topics.get(part.place.topic_id)
+            if topic is None:
+                topic = topics[part.place.topic_id] = ShareFetchableTopicResponse(part.place.topic_id)
+                response.responses.append(topic)
+            data.records = data.records or b""
+            topic.partitions.append(data)
+    return response
+
+
+# --- ShareAcknowledge
+
+
+async def acknowledge(
+    services: Services, context: RequestContext, request: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse:
+    """Take what a member says of its records; epoch -1 gives back all others that it has, and ends its session."""
+    try:
+        asked = _asked(services, request)
+        session = services.share_sessions.turn((asked.group_id, asked.member_id), request.share_session_epoch)
+        if isinstance(session, ErrorCode):
+            raise Refused(session)
+        parts: dict[SharePlace, _Part] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                place = SharePlace(topic.topic_id, partition.partition_index)
+                part = parts[place] = await _part(services, context, "ShareAcknowledge", place, None)
+                _take_acknowledged(part, partition.acknowledgement_batches, may_renew=request.is_renew_ack)
+        for place in session.partitions if asked.is_final else ():
+            if place not in parts:
+                parts[place] = await _part(services, context, "ShareAcknowledge", place, None)
+        able = [part for part in parts.values() if not part.is_failed and _has_work(part, asked)]
+        await _ask(services, ShareFetchRequest(), asked, able, is_first=True)
+    except Refused as refused:
+        return ShareAcknowledgeResponse(error_code=refused.code, error_message=str(refused))
+    except EXPECTED as error:
+        return ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))
+    return _acknowledged(request, asked, parts)
+
+
+def _acknowledged(
+    request: ShareAcknowledgeRequest, asked: _Asked, parts: dict[SharePlace, _Part]
+) -> ShareAcknowledgeResponse:
+    response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=asked.limits.lock_ms)
+    for topic in request.topics:
+        rows = [parts[SharePlace(topic.topic_id, each.partition_index)].data for each in topic.partitions]
+        response.responses.append(
+            AcknowledgedTopic(
+                topic.topic_id,
+                [
+                    AcknowledgedPartition(
+                        row.partition_index,
+                        row.error_code or row.acknowledge_error_code,
+                        row.acknowledge_error_message,
+                    )
+                    for row in rows
+                ],
+            )
+        )
+    return response

@@ -1,0 +1,272 @@
+"""What becomes of the records of one partition in one share group (KIP-932), with no I/O and no clock.
+
+    record      | who may have it                         | left when
+    (untouched) | anybody: it is at or after `end`        | it is acquired, or skipped as no record for members
+    AVAILABLE   | anybody                                 | it is acquired
+    ACQUIRED    | its member, until the lock is over      | its member says so, or the lock is over
+    DONE        | nobody: accepted, rejected, delivered   | never
+                | too often, skipped, or no record at all |
+
+Invariants:
+- the spans tile [start, end): in order, without a hole; the first is not done, and neighbours differ;
+- an acquired record is one member's until its lock is over;
+- what is done stays done, and `start` never falls;
+- no record is handed out more often than the limit, nor while `end` is further from `start` than the window.
+
+Offsets are handed out, not records: where compaction left holes, the member finds no record and says so (GAP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
+
+from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan
+from sequencer.store.rows import ShareLock
+
+
+class SpanState(IntEnum):
+    """How a record is; the numbers are stored."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    DONE = 2
+
+
+class Span(NamedTuple):
+    """Offsets in the same state: from `first` up to before `end`. `deliveries`: how often they were handed out."""
+
+    first: int
+    end: int
+    state: SpanState
+    deliveries: int = 0
+    lock: ShareLock | None = None
+
+    def within(self, first: int, end: int) -> Span:
+        """The part of it between two offsets; its `first` is not before its `end` if there is none."""
+        return self._replace(first=max(first, self.first), end=min(end, self.end))
+
+
+class NotAcquired(Exception):
+    """A member acknowledges what it has not acquired, or no longer has."""
+
+
+Change = Callable[[Span], Span]
+
+
+@dataclass(slots=True)
+class SharePartition:
+    """The state. Each call leaves the invariants true, or raises and changes nothing."""
+
+    start: int
+    end: int
+    spans: list[Span] = field(default_factory=list)
+
+    def trim(self, log_start: int) -> None:
+        """Be done with what the log no longer has."""
+        if log_start > self.start:
+            self.end = max(self.end, log_start)
+            self._set(span for span in _cut(self.spans, (log_start,)) if span.end > log_start)
+
+    def expire(self, now_ms: int, max_deliveries: int) -> None:
+        """Take records back whose lock is over."""
+        self._change_all(
+            lambda span: span.lock is not None and span.lock.until_ms <= now_ms,
+            lambda span: _given_back(span, max_deliveries),
+        )
+
+    def release(self, member_id: str, max_deliveries: int) -> None:
+        """Take back all that a member has."""
+        self._change_all(
+            lambda span: span.lock is not None and span.lock.member_id == member_id,
+            lambda span: _given_back(span, max_deliveries),
+        )
+
+    def acknowledge(self, acknowledged: Sequence[Acknowledged], lock: ShareLock, max_deliveries: int) -> None:
+        """Do what a member says of records that it has; `lock`: what it has of those that it renews. What is before
+        `start` is done already. Raises NotAcquired."""
+        spans = self.spans
+        for each in acknowledged:
+            for first, end, kind in _stretches(each):
+                spans = self._changed(spans, first, end, lock, kind, max_deliveries)
+        self._set(spans)
+
+    def _changed(
+        self,
+        spans: list[Span],
+        first: int,
+        end: int,
+        lock: ShareLock,
+        kind: AcknowledgeType,
+        max_deliveries: int,
+    ) -> list[Span]:
+        first = max(first, self.start)
+        if first >= end:
+            return spans
+        if end > self.end:
+            raise NotAcquired(f"offsets up to {end - 1}; nothing was handed out from {self.end} on")
+        changed: list[Span] = []
+        for span in _cut(spans, (first, end)):
+            if not first <= span.first < end:
+                changed.append(span)
+                continue
+            if span.lock is None or span.lock.member_id != lock.member_id:
+                raise NotAcquired(f"offset {span.first} is not acquired by {lock.member_id!r}")
+            changed.append(_acknowledged(span, kind, lock, max_deliveries))
+        return changed
+
+    def acquire(self, asked: AcquireSpan, lock: ShareLock, max_in_flight: int) -> list[AcquiredRecords]:
+        """Hand out what is available of the offsets that were read, as far as the bounds allow."""
+        acquired: list[Span] = []
+        left = asked.max_records
+        spans: list[Span] = []
+        edges = [asked.first_offset, asked.end_offset, *(edge for skip in asked.skipped for edge in skip)]
+        for span in _cut(self.spans, edges):
+            is_asked = asked.first_offset <= span.first < asked.end_offset
+            if not is_asked or span.state is not SpanState.AVAILABLE:
+                spans.append(span)
+            elif _is_skipped(span.first, asked.skipped):
+                spans.append(_done(span))
+            else:
+                taken = _acquired(span.within(span.first, span.first + left), lock)
+                left -= taken.end - taken.first
+                spans += [each for each in (taken, span.within(taken.end, span.end)) if each.first < each.end]
+                acquired += [taken] if taken.first < taken.end else []
+        self._set(spans)
+        acquired += self._acquire_new(asked, left, lock, max_in_flight)
+        return [AcquiredRecords(span.first, span.end - 1, span.deliveries) for span in _merged(acquired)]
+
+    def _acquire_new(self, asked: AcquireSpan, left: int, lock: ShareLock, max_in_flight: int) -> list[Span]:
+        """Hand out what nobody ever had, in order, from `end` on."""
+        acquired: list[Span] = []
+        if asked.first_offset > self.end:
+            return acquired  # what is between was not read
+        for first, end, is_skipped in _pieces(self.end, asked.end_offset, asked.skipped):
+            room = max_in_flight - (self.end - self.start)
+            if room <= 0 or (left <= 0 and not is_skipped):
+                break
+            if is_skipped:
+                self._extend(Span(first, end, SpanState.DONE))
+                continue
+            taken = Span(first, min(end, first + min(room, left)), SpanState.ACQUIRED, 1, lock)
+            self._extend(taken)
+            acquired.append(taken)
+            left -= taken.end - taken.first
+            if taken.end < end:
+                break
+        return acquired
+
+    def available(self, max_in_flight: int) -> tuple[int, int] | None:
+        """The first stretch that could be acquired, as far as the log has it; None while the window is full."""
+        first = next((span.first for span in self.spans if span.state is SpanState.AVAILABLE), self.end)
+        end = first
+        for span in self.spans:
+            if span.first == end and span.state is SpanState.AVAILABLE:
+                end = span.end
+        if end == self.end:
+            end = max(end, self.start + max_in_flight)
+        return (first, end) if first < end else None
+
+    @property
+    def done_after_start(self) -> int:
+        """How many offsets at or after `start` are done."""
+        return sum(span.end - span.first for span in self.spans if span.state is SpanState.DONE)
+
+    def _change_all(self, is_meant: Callable[[Span], bool], change: Change) -> None:
+        if any(map(is_meant, self.spans)):
+            self._set([change(span) if is_meant(span) else span for span in self.spans])
+
+    def _extend(self, span: Span) -> None:
+        self.end = span.end
+        self._set([*self.spans, span])
+
+    def _set(self, spans: Iterable[Span]) -> None:
+        """Take over these spans: neighbours that are alike as one, without those at the front that are done."""
+        merged = _merged(spans)
+        while merged and merged[0].state is SpanState.DONE:
+            del merged[0]
+        self.spans = merged
+        self.start = merged[0].first if merged else self.end
+
+
+def _given_back(span: Span, max_deliveries: int) -> Span:
+    if span.deliveries >= max_deliveries:
+        return _done(span)
+    return span._replace(state=SpanState.AVAILABLE, lock=None)
+
+
+def _done(span: Span) -> Span:
+    return Span(span.first, span.end, SpanState.DONE)
+
+
+def _acquired(span: Span, lock: ShareLock) -> Span:
+    return span._replace(state=SpanState.ACQUIRED, deliveries=span.deliveries + 1, lock=lock)
+
+
+def _acknowledged(span: Span, kind: AcknowledgeType, lock: ShareLock, max_deliveries: int) -> Span:
+    if kind is AcknowledgeType.RENEW:
+        return span._replace(lock=lock)
+    if kind is AcknowledgeType.RELEASE:
+        return _given_back(span, max_deliveries)
+    return _done(span)
+
+
+def _stretches(acknowledged: Acknowledged) -> Iterator[tuple[int, int, AcknowledgeType]]:
+    """Stretches of offsets of which the same is said, as first offset, end and what is said."""
+    first, end = acknowledged.first_offset, acknowledged.last_offset + 1
+    if len(acknowledged.types) == 1:
+        yield first, end, acknowledged.types[0]
+        return
+    for kind, alike in groupby(acknowledged.types):
+        count = len(list(alike))
+        yield first, first + count, kind
+        first += count
+
+
+def _cut(spans: Iterable[Span], edges: Iterable[int]) -> list[Span]:
+    """The same spans, with a border at each of these offsets."""
+    ordered = sorted(set(edges))
+    cut: list[Span] = []
+    at = 0
+    for span in spans:
+        first = span.first
+        while at < len(ordered) and ordered[at] < span.end:
+            if ordered[at] > first:
+                cut.append(span.within(first, ordered[at]))
+                first = ordered[at]
+            at += 1
+        cut.append(span.within(first, span.end))
+    return cut
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for span in spans:
+        if merged and merged[-1].end == span.first and merged[-1][2:] == span[2:]:
+            merged[-1] = merged[-1]._replace(end=span.end)
+        else:
+            merged.append(span)
+    return merged
+
+
+def _is_skipped(offset: int, skipped: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= offset < end for first, end in skipped)
+
+
+def _pieces(first: int, end: int, skipped: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
+    """The offsets from `first` up to before `end`, cut where skipped ones begin and end."""
+    for skip_first, skip_end in skipped:
+        if skip_end <= first:
+            continue
+        if skip_first >= end:
+            break
+        if skip_first > first:
+            yield first, skip_first, False
+            first = skip_first
+        yield first, min(skip_end, end), True
+        first = min(skip_end, end)
+    if first < end:
+        yield first, end, False

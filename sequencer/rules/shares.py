@@ -1,0 +1,279 @@
+"""Share groups: which member gets which record, and what it says of it (KIP-932).
+
+Any agent may ask for any partition: the committer decides, one request after the other, so there is no leader of a
+share partition whose state could be lost or two of which could exist. An agent reads records first and then asks to
+hand them out; it hands out what the answer says and nothing else.
+
+Invariants:
+- what an answer says is durable: a record that was accepted is never handed out again, and one that is acquired is
+  nobody else's before its lock is over;
+- locks end by themselves: an expired one is taken back by the next request for the partition, whoever asks;
+- only members of the group acquire, and a group that is deleted takes its state along;
+- a request asked twice (by its id) is carried out once, also by the next committer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import cast
+from uuid import UUID
+
+from sequencer.api import (
+    SHARE_GROUP,
+    AcquiredRecords,
+    AlterShareOffsets,
+    GroupNotEmpty,
+    InvalidRequest,
+    LimitReached,
+    OffsetErrors,
+    PartitionError,
+    ShareAnswer,
+    ShareError,
+    ShareOffset,
+    ShareOffsets,
+    ShareOffsetsRequest,
+    ShareOutcome,
+    ShareRequest,
+    ShareWork,
+    UnknownGroup,
+)
+from sequencer.bounds import MAX_PAGE, PageRoom
+from sequencer.rules.share_partition import NotAcquired, SharePartition, Span, SpanState
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
+    GroupRow,
+    PartitionRow,
+    ShareAnswered,
+    ShareLock,
+    ShareRow,
+    ShareSpan,
+)
+from sequencer.store.state import COMMIT_NUMBER, Draft, HotState, replace_row
+from tailrace.limits import is_name
+from tailrace.turns import Steps
+
+MAX_LOCK_MS = 3_600_000
+MAX_DELIVERIES = 100
+MAX_IN_FLIGHT = 10_000
+MAX_WORKS = 5_000
+"""Partitions of one request."""
+MAX_EDGES = 20_000
+"""Acknowledged and skipped stretches of one request."""
+KEPT_ANSWERS = 8
+"""Of one partition, for retries."""
+SPANS_AS_A_STEP = 20
+"""This many spans take as long as one run of a commit."""
+OFFSET_BYTES = 48
+
+
+def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettings) -> Steps[ShareAnswer]:
+    """Take a member's acknowledgements and hand out records to it. What fails in one partition fails there alone."""
+    _check(request)
+    group = draft.get(GroupRow, request.group_id)
+    is_member = group is not None and group.type == SHARE_GROUP and request.member_id in group.members
+    outcomes: list[ShareOutcome] = []
+    for work in request.partitions:
+        partition = draft.live_partition(work.topic_id, work.partition)
+        if partition is None:
+            outcomes.append(ShareOutcome(ShareError.UNKNOWN_TOPIC_OR_PARTITION))
+            continue
+        row = draft.get(ShareRow, request.group_id, work.topic_id, work.partition)
+        yield 1 + (0 if row is None else len(row.spans) // SPANS_AS_A_STEP)
+        if row is None and not is_member:
+            error = ShareError.INVALID_RECORD_STATE if work.acknowledged else ShareError.NONE
+            outcomes.append(ShareOutcome(error))
+            continue
+        known = row or _new_row(draft, request, partition, settings)
+        changed, outcome = _worked(draft.now_ms, known, partition, request, work, is_member=is_member)
+        if changed is not row:
+            draft.put(changed)
+            draft.visible_change()
+        outcomes.append(outcome)
+    return ShareAnswer(outcomes)
+
+
+def _check(request: ShareRequest) -> None:
+    limits = request.limits
+    if not (
+        0 < limits.lock_ms <= MAX_LOCK_MS
+        and 0 < limits.max_deliveries <= MAX_DELIVERIES
+        and 0 < limits.max_in_flight <= MAX_IN_FLIGHT
+        and is_name(request.member_id)
+        and len(request.partitions) <= MAX_WORKS
+    ):
+        raise InvalidRequest(f"a share request of {len(request.partitions)} partitions with {limits}")
+    edges = 0
+    for work in request.partitions:
+        end = -1
+        for each in work.acknowledged:
+            length = each.last_offset - each.first_offset + 1
+            if each.first_offset <= end or length < 1 or len(each.types) not in (1, length):
+                raise InvalidRequest(
+                    f"acknowledged {each.first_offset} to {each.last_offset} by {len(each.types)} types, after {end}"
+                )
+            end = each.last_offset
+        edges += sum(len(each.types) for each in work.acknowledged)
+        edges += 0 if work.acquire is None else len(work.acquire.skipped)
+    if edges > MAX_EDGES:
+        raise InvalidRequest(f"{edges} stretches in a share request; at most {MAX_EDGES}")
+
+
+def _new_row(
+    draft: Draft, request: ShareRequest, partition: PartitionRow, settings: SequencerSettings
+) -> ShareRow:
+    known = draft.count(ShareRow)
+    if known >= settings.max_share_partitions:
+        raise LimitReached(
+            f"{known} share partitions; max_share_partitions is {settings.max_share_partitions}"
+        )
+    start = partition.log_start_offset if request.limits.from_earliest else partition.end_offset
+    return ShareRow(
+        request.group_id, partition.topic_id, partition.partition, start, [], [], [], draft.now_ms
+    )
+
+
+def _worked(
+    now_ms: int,
+    row: ShareRow,
+    partition: PartitionRow,
+    request: ShareRequest,
+    work: ShareWork,
+    *,
+    is_member: bool,
+) -> tuple[ShareRow, ShareOutcome]:
+    """One partition's work. Returns its row, the same if nothing has changed that must be kept."""
+    limits, state = request.limits, opened(row)
+    state.trim(partition.log_start_offset)
+    state.expire(now_ms, limits.max_deliveries)
+    answered = _answered(row, request.request_id)
+    has_work = bool(work.acknowledged or work.releases or work.acquire)
+    if answered is None and has_work:
+        answered = _carry_out(now_ms, state, partition, request, work, is_member=is_member)
+        changed = _closed(state, row, now_ms, [] if request.request_id is None else [answered])
+        if (changed.start_offset, changed.spans, changed.locks) != (row.start_offset, row.spans, row.locks):
+            row = changed
+    outcome = ShareOutcome(
+        error=ShareError.NONE if answered is None else ShareError(answered.error),
+        acquired=[] if answered is None else [AcquiredRecords(*each) for each in answered.acquired],
+        available=state.available(limits.max_in_flight) if is_member else None,
+    )
+    return row, outcome
+
+
+def _answered(row: ShareRow, request_id: UUID | None) -> ShareAnswered | None:
+    """What this request was answered before."""
+    return next((each for each in row.answered if each.request_id == request_id), None)
+
+
+def _carry_out(
+    now_ms: int,
+    state: SharePartition,
+    partition: PartitionRow,
+    request: ShareRequest,
+    work: ShareWork,
+    *,
+    is_member: bool,
+) -> ShareAnswered:
+    limits, error, acquired = request.limits, ShareError.NONE, list[AcquiredRecords]()
+    lock = ShareLock(request.member_id, now_ms + limits.lock_ms)
+    try:
+        state.acknowledge(work.acknowledged, lock, limits.max_deliveries)
+    except NotAcquired:
+        error = ShareError.INVALID_RECORD_STATE
+    if work.releases:
+        state.release(request.member_id, limits.max_deliveries)
+    if work.acquire is not None and is_member:
+        asked = work.acquire
+        if asked.end_offset > partition.end_offset or asked.max_records < 0:
+            raise InvalidRequest(f"{asked} of a log that ends at {partition.end_offset}")
+        acquired = state.acquire(asked, lock, limits.max_in_flight)
+    return ShareAnswered(
+        request.request_id or UUID(int=0),
+        error,
+        [(each.first_offset, each.last_offset, each.deliveries) for each in acquired],
+    )
+
+
+def opened(row: ShareRow) -> SharePartition:
+    """The state that a row keeps."""
+    spans: list[Span] = []
+    first = row.start_offset
+    for kept in row.spans:
+        lock = None if kept.lock < 0 else row.locks[kept.lock]
+        spans.append(Span(first, kept.end_offset, SpanState(kept.state), kept.deliveries, lock))
+        first = kept.end_offset
+    return SharePartition(row.start_offset, first, spans)
+
+
+def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequence[ShareAnswered]) -> ShareRow:
+    """The row that keeps this state."""
+    places: dict[ShareLock, int] = {}
+    spans = [
+        ShareSpan(
+            span.end,
+            span.state,
+            span.deliveries,
+            -1 if span.lock is None else places.setdefault(span.lock, len(places)),
+        )
+        for span in state.spans
+    ]
+    return replace_row(
+        row,
+        start_offset=state.start,
+        spans=spans,
+        locks=list(places),
+        answered=[*row.answered, *answered][-KEPT_ANSWERS:],
+        updated_ms=now_ms,
+    )
+
+
+def share_offsets(state: HotState, request: ShareOffsetsRequest) -> ShareOffsets:
+    """Where a group is in the partitions that it has read; as many as fit in an answer."""
+    keys = cast("Iterable[tuple[str, UUID, int]]", state.shares_of.get(request.group_id, ()))
+    least = (-1, -1) if request.after is None else (request.after[0].int, request.after[1])
+    by_number = {(topic_id.int, partition): topic_id for _, topic_id, partition in keys}
+    room = PageRoom()
+    offsets: list[ShareOffset] = []
+    for number in heapq.nsmallest(MAX_PAGE + 1, (each for each in by_number if each > least)):
+        topic_id, partition = by_number[number], state.live_partition(by_number[number], number[1])
+        row = state.get(ShareRow, request.group_id, topic_id, number[1])
+        if partition is None or row is None:
+            continue
+        if not room.takes(OFFSET_BYTES):
+            return ShareOffsets(offsets, (offsets[-1].topic_id, offsets[-1].partition))
+        kept = opened(row)
+        kept.trim(partition.log_start_offset)
+        lag = max(0, partition.end_offset - kept.start - kept.done_after_start)
+        offsets.append(ShareOffset(topic_id, number[1], kept.start, lag))
+    return ShareOffsets(offsets)
+
+
+def alter_share_offsets(
+    draft: Draft, request: AlterShareOffsets, settings: SequencerSettings
+) -> Steps[OffsetErrors]:
+    """Have a group without members begin anew in some partitions, or forget them."""
+    group = draft.get(GroupRow, request.group_id)
+    if group is None or group.type != SHARE_GROUP:
+        raise UnknownGroup(f"there is no share group {request.group_id!r}")
+    if group.members:
+        raise GroupNotEmpty(f"group {group.group_id!r} has {len(group.members)} members; stop them first")
+    errors: list[PartitionError] = []
+    for asked in request.offsets:
+        yield 1
+        partition = draft.live_partition(asked.topic_id, asked.partition)
+        key = (request.group_id, asked.topic_id, asked.partition)
+        if partition is None:
+            errors.append(PartitionError.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        errors.append(PartitionError.NONE)
+        if asked.start_offset >= 0:
+            start = min(max(asked.start_offset, partition.log_start_offset), partition.end_offset)
+            if draft.get(ShareRow, *key) is None and draft.count(ShareRow) >= settings.max_share_partitions:
+                raise LimitReached(f"max_share_partitions is {settings.max_share_partitions}")
+            draft.put(ShareRow(*key, start, [], [], [], draft.now_ms))
+            draft.visible_change()
+        elif draft.get(ShareRow, *key) is not None:
+            draft.delete(ShareRow, *key)
+            draft.visible_change()
+    return OffsetErrors(draft.counter(COMMIT_NUMBER), errors)

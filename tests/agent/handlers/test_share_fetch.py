@@ -1,0 +1,227 @@
+"""ShareFetch and ShareAcknowledge: who gets which record, sessions, and what becomes of records (KIP-932)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.share_acknowledge import (
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+)
+from tailrace.kafka.messages.share_fetch import (
+    AcknowledgementBatch,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
+)
+from tests.agent.handlers.test_fetch import offsets
+from tests.agent.handlers.test_group_offsets import located
+from tests.agent.handlers.test_produce import produce
+from tests.agent.handlers.test_share_groups import beat
+from tests.support.agents import AgentBench, batch, run
+
+EARLIEST = {"group_share_auto_offset_reset": "earliest"}
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+
+
+def batches(*said: tuple[int, int, int]) -> list[AcknowledgementBatch]:
+    """Of (first offset, last offset, type)s."""
+    return [AcknowledgementBatch(first, last, [kind]) for first, last, kind in said]
+
+
+class Member:
+    """A member of group g that reads partition 0 of topic t, as a client would."""
+
+    def __init__(self, bench: AgentBench, member_id: str) -> None:
+        self.bench, self.member_id, self.epoch = bench, member_id, 0
+        self.topic_id = bench.services.catalog.snapshot.by_name["t"].topic.topic_id
+
+    async def join(self) -> Member:
+        answer = await beat(self.bench, 0, self.member_id, subscribed_topic_names=["t"])
+        assert answer.error_code == 0, answer.error_message
+        return self
+
+    async def asked(self, *said: tuple[int, int, int], version: int = 2, **more: Any) -> Any:
+        request = ShareFetchRequest(
+            "g",
+            self.member_id,
+            self.epoch,
+            **{"max_records": 500, "min_bytes": 1, **more},
+            topics=[ShareFetchTopic(self.topic_id, [ShareFetchPartition(0, batches(*said))])],
+        )
+        answer = await self.bench.until(
+            asyncio.ensure_future(self.bench.ask(ApiKey.SHARE_FETCH, version, request))
+        )
+        if answer.error_code == 0:
+            self.epoch += 1
+        return answer
+
+    async def row(self, *said: tuple[int, int, int], **more: Any) -> Any:
+        """The row of the partition, None if nothing is said of it."""
+        answer = await self.asked(*said, **{"max_wait_ms": 500, **more})
+        assert answer.error_code == 0, answer.error_message
+        rows = [row for topic in answer.responses for row in topic.partitions]
+        return rows[0] if rows else None
+
+    async def acquired(self, *said: tuple[int, int, int], **more: Any) -> list[tuple[int, int, int]]:
+        row = await self.row(*said, **more)
+        assert row is None or (row.error_code, row.acknowledge_error_code) == (0, 0)
+        each = [] if row is None else row.acquired_records
+        return [(one.first_offset, one.last_offset, one.delivery_count) for one in each]
+
+    async def acknowledge(
+        self, *said: tuple[int, int, int], epoch: int | None = None, renews: bool = False
+    ) -> Any:
+        request = ShareAcknowledgeRequest(
+            "g",
+            self.member_id,
+            self.epoch if epoch is None else epoch,
+            renews,
+            [AcknowledgeTopic(self.topic_id, [AcknowledgePartition(0, batches(*said))])],
+        )
+        answer = await self.bench.ask(ApiKey.SHARE_ACKNOWLEDGE, 2, request)
+        if answer.error_code:
+            return answer.error_code
+        self.epoch += 1
+        return answer.responses[0].partitions[0].error_code
+
+
+async def filled(bench: AgentBench, *sizes: int) -> Member:
+    """A member of a group that has a partition with batches of so many records before it."""
+    await bench.topic("t", 1)
+    await located(bench)
+    for size in sizes:
+        await produce(bench, (0, batch(*[b"x"] * size)))
+    return await Member(bench, "a").join()
+
+
+def test_records_go_to_one_member_each_and_are_done_when_they_are_accepted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first = await filled(bench, 2, 3)
+        second = await Member(bench, "b").join()
+
+        assert await first.acquired() == [(0, 4, 1)]
+        assert await second.acquired() == []
+        await produce(bench, (0, batch(b"y")))
+        assert await second.acquired() == [(5, 5, 1)]
+        assert await first.acquired((0, 4, ACCEPT)) == []
+        assert await second.acknowledge((5, 5, ACCEPT)) == 0
+        assert await second.acknowledge((5, 5, ACCEPT)) == 0, "it is before the start: done"
+        (row,) = (await bench.sequencer.share_offsets(offsets_request())).offsets
+        assert (row.start_offset, row.lag) == (6, 0)
+
+    run(scenario, **EARLIEST)
+
+
+def offsets_request() -> Any:
+    from sequencer.api import ShareOffsetsRequest
+
+    return ShareOffsetsRequest("g")
+
+
+def test_a_group_begins_at_the_end_unless_it_is_told_otherwise() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 3)
+
+        assert await member.acquired() == []
+        await produce(bench, (0, batch(b"y")))
+        assert await member.acquired() == [(3, 3, 1)]
+
+    run(scenario)
+
+
+def test_a_waiting_fetch_gets_what_is_produced_meanwhile() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench)
+        await member.acquired()
+
+        waiting = asyncio.ensure_future(member.acquired(max_wait_ms=20_000))
+        await produce(bench, (0, batch(b"y", b"z")))
+
+        assert await bench.until(waiting, 1.0) == [(0, 1, 1)]
+
+    run(scenario)
+
+
+def test_what_is_released_rejected_or_held_too_long_goes_on_as_it_should() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first = await filled(bench, 4)
+        second = await Member(bench, "b").join()
+        await first.acquired()
+
+        assert await first.acknowledge((0, 0, RELEASE), (1, 1, REJECT)) == 0
+        assert await second.acquired() == [(0, 0, 2)]
+        assert await first.acknowledge((2, 2, RENEW)) == ErrorCode.INVALID_REQUEST
+        await bench.advance(20, step=1)
+        assert await first.acknowledge((2, 2, RENEW), renews=True) == 0
+        await bench.advance(11, step=1)
+
+        assert sorted(await second.acquired()) == [(0, 0, 3), (3, 3, 2)]
+        assert await first.acknowledge((3, 3, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
+        assert await first.acknowledge((2, 2, ACCEPT)) == 0
+
+    run(scenario, **EARLIEST)
+
+
+def test_the_end_of_a_session_gives_everything_back() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first = await filled(bench, 4)
+        second = await Member(bench, "b").join()
+        await first.acquired()
+
+        assert await first.acknowledge((0, 0, ACCEPT), epoch=-1) == 0
+
+        assert await second.acquired() == [(1, 3, 2)]
+        assert await first.acknowledge((1, 1, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    run(scenario, **EARLIEST)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0, [(0, 5, 1)]), (1, [(0, 3, 1)])])
+def test_the_number_of_records_is_rounded_to_batches_or_strict(
+    mode: int, expected: list[tuple[int, int, int]]
+) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 3, 3, 3)
+        row = await member.row(max_records=4, share_acquire_mode=mode)
+        row = row if row.acquired_records else await member.row(max_records=4, share_acquire_mode=mode)
+
+        assert [
+            (each.first_offset, each.last_offset, each.delivery_count) for each in row.acquired_records
+        ] == expected
+        assert offsets(row) == [0, 3]
+
+    run(scenario, **EARLIEST)
+
+
+def test_sessions_have_epochs() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 1)
+
+        assert (await member.asked((0, 0, ACCEPT))).error_code == ErrorCode.INVALID_REQUEST
+        member.epoch = 1
+        assert (await member.asked()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+        member.epoch = 0
+        assert (await member.asked()).acquisition_lock_timeout_ms == 30_000
+        member.epoch = 2
+        assert (await member.asked()).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+
+    run(scenario)
+
+
+def test_only_members_are_given_records() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await filled(bench, 1)
+        stranger = Member(bench, "stranger")
+
+        assert await stranger.acquired() == []
+        row = await stranger.row((0, 0, ACCEPT))
+        assert row.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
+
+    run(scenario, **EARLIEST)

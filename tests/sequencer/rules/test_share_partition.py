@@ -1,0 +1,264 @@
+"""Records of a share partition: acquired, acknowledged, given back, given up; by example and by random histories."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan
+from sequencer.rules.share_partition import NotAcquired, SharePartition, Span, SpanState
+from sequencer.store.rows import ShareLock
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+GAP, RENEW = AcknowledgeType.GAP, AcknowledgeType.RENEW
+WINDOW, MOST = 100, 3
+LOCK = 30
+
+
+def acquire(
+    state: SharePartition,
+    member: str,
+    first: int,
+    end: int,
+    now: int = 0,
+    max_records: int = 1000,
+    skipped: list[tuple[int, int]] | None = None,
+) -> list[tuple[int, int, int]]:
+    asked = AcquireSpan(first, end, max_records, skipped or [])
+    acquired = state.acquire(asked, ShareLock(member, now + LOCK), WINDOW)
+    return [(each.first_offset, each.last_offset, each.deliveries) for each in acquired]
+
+
+def acknowledge(
+    state: SharePartition, member: str, first: int, last: int, *types: AcknowledgeType, now: int = 0
+) -> None:
+    state.acknowledge([Acknowledged(first, last, list(types))], ShareLock(member, now + LOCK), MOST)
+
+
+def test_two_members_never_get_the_same_record() -> None:
+    state = SharePartition(10, 10)
+
+    assert acquire(state, "a", 10, 20) == [(10, 19, 1)]
+    assert acquire(state, "b", 10, 25) == [(20, 24, 1)]
+    assert state.available(WINDOW) == (25, 110)
+
+
+def test_what_is_accepted_is_done_and_moves_the_start() -> None:
+    state = SharePartition(0, 0)
+    acquire(state, "a", 0, 10)
+
+    acknowledge(state, "a", 4, 6, ACCEPT)
+    assert (state.start, state.done_after_start) == (0, 3)
+    acknowledge(state, "a", 0, 3, ACCEPT, GAP, REJECT, ACCEPT)
+
+    assert (state.start, state.end, len(state.spans)) == (7, 10, 1)
+
+
+def test_a_released_record_is_handed_out_again_and_counted() -> None:
+    state = SharePartition(0, 0)
+    acquire(state, "a", 0, 10)
+    acknowledge(state, "a", 3, 4, RELEASE)
+
+    assert state.available(WINDOW) == (3, 5)
+    assert acquire(state, "b", 3, 5) == [(3, 4, 2)]
+
+
+def test_a_record_that_was_delivered_too_often_is_given_up() -> None:
+    state = SharePartition(0, 0)
+    for _ in range(MOST):
+        assert acquire(state, "a", 0, 1)
+        acknowledge(state, "a", 0, 0, RELEASE)
+
+    assert (state.start, state.spans) == (1, [])
+
+
+def test_a_lock_that_is_over_frees_its_records_and_one_that_is_renewed_does_not() -> None:
+    state = SharePartition(0, 0)
+    acquire(state, "a", 0, 4)
+    acknowledge(state, "a", 0, 1, RENEW, now=20)
+
+    state.expire(LOCK, MOST)
+
+    assert acquire(state, "b", 0, 4, now=LOCK) == [(2, 3, 2)]
+    acknowledge(state, "a", 0, 1, ACCEPT)
+    with pytest.raises(NotAcquired):
+        acknowledge(state, "a", 2, 2, ACCEPT)
+
+
+def test_an_acknowledgement_of_what_another_has_changes_nothing() -> None:
+    state = SharePartition(0, 0)
+    acquire(state, "a", 0, 4)
+    acquire(state, "b", 4, 8)
+    before = list(state.spans)
+
+    with pytest.raises(NotAcquired):
+        acknowledge(state, "a", 2, 5, ACCEPT)
+    with pytest.raises(NotAcquired):
+        acknowledge(state, "b", 6, 8, ACCEPT)
+
+    assert state.spans == before
+
+
+def test_what_was_done_before_the_start_may_be_acknowledged_again() -> None:
+    state = SharePartition(5, 5)
+
+    acknowledge(state, "a", 0, 4, ACCEPT)
+
+    assert state.start == 5
+
+
+def test_the_window_bounds_how_far_is_handed_out() -> None:
+    state = SharePartition(0, 0)
+
+    assert acquire(state, "a", 0, 1_000) == [(0, WINDOW - 1, 1)]
+    assert state.available(WINDOW) is None
+    acknowledge(state, "a", 0, 9, ACCEPT)
+    assert state.available(WINDOW) == (WINDOW, WINDOW + 10)
+
+
+def test_skipped_offsets_are_done_without_being_handed_out() -> None:
+    state = SharePartition(0, 0)
+
+    acquired = acquire(state, "a", 0, 500, skipped=[(0, 300), (305, 400)])
+
+    assert acquired == [(300, 304, 1)]
+    assert (state.start, state.end) == (300, 400)
+
+
+def test_records_that_the_log_lost_are_done() -> None:
+    state = SharePartition(0, 0)
+    acquire(state, "a", 0, 10)
+
+    state.trim(4)
+    assert (state.start, state.end) == (4, 10)
+    state.trim(50)
+    assert (state.start, state.end, state.spans) == (50, 50, [])
+
+
+def test_nothing_is_left_out_that_was_not_read() -> None:
+    state = SharePartition(0, 0)
+
+    assert acquire(state, "a", 5, 10) == []
+    assert state.end == 0
+
+
+class Histories(RuleBasedStateMachine):
+    """Against a model of one entry per offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = SharePartition(0, 0)
+        self.now = 0
+        self.done: set[int] = set()
+        self.held: dict[int, tuple[str, int]] = {}
+        self.deliveries: dict[int, int] = {}
+
+    def _expire(self) -> None:
+        self.state.expire(self.now, MOST)
+        for offset, (_, until) in list(self.held.items()):
+            if until <= self.now:
+                self._give_back(offset)
+
+    def _give_back(self, offset: int) -> None:
+        del self.held[offset]
+        if self.deliveries[offset] >= MOST:
+            self.done.add(offset)
+
+    @rule(seconds=st.integers(0, LOCK))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        self._expire()
+
+    @rule(
+        member=st.sampled_from("ab"),
+        length=st.integers(1, 60),
+        most=st.integers(0, 60),
+        skips=st.sets(st.integers(0, 60), max_size=6),
+    )
+    def acquires(self, member: str, length: int, most: int, skips: set[int]) -> None:
+        available = self.state.available(WINDOW)
+        if available is None:
+            return
+        first = available[0]
+        skipped = [(first + at, first + at + 1) for at in sorted(skips) if at < length]
+        for low, last, count in acquire(self.state, member, first, first + length, self.now, most, skipped):
+            for offset in range(low, last + 1):
+                assert offset not in self.done and offset not in self.held
+                assert (offset, offset + 1) not in skipped
+                self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
+                assert self.deliveries[offset] == count <= MOST
+                self.held[offset] = member, self.now + LOCK
+        for low, high in skipped:
+            span = next((each for each in self.state.spans if each.first <= low < each.end), None)
+            if low not in self.held and (high <= self.state.start or (span and span.state is SpanState.DONE)):
+                self.done.add(low)
+
+    @rule(
+        member=st.sampled_from("ab"),
+        first=st.integers(0, 200),
+        types=st.lists(st.sampled_from(AcknowledgeType), min_size=1, max_size=20),
+    )
+    def acknowledges(self, member: str, first: int, types: list[AcknowledgeType]) -> None:
+        offsets = [first + at for at in range(len(types)) if first + at >= self.state.start]
+        is_holder = all(self.held.get(offset, ("", 0))[0] == member for offset in offsets)
+        try:
+            acknowledge(self.state, member, first, first + len(types) - 1, *types, now=self.now)
+        except NotAcquired:
+            assert not is_holder
+            return
+        assert is_holder
+        for offset, kind in zip(range(first, first + len(types)), types, strict=True):
+            if offset not in offsets:
+                continue
+            if kind is RENEW:
+                self.held[offset] = member, self.now + LOCK
+            elif kind is RELEASE:
+                self._give_back(offset)
+            else:
+                del self.held[offset]
+                self.done.add(offset)
+
+    @rule(member=st.sampled_from("ab"))
+    def leaves(self, member: str) -> None:
+        self.state.release(member, MOST)
+        for offset in [offset for offset, (who, _) in self.held.items() if who == member]:
+            self._give_back(offset)
+
+    @rule(by=st.integers(0, 30))
+    def is_trimmed(self, by: int) -> None:
+        log_start = self.state.start + by
+        self.state.trim(log_start)
+        self.done.update(range(log_start))
+        self.held = {offset: held for offset, held in self.held.items() if offset >= log_start}
+
+    @invariant()
+    def spans_tile_the_window(self) -> None:
+        at = self.state.start
+        for span in self.state.spans:
+            assert span.first == at < span.end
+            at = span.end
+        assert at == self.state.end
+        assert not self.state.spans or self.state.spans[0].state is not SpanState.DONE
+        assert all(self._is_as_modelled(span) for span in self.state.spans)
+        assert all(offset in self.done for offset in range(self.state.start))
+
+    def _is_as_modelled(self, span: Span) -> bool:
+        offsets = range(span.first, span.end)
+        if span.lock is not None:
+            return all(self.held.get(offset) == tuple(span.lock) for offset in offsets)
+        is_done = span.state is SpanState.DONE
+        return all((offset in self.done) is is_done and offset not in self.held for offset in offsets)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_acquired_records_are_named_by_first_and_last_offset() -> None:
+    state = SharePartition(0, 0)
+
+    assert state.acquire(AcquireSpan(0, 2, 5), ShareLock("a", 1), WINDOW) == [AcquiredRecords(0, 1, 1)]
