@@ -60,13 +60,13 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
   members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
   for; one with members is not changed from the classic protocol to the new one while it runs, nor back: the
   second kind of client is refused until the others have left. Groups have no configs of their own.
-- Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent serves any
-  partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group begins in a partition
-  that it has never read is `agent.group_share_auto_offset_reset`; groups have no share configs of their own, and no
-  dead-letter topic.
+- Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
+  serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
+  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`; groups have no share configs
+  of their own, and no dead-letter topic.
 - The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
-  ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that state
-  is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
+  ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
+  state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
 - `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read.
 """
 
