@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from agent.security.http_login import OPEN_PATHS
 from agent.telemetry import AgentTelemetry
+from agent.topic_usage import COUNTED, read_counts, usage_by_topic
 from sequencer.api import Empty, MetadataRequest, Sequencer, SequencerError
 from sequencer.pages import all_groups, lag_pages
+from tailrace.cost import GIB, Bill, Prices, bill_of, read_prices
 from tailrace.http_server import Page, Readiness
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ MAX_LAGS = 10_000
 class AgentPages:
     """The `tailrace.http_server.Pages` of an agent: of `telemetry`, and of `agent` once it is set."""
 
-    def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer) -> None:
+    def __init__(self, telemetry: AgentTelemetry, sequencer: Sequencer, prices: Prices | None = None) -> None:
         self.agent: Agent | None = None
+        self._prices = prices or read_prices()
         self._telemetry = telemetry
         self._sequencer = sequencer
 
@@ -75,13 +78,27 @@ class AgentPages:
         return MetadataRequest(snapshot.version, snapshot.ring.generation, takes_changes=True)
 
     async def update_gauges(self) -> None:
-        """Ask the sequencer for its statistics and for the lag of consumer groups."""
+        """Ask the sequencer for its statistics and for the lag of consumer groups; work out what topics cost."""
+        self._telemetry.topic_dollars.show(self._bills())
         try:
             statistics = await self._sequencer.statistics(Empty())
             self._telemetry.sequencer_statistics.show(statistics)
             await self._update_lags()
         except SequencerError as error:
             log.debug("the sequencer's gauges were not updated", error=str(error))
+
+    def _bills(self) -> dict[str, Bill]:
+        usage = usage_by_topic(read_counts(self.registry.restricted_registry(COUNTED).collect()))
+        return {topic: bill_of(used, self._prices) for topic, used in usage.items()}
+
+    def _cost_table(self) -> str:
+        bills = sorted(self._bills().items(), key=lambda each: -each[1].total)
+        rows = [
+            (topic, *(f"{bill.items[item]:,.4f}" for item in _SPENT), f"{bill.total:,.4f}")
+            for topic, bill in bills
+        ]
+        title = f"Dollars spent by this agent since its start ({html.escape(self._prices.name)})"
+        return _table(title, ("topic", *(item.replace("_", " ") for item in _SPENT), "total"), rows)
 
     async def _update_lags(self) -> None:
         """Of the groups that this agent coordinates; the first agent of the ring adds those without a coordinator."""
@@ -129,6 +146,7 @@ class AgentPages:
         tables = [
             _table("Topics", ("name", "partitions", "configs"), topics),
             _table("Agents", ("id", "address", "zone", "state", "version"), agents),
+            self._cost_table(),
         ]
         try:
             async with asyncio.timeout(SEQUENCER_PATIENCE_SECONDS):
@@ -157,6 +175,10 @@ class AgentPages:
             ("runs", statistics.runs),
             ("objects", statistics.objects),
             ("bytes", statistics.live_bytes),
+            (
+                "dollars a month for these bytes",
+                round(statistics.live_bytes / GIB * self._prices.storage_gib_month),
+            ),
             ("bytes not compacted yet", statistics.uncompacted_bytes),
             ("objects waiting to be deleted", statistics.retired_objects),
             ("bytes waiting to be deleted", statistics.retired_bytes),
@@ -171,6 +193,8 @@ class AgentPages:
 
 
 _NOTHING = "-"
+_SPENT = ("put", "get", "cross_zone", "sql", "compute")
+"""What an agent's bill has; storage is the cluster's."""
 MAX_SHOWN = 500
 """Rows of one table; the command line lists all."""
 

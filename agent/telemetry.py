@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
 from tailrace.counters import CallbackCounter, PlainCounter, PlainHistogram
 from tailrace.kafka import ApiKey
@@ -97,6 +98,8 @@ class AgentTelemetry:
             ["group", "topic", "partition"], registry=self.registry,
         )  # fmt: skip
         self.sequencer_statistics = StatisticsGauges(self.registry)
+        self.topics = TopicCounters(self.registry)
+        self.topic_dollars = TopicDollars(self.registry)
 
     def count_refused_peers(self, read: Callable[[], float]) -> None:
         """Export what `read` returns: RPC connections refused since the start."""

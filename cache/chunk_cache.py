@@ -150,6 +150,10 @@ class ChunkCache:
         is_held = chunk in self._fresh or chunk in self._tail or chunk in self._catch_up
         return is_held or chunk in self._from_store or chunk in self._from_peer or chunk in self._ahead
 
+    def is_fresh(self, chunk: ChunkId) -> bool:
+        """Whether this agent uploaded the chunk a moment ago: its readers cost no request to anyone."""
+        return chunk in self._fresh
+
     def is_unread(self, chunk: ChunkId) -> bool:
         """Whether the chunk was read ahead, or is on its way, and nobody has asked for it yet."""
         return chunk in self._unasked or self._catch_up.is_unread(chunk)

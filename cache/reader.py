@@ -57,6 +57,7 @@ class BatchReader:
         observer: CacheObserver | None = None,
         find: Find | None = None,
     ) -> None:
+        self._cache = cache
         self._executor = executor
         self._observer: CacheObserver = observer if observer is not None else NoObserver()
         self._mixed = MixedReader(cache, clock, self._observer)
@@ -101,6 +102,12 @@ class BatchReader:
     def framed_bytes_held(self) -> int:
         """Bytes of runs kept in the form in which they are sent."""
         return self._mixed.framed.bytes_held
+
+    def is_fresh(self, run: Run) -> bool:
+        """Whether the run, or its beginning, is in what this agent uploaded a moment ago, or in no object."""
+        if run.kind == ObjectKind.MARKERS:
+            return True
+        return all(self._cache.is_fresh(chunk.id) for chunk in self._mixed.chunks_of(run, run.start, 1))
 
     def ready_bytes(self, run: Run, offset: int, end: int) -> int:
         """Bytes of the run's batches (not of a Parquet object) that end after `offset` and begin before `end`."""

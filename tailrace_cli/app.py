@@ -17,6 +17,7 @@ from tailrace_cli import (
     cluster,
     config,
     consume,
+    cost,
     group,
     objects,
     processes,
@@ -54,6 +55,7 @@ recover.register(app)
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(query.query)
+app.command()(cost.cost)
 app.command("cluster")(cluster.describe)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

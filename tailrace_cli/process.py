@@ -29,6 +29,7 @@ from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.sql.store import open_row_store
 from tailrace.broker_config import check_broker_configs
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.cost import BadPrices, Prices, read_prices
 from tailrace.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.hedged import HedgedStore
@@ -244,6 +245,14 @@ async def run_agent(settings: Settings) -> None:
     await _run_agent(settings, settings.store, settings.database, security)
 
 
+def open_prices(settings: Settings) -> Prices:
+    """The price table of the settings. Raises CommandFailed."""
+    try:
+        return read_prices(settings.prices)
+    except BadPrices as error:
+        raise CommandFailed(str(error)) from None
+
+
 async def _run_agent(
     settings: Settings,
     store_url: str,
@@ -260,6 +269,7 @@ async def _run_agent(
     runtime = Runtime(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
     observer = SequencerMetrics(telemetry.registry)
+    prices = open_prices(settings)
     http_tls, clients = open_http_tls(settings), open_client_security(settings)
     async with AsyncExitStack() as stack:
         kind = "agent" if data is None else "serve"
@@ -298,7 +308,7 @@ async def _run_agent(
             )
             stack.push_async_callback(remote.close)
             sequencer = remote.sequencer
-        pages = AgentPages(telemetry, sequencer)
+        pages = AgentPages(telemetry, sequencer, prices)
         http = HttpServer(pages, runtime.clock, pages.login if clients.is_authenticating else None)
         stack.push_async_callback(http.close)
         await http.start(*split_address(settings.http), http_tls)

@@ -13,6 +13,7 @@ from agent.settings import AgentSettings
 from cache.settings import CacheSettings
 from compactor.tables.settings import TableSettings
 from sequencer.settings import SequencerSettings
+from tailrace.cost import DEFAULT_PRICES
 from tailrace.credentials import MIN_SECRET_CHARACTERS
 from tailrace.rpc.link import split_address
 from tailrace.settings import LayeredSettings, SettingsSection
@@ -117,6 +118,8 @@ class Settings(LayeredSettings):
     rpc_secret_file: Path | None = None
     """A file (mode 0600) with the secret, in place of `rpc_secret`. If neither is set, `serve` creates and uses
     DATA/rpc.secret."""
+    prices: str = DEFAULT_PRICES
+    """What requests, bytes and CPU cost, for the pages and the metrics: s3-standard, s3-express, or a TOML file."""
     zone: str = ""
     """The zone of this agent; clients that name their zone use its agents."""
     processes: int = Field(default=1, ge=1, le=256)

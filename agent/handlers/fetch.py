@@ -20,6 +20,7 @@ from agent.fetch.fetch_memory import Grant
 from agent.fetch.sessions import FetchContext, PartitionKey, RequestedPartition
 from agent.handlers.current_topics import UNKNOWN_CODES
 from agent.services import HeldResponse, RequestContext, Services
+from agent.topic_counters import TopicCounts
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader
 from sequencer.api import (
@@ -130,6 +131,10 @@ async def handle(
         log.warning("a fetch got no answer from the sequencer", error=str(error))
         services.telemetry.fetch_failures.labels(code.name).inc(len(fetch.partitions))
         partitions = _failed(fetch, code)
+    if context.zone != services.identity.zone:
+        for partition in partitions:
+            if partition.read_bytes:
+                _counts_of(services, partition).cross_zone_bytes += partition.read_bytes
     response = _response(fetch, partitions)
     return response if grant is None else HeldResponse(response, grant.release)
 
@@ -412,7 +417,12 @@ async def _read(
 
 async def _read_partition(services: Services, partition: PartitionFetch, request: ReadRequest) -> None:
     assert partition.found is not None, "only what was found is read"
-    _take(services, partition, await services.reader.read(partition.found.runs, request))
+    runs = partition.found.runs
+    is_fresh = not runs or services.reader.is_fresh(runs[0])
+    read = await services.reader.read(runs, request)
+    _take(services, partition, read)
+    if not is_fresh:
+        _counts_of(services, partition).missed_bytes += read.bytes
 
 
 def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> None:
@@ -422,6 +432,7 @@ def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> N
     partition.read_bytes, partition.read_end = read.bytes, read.end_offset
     services.telemetry.fetched_bytes.inc(read.bytes)
     services.telemetry.fetched_records.inc(read.record_count)
+    _counts_of(services, partition).fetched_bytes += read.bytes
     if partition.read_committed:
         offset = partition.requested.fetch_offset
         partition.data.aborted_transactions = [
@@ -429,6 +440,11 @@ def _take(services: Services, partition: PartitionFetch, read: ReadBatches) -> N
             for aborted in sorted(partition.found.aborted, key=attrgetter("first_offset", "last_offset"))
             if aborted.first_offset < read.end_offset and aborted.last_offset >= offset
         ]
+
+
+def _counts_of(services: Services, partition: PartitionFetch) -> TopicCounts:
+    assert partition.topic is not None, "only partitions of known topics are read"
+    return services.telemetry.topics.of(partition.topic.topic.name)
 
 
 def _response(fetch: FetchContext, partitions: list[PartitionFetch]) -> FetchResponse:

@@ -150,10 +150,13 @@ def _submitted(
     deferred = Deferred(partial(_answer, services, context.api_version, answer, accepted))
     submission = Submission(len(accepted), deferred.is_ready)
     telemetry = services.telemetry
+    is_from_elsewhere = context.zone != services.identity.zone
     batches = []
     for index, batch in enumerate(accepted):
         telemetry.produced_bytes.inc(batch.coordinates.length)
         telemetry.produced_records.inc(batch.coordinates.record_count)
+        if is_from_elsewhere:
+            telemetry.topics.of(batch.topic_name).cross_zone_bytes += batch.coordinates.length
         buffered = BufferedBatch(batch.coordinates, batch.data, submission, index, batch.transaction)
         batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)

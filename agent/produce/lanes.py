@@ -365,6 +365,12 @@ class Lane:
             buffer.fail(failure)
             return None
         self._telemetry.flush_bytes.observe(sealed.size)
+        self._telemetry.topics.stored(
+            [
+                (buffer.topic_names[TopicPartition(run.topic_id, run.partition)], run.length)
+                for run in sealed.footer.runs
+            ]
+        )
         proposals = [
             RunProposal(
                 topic_id=run.topic_id,

@@ -1,0 +1,108 @@
+"""What each topic uses of an agent: the counters from which its part of the bill follows (`agent.topic_usage`).
+
+At most MAX_TOPICS topics have counters of their own; what others use is counted together. On the loop's thread alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from tailrace.cost import Bill
+
+MAX_TOPICS = 1_000
+OTHER_TOPICS = "(other topics)"
+"""No topic can have this name."""
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """`objects`: a topic's parts of the objects that were stored, by bytes. `missed_bytes`: fetched out of objects that
+    others uploaded, or this agent longer ago, and not kept ready to be sent. `cross_zone_bytes`: from and to clients
+    that name another zone than the agent's."""
+
+    stored_bytes: float = 0
+    objects: float = 0.0
+    rows: float = 0
+    fetched_bytes: float = 0
+    missed_bytes: float = 0
+    cross_zone_bytes: float = 0
+
+
+_DOCS = {
+    "stored_bytes": "Bytes of record batches in stored objects, by topic.",
+    "objects": "Objects stored; one with runs of several topics is divided between them by bytes.",
+    "rows": "Runs that were committed, each a row at the sequencer.",
+    "fetched_bytes": "Bytes of record batches sent to consumers, by topic.",
+    "missed_bytes": "Of these, bytes that may have cost GETs: of objects that this agent did not upload a moment ago.",
+    "cross_zone_bytes": "Bytes from and to clients that name another zone than the agent's.",
+}
+
+
+class TopicCounters(Collector):
+    """The counters of every topic that this agent has stored or sent something of."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.topics: dict[str, TopicCounts] = {}
+        registry.register(self)
+
+    def of(self, topic: str) -> TopicCounts:
+        """The topic's counters, to be added to."""
+        counts = self.topics.get(topic)
+        if counts is None:
+            if len(self.topics) >= MAX_TOPICS:
+                topic = OTHER_TOPICS
+            counts = self.topics.setdefault(topic, TopicCounts())
+        return counts
+
+    def describe(self) -> Iterable[Metric]:
+        """The counters' names, so that a part of the registry can be asked for them."""
+        return self.collect()
+
+    def stored(self, runs: Sequence[tuple[str, int]]) -> None:
+        """An object was stored and committed; `runs`: topic and bytes of each."""
+        size = sum(length for _, length in runs)
+        for topic, length in runs:
+            counts = self.of(topic)
+            counts.stored_bytes += length
+            counts.objects += length / size
+            counts.rows += 1
+
+    def collect(self) -> Iterable[Metric]:
+        """The counts now."""
+        for each in fields(TopicCounts):
+            family = CounterMetricFamily(
+                f"tailrace_topic_{each.name}_total", _DOCS[each.name], labels=["topic"]
+            )
+            for topic, counts in self.topics.items():
+                family.add_metric([topic], getattr(counts, each.name))
+            yield family
+
+
+class TopicDollars(Collector):
+    """What each topic cost since this process's start, as last shown."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._bills: Mapping[str, Bill] = {}
+        registry.register(self)
+
+    def show(self, bills: Mapping[str, Bill]) -> None:
+        """These are the bills now, by topic."""
+        self._bills = bills
+
+    def collect(self) -> Iterable[Metric]:
+        """The dollars last shown. Not storage's: a process does not know for how long bytes were stored."""
+        family = CounterMetricFamily(
+            "tailrace_topic_cost_dollars_total",
+            "Dollars that this process spent, by the price table.",
+            labels=["topic", "item"],
+        )
+        for topic, bill in self._bills.items():
+            for item, dollars in bill.items.items():
+                if item != "storage":
+                    family.add_metric([topic, item], dollars)
+        yield family

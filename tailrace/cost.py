@@ -1,0 +1,120 @@
+"""What running Tailrace costs: prices, what is used, and the bill that follows. Pure, but for reading a price table.
+
+A price table is a TOML file with the fields of `Prices`; those in `tailrace/prices/` come with the package.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+GIB = 1 << 30
+MONTH_SECONDS = 30 * 86_400
+"""A month in all figures of cost: 30 days."""
+DEFAULT_PRICES = "s3-standard"
+_SHIPPED = Path(__file__).parent / "prices"
+
+Dollars = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class BadPrices(ValueError):
+    """A price table can't be used; the message says why."""
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dollars per unit. `cpu_utilisation`: the used part of the CPU that is paid for. `database_month`: of one."""
+
+    name: str
+    date: str
+    source: str
+    put_per_1000: Dollars
+    get_per_1000: Dollars
+    storage_gib_month: Dollars
+    put_gib: Dollars = 0.0
+    get_gib: Dollars = 0.0
+    cross_zone_gib: Dollars = 0.0
+    vcpu_hour: Dollars = 0.0
+    cpu_utilisation: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    database_month: Dollars = 0.0
+    sql_million_rows: Dollars = 0.0
+
+
+def shipped_prices() -> list[str]:
+    """The names of the tables that come with the package."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def read_prices(name: str = DEFAULT_PRICES) -> Prices:
+    """A table that comes with the package, by its name; or a file's. Raises BadPrices."""
+    path = _SHIPPED / f"{name}.toml" if name in shipped_prices() else Path(name).expanduser()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), Prices)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise BadPrices(
+            f"prices {name!r}: {error}; give a TOML file like tailrace/prices/{DEFAULT_PRICES}.toml, or one of "
+            f"{', '.join(shipped_prices())}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was used in some time. `puts`: as S3 bills them, LIST among them; `gets`: HEAD among them. Bytes are those
+    of requests. `database_months`, `storage_gib_months`: how many, or how much, for how long."""
+
+    puts: float = 0.0
+    gets: float = 0.0
+    put_bytes: float = 0.0
+    got_bytes: float = 0.0
+    storage_gib_months: float = 0.0
+    cross_zone_bytes: float = 0.0
+    cpu_seconds: float = 0.0
+    database_months: float = 0.0
+    sql_rows: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
+
+    def __mul__(self, factor: float) -> Usage:
+        return Usage(**{each.name: getattr(self, each.name) * factor for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Dollars, by what they are for."""
+
+    put: float
+    get: float
+    storage: float
+    sql: float
+    compute: float
+    cross_zone: float
+
+    @property
+    def items(self) -> Mapping[str, float]:
+        """All parts by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return sum(self.items.values())
+
+
+def bill_of(usage: Usage, prices: Prices) -> Bill:
+    """What this much costs."""
+    vcpu_seconds = usage.cpu_seconds / prices.cpu_utilisation
+    return Bill(
+        put=usage.puts / 1000 * prices.put_per_1000 + usage.put_bytes / GIB * prices.put_gib,
+        get=usage.gets / 1000 * prices.get_per_1000 + usage.got_bytes / GIB * prices.get_gib,
+        storage=usage.storage_gib_months * prices.storage_gib_month,
+        sql=usage.database_months * prices.database_month + usage.sql_rows / 1e6 * prices.sql_million_rows,
+        compute=vcpu_seconds / 3600 * prices.vcpu_hour,
+        cross_zone=usage.cross_zone_bytes / GIB * prices.cross_zone_gib,
+    )
