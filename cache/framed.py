@@ -4,6 +4,10 @@ What a batch says of its place in the log (base offset, leader epoch) is outside
 object is uploaded. So a batch out of a chunk needs a head of its own, each time it is sent. A run of small batches is
 copied once, with its heads written; from then on it is sent as one view for each piece. Large batches are not copied.
 
+Small requests make short runs. Many that follow each other are joined when they are read again: a *stretch* is sent as
+one view, and costs a reader as much as one run. It stands for exactly the runs that it was made of, so a run that
+compaction has replaced is not sent out of one.
+
 Only checked bytes are kept here: who frames a piece has compared each batch with its CRC, or knows its bytes.
 
 Pure: a data structure, owned by one event loop.
@@ -11,22 +15,63 @@ Pure: a data structure, owned by one event loop.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
 from cache.eviction import S3Fifo
-from cache.layout import Layout
+from cache.layout import PIECE_BYTES, Layout
 from sequencer.api import ObjectKind, Run
 
+LEAST_JOINED = 8
+"""Runs that make a stretch: readers at the end of a log, who get a few runs at a time, don't have them joined."""
+_POINTER_BYTES = 8
+
 _RunKey = tuple[str | int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Runs of one partition that follow each other, and `data` as it is sent under `leader_epoch`."""
+
+    runs: Sequence[Run]
+    leader_epoch: int
+    data: memoryview
+    batch_count: int
+    record_count: int
+    first_offset: int
+    """Where the first batch begins."""
+    client_offset: int
+    """Where the last batch ends."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.runs[-1].end_offset
+
+    def stands_for(self, runs: Sequence[Run], first: int) -> bool:
+        """Whether the runs from `first` on are its own. They are compared by identity first, so this costs little."""
+        return self.runs == runs[first : first + len(self.runs)]
 
 
 class FramedRun(Layout):
     """A run's layout, and of each piece the bytes to send, where they were made and are not those of a large batch."""
 
-    __slots__ = ("_framed", "_leader_epoch")
+    __slots__ = ("_framed", "_leader_epoch", "stretch")
 
     def __init__(self, run: Run, chunk_bytes: int) -> None:
         super().__init__(run, chunk_bytes)
         self._leader_epoch = -1
         self._framed: list[memoryview | None] = [None] * (len(self.pieces) - 1)
+        self.stretch: Stretch | None = None
+        """What begins with this run, if it was joined with those that follow."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes."""
+        if self.stretch is None:
+            return super().memory_bytes + self.copied_bytes
+        return super().memory_bytes + len(self.stretch.data) + _POINTER_BYTES * len(self.stretch.runs)
 
     def framed(self, piece: int, leader_epoch: int) -> memoryview | None:
         """The piece as it is sent under this epoch; None where it is not there."""
@@ -64,8 +109,37 @@ class FramedRuns:
         found = self._held.get(key)
         if found is None:
             found = FramedRun(run, self._chunk_bytes)
-            self._held.put(key, found, found.copied_bytes + found.memory_bytes)
+            self._held.put(key, found, found.memory_bytes)
         return found
+
+    def join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
+        """Join runs that follow each other, all of which are kept whole, into stretches of about PIECE_BYTES."""
+        sizes = list(accumulate((run.sizes[-1] for run in found), initial=0))
+        first = 0
+        while len(runs) - first >= LEAST_JOINED:
+            upto = bisect_right(sizes, sizes[first] + PIECE_BYTES) - 1
+            if upto - first >= LEAST_JOINED:
+                self._join(runs[first:upto], found[first:upto], leader_epoch)
+            first = max(upto, first + 1)
+
+    def _join(self, runs: Sequence[Run], found: Sequence[FramedRun], leader_epoch: int) -> None:
+        """Make one stretch. Its runs' own bytes go: who begins within it has them made again."""
+        data = memoryview(b"".join(filter(None, (run.whole(leader_epoch) for run in found))))
+        assert len(data) == sum(run.sizes[-1] for run in found), "whole runs are joined"
+        head = found[0]
+        head.keep(0, leader_epoch, data[: head.sizes[-1]])
+        head.stretch = Stretch(
+            runs,
+            leader_epoch,
+            data,
+            batch_count=sum(run.count for run in found),
+            record_count=sum(run.records[-1] for run in found),
+            first_offset=head.base_offsets[0],
+            client_offset=found[-1].end_offsets[-1],
+        )
+        for run in runs[1:]:
+            self._held.remove(_key_of(run))
+        self._held.put(_key_of(runs[0]), head, head.memory_bytes)
 
 
 def _key_of(run: Run) -> _RunKey:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from cache.chunk import ChunkBytes, ChunkId, ChunkRef, ObjectCorrupt, chunks_of
 from cache.chunk_cache import ChunkCache
-from cache.framed import FramedRun, FramedRuns
+from cache.framed import FramedRun, FramedRuns, Stretch
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.selection import Selection, Span, select_spans
@@ -34,6 +35,7 @@ BATCHES_IN_A_TURN = 1_000
 """Batches that are checked and framed in one turn of the loop."""
 
 MAX_OFFSET = (1 << 63) - 1
+_kind = attrgetter("kind")
 
 _Chunks = dict[ChunkId, ChunkBytes | BaseException]
 
@@ -49,11 +51,25 @@ class MixedReader:
 
     def read_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> bool:
         """As `read`, without waiting; False, and `out` is of no use, where something must be waited for."""
-        whole = self._add_whole_runs(runs, request, out)
-        kept = out.bytes
-        if any(run.kind is ObjectKind.PARQUET for run in runs[whole:]):
+        begun = 1 if runs and runs[0].base_offset < out.end_offset else 0
+        kept = self._add_held(runs[:begun], request, out) if begun else 0
+        if kept is not None and out.is_complete:
+            before = out.bytes
+            begun += self._add_whole_runs(runs[begun:] if begun else runs, request, out)
+            more = self._add_held(runs[begun:], request, out)
+            kept = None if more is None else kept + more + out.bytes - before
+        if kept is None:
             return False
-        selection = self._select(runs[whole:], request, out)
+        self._observer.framed_read(kept)
+        return True
+
+    def _add_held(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> int | None:
+        """Append what the runs hold, without waiting. Returns the bytes that were kept as they are sent; None where
+        something must be waited for."""
+        if ObjectKind.PARQUET in map(_kind, runs):
+            return None
+        kept = 0
+        selection = self._select(runs, request, out)
         held: list[tuple[Sequence[Buffer], Span]] = []
         chunks: list[ChunkRef] = []
         for span in selection.spans:
@@ -64,21 +80,20 @@ class MixedReader:
                     kept += part.size
                     continue
                 if not span.framed.is_large(part.first):
-                    return False
+                    return None
                 refs = self._refs_of(part)
                 batch = self._held_batch(part, refs, request.leader_epoch)
                 if batch is None:
-                    return False
+                    return None
                 held.append((batch, part))
                 chunks += refs
         for parts, part in held:
             out.add_framed(parts, part.framed, part.first, part.upto)
         for chunk in chunks:
             self._cache.held(chunk, is_catch_up=self.is_catch_up(runs[0]))
-        self._observer.framed_read(kept)
         out.end_offset = selection.end_offset
         out.is_complete = not selection.is_full
-        return True
+        return kept
 
     async def read(self, runs: Sequence[Run], request: ReadRequest, out: ReadBatches) -> None:
         """Append what the runs hold from the end of `out` on. Raises as `BatchReader.read`."""
@@ -125,28 +140,36 @@ class MixedReader:
         What a tail reader gets is little else, so this is the loop that costs most of a fetch of small batches.
         """
         limit = MAX_OFFSET if request.end_limit is None else request.end_limit
-        reached, room, leader_epoch = out.end_offset, request.max_bytes, request.leader_epoch
-        last: FramedRun | None = None
-        of, parts, number = self.framed.of, out.parts, 0
-        for run in runs:
-            if run.base_offset < reached or run.end_offset > limit or run.kind is ObjectKind.PARQUET:
+        leader_epoch, of = request.leader_epoch, self.framed.of
+        number = 0
+        alone: list[FramedRun] = []
+        """The last runs before `number`, which are in no stretch."""
+        while number < len(runs):
+            run, room = runs[number], request.max_bytes - out.bytes
+            if run.base_offset < out.end_offset or run.end_offset > limit or run.kind is ObjectKind.PARQUET:
                 break
             framed = of(run)
+            stretch = framed.stretch
+            if (
+                stretch is not None
+                and stretch.leader_epoch == leader_epoch
+                and len(stretch.data) <= room
+                and stretch.end_offset <= limit
+                and stretch.stands_for(runs, number)
+            ):
+                self.framed.join(runs[number - len(alone) : number], alone, leader_epoch)
+                alone.clear()
+                _add_stretch(out, stretch)
+                number += len(stretch.runs)
+                continue
             data = framed.whole(leader_epoch)
             if data is None or len(data) > room:
                 break
-            if last is None:
-                out.first_offset = framed.base_offsets[0]
-            last = framed
-            parts.append(data)
-            room -= len(data)
-            out.batch_count += framed.count
-            out.record_count += framed.records[-1]
-            reached = run.end_offset
+            out.add_framed((data,), framed, 0, framed.count)
+            out.end_offset = run.end_offset
+            alone.append(framed)
             number += 1
-        if last is not None:
-            out.bytes = request.max_bytes - room
-            out.end_offset, out.client_offset = reached, last.end_offsets[-1]
+        self.framed.join(runs[number - len(alone) : number], alone, leader_epoch)
         return number
 
     def _refs_of(self, part: Span) -> list[ChunkRef]:
@@ -270,6 +293,16 @@ class MixedReader:
         for each in found:
             each.checked.add(start)
         return batch
+
+
+def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:
+    if not out.batch_count:
+        out.first_offset = stretch.first_offset
+    out.parts.append(stretch.data)
+    out.bytes += len(stretch.data)
+    out.batch_count += stretch.batch_count
+    out.record_count += stretch.record_count
+    out.end_offset, out.client_offset = stretch.end_offset, stretch.client_offset
 
 
 def _part_of(framed: memoryview, piece: int, part: Span) -> memoryview:

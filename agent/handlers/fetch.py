@@ -8,6 +8,8 @@ decides OFFSET_OUT_OF_RANGE: it is asked for an offset that is not in the window
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from uuid import UUID
@@ -47,9 +49,13 @@ from tailrace.turns import Turns
 
 log = structlog.get_logger("agent.fetch")
 
+_base_offset = attrgetter("base_offset")
+_length = attrgetter("length")
+_kind = attrgetter("kind")
+
 FIRST_TOPIC_ID_VERSION = 13
 BATCHES_IN_A_TURN = 10_000
-"""Rows of batch tables that are looked through in one turn of the loop."""
+"""Runs, and rows of batch tables, that are looked through in one turn of the loop."""
 READ_IN_A_TURN = 1_000
 """Partitions and runs, kept as they are sent, that are read in one turn of the loop."""
 READ_COMMITTED = 1
@@ -293,7 +299,7 @@ def _room(partition: PartitionFetch, max_bytes: int) -> int:
 def _take_found(
     services: Services, partition: PartitionFetch, found: FoundPartition, commit_number: int
 ) -> int:
-    """Take over what was found of a partition. Returns how many rows of batch tables that took."""
+    """Take over what was found of a partition. Returns how many runs, and rows of batch tables, that took."""
     partition.found, partition.commit_number = found, commit_number
     partition.data.error_code = PARTITION_CODES[found.error]
     if found.error is not PartitionError.UNKNOWN_TOPIC_OR_PARTITION:
@@ -301,7 +307,7 @@ def _take_found(
         partition.data.last_stable_offset = found.last_stable_offset
         partition.data.log_start_offset = found.log_start_offset
     partition.available_bytes = 0 if partition.is_failed else _available_bytes(services.reader, partition)
-    return 1 + sum(len(run.batches) for run in found.runs)
+    return 1 + len(found.runs) + sum(len(run.batches) for run in _ends_of(found.runs))
 
 
 def _found_end(partition: PartitionFetch) -> int:
@@ -316,8 +322,17 @@ def _available_bytes(reader: BatchReader, partition: PartitionFetch) -> int:
     end = partition.end_limit
     if requested.fetch_offset >= end:
         return 0  # also where the log begins, and so ends for this reader, within an open transaction's batch
-    size = sum(_run_bytes(reader, run, requested.fetch_offset, end) for run in found.runs)
+    runs = found.runs[: bisect_left(found.runs, end, key=_base_offset)]
+    lengths = list(map(_length, runs[1:-1]))  # those between are wanted whole
+    size = sum(lengths) + MARKER_BYTES * lengths.count(0)
+    for run in _ends_of(runs):
+        size += _run_bytes(reader, run, requested.fetch_offset, end)
     return min(size, max(requested.max_bytes, 1)) if size else 0
+
+
+def _ends_of(runs: Sequence[Run]) -> Sequence[Run]:
+    """The first and the last of them."""
+    return runs if len(runs) < 2 else (runs[0], runs[-1])
 
 
 def _first_batch_bytes(reader: BatchReader, readable: list[PartitionFetch]) -> int:
@@ -348,7 +363,7 @@ def _bytes_expected(readable: list[PartitionFetch]) -> int:
     rebuilt_bytes = sum(
         partition.requested.max_bytes
         for partition in readable
-        if partition.found is not None and any(run.kind is ObjectKind.PARQUET for run in partition.found.runs)
+        if partition.found is not None and ObjectKind.PARQUET in map(_kind, partition.found.runs)
     )
     return sum(partition.available_bytes for partition in readable) + rebuilt_bytes
 

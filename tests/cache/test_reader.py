@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -249,6 +250,88 @@ def test_runs_are_kept_as_sent_within_their_budget() -> None:
             found = await reader.read([run], request(0, 1 << 20))
             assert len(batches_in(found)) == len(stored)
             assert 0 < reader.framed_bytes_held <= 10_000
+
+    asyncio.run(whole())
+
+
+async def short_runs(store: MemoryStore, count: int = 30) -> list[Run]:
+    """Runs of two batches, each in an object of its own, that follow each other from offset 0 on."""
+    runs: list[Run] = []
+    for number in range(count):
+        batches = [(batch_of(2, 40), BatchStatus.STORED)] * 2
+        run, body, _ = mixed_run(f"m/{number}", 4 * number, batches)
+        await store.put(run.key, [body])
+        runs.append(run)
+    return runs
+
+
+def test_short_runs_that_are_read_again_are_sent_as_one_view() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store)
+        reader = reader_over(store, clock, CacheSettings())
+        first = await reader.read(runs, request(0, 1 << 20))
+        reader.read_held(runs, request(0, 1 << 20))
+        again = reader.read_held(runs, request(0, 1 << 20))
+        assert again is not None and len(again.parts) == 1
+        assert batches_in(again) == batches_in(first)
+        within = await reader.read(runs[10:], request(41, 1 << 20))
+        assert batches_in(within) == batches_in(first)[20:]
+
+    asyncio.run(whole())
+
+
+def test_a_run_that_was_replaced_is_not_sent_with_those_that_it_was_joined_with() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store)
+        reader = reader_over(store, clock, CacheSettings())
+        for _ in range(3):
+            await reader.read(runs, request(0, 1 << 20))
+            reader.read_held(runs, request(0, 1 << 20))
+        other, body, stored = mixed_run("m/other", 20, [(batch_of(4, 50), BatchStatus.STORED)])
+        await store.put(other.key, [body])
+        runs[5] = other
+        assert reader.read_held(runs, request(0, 1 << 20)) is None
+        found = await reader.read(runs, request(0, 1 << 20))
+        assert batches_in(found)[10][1][16:] == stored[0][2][16:]
+
+    asyncio.run(whole())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 119),
+            st.integers(1, 8_000),
+            st.none() | st.integers(0, 120),
+            st.integers(EPOCH - 1, EPOCH),
+        ),
+        min_size=2,
+        max_size=12,
+    ),
+    st.sampled_from([2_000, 1 << 20]),
+)
+def test_what_is_read_does_not_depend_on_what_was_read_before(
+    reads: list[tuple[int, int, int | None, int]], framed_bytes: int
+) -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        runs = await short_runs(store)
+        reader = reader_over(store, clock, SETTINGS.changed(framed_bytes=framed_bytes))
+        for offset, max_bytes, end_limit, epoch in [*reads, *reads]:
+            wanted = request(offset, max_bytes, end_limit=end_limit, leader_epoch=epoch)
+            fresh = await reader_over(store, clock).read(runs[offset // 4 :], wanted)
+            found = reader.read_held(runs[offset // 4 :], wanted)
+            if found is None:
+                found = await reader.read(runs[offset // 4 :], wanted)
+            assert b"".join(found.parts) == b"".join(fresh.parts)
+            assert replace(found, parts=[]) == replace(fresh, parts=[])
+            assert reader.framed_bytes_held <= framed_bytes
 
     asyncio.run(whole())
 
