@@ -24,6 +24,8 @@ from sequencer.api import (
     PartitionSize,
     ProducerQuery,
     Sequencer,
+    ShareOffset,
+    ShareOffsetsRequest,
     SizesRequest,
     TablePin,
     TablePinsRequest,
@@ -40,6 +42,16 @@ async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
         page = await sequencer.list_groups(ListGroups(page.next))
         groups += page.groups
     return groups
+
+
+async def all_share_offsets(sequencer: Sequencer, group_id: str) -> list[ShareOffset]:
+    """Where a share group is in all partitions that it has read."""
+    page = await sequencer.share_offsets(ShareOffsetsRequest(group_id))
+    offsets = list(page.offsets)
+    while page.next is not None:
+        page = await sequencer.share_offsets(ShareOffsetsRequest(group_id, page.next))
+        offsets += page.offsets
+    return offsets
 
 
 async def all_pins(sequencer: Sequencer) -> list[TablePin]:

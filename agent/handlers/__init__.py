@@ -20,6 +20,7 @@ from agent.handlers import (
     producers,
     share_fetch,
     share_groups,
+    share_offsets,
     topics,
     transaction_admin,
     transactions,
@@ -86,6 +87,9 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.SHARE_GROUP_DESCRIBE: share_groups.describe,
     ApiKey.SHARE_FETCH: share_fetch.fetch,
     ApiKey.SHARE_ACKNOWLEDGE: share_fetch.acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_offsets.describe,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_offsets.alter,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_offsets.delete,
 }
 
 AT_ONCE: dict[int, HandlerAtOnce] = {ApiKey.PRODUCE: produce.handle_at_once}

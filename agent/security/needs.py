@@ -30,6 +30,7 @@ from tailrace.kafka.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,
 )
+from tailrace.kafka.messages.alter_share_group_offsets import AlteredShareOffset, AlteredShareTopic
 from tailrace.kafka.messages.alter_user_scram_credentials import AlterUserScramCredentialsResult
 from tailrace.kafka.messages.consumer_group_describe import DescribedConsumer, DescribedConsumerGroup
 from tailrace.kafka.messages.create_acls import AclCreationResult
@@ -38,10 +39,12 @@ from tailrace.kafka.messages.create_topics import CreatableTopicResult
 from tailrace.kafka.messages.delete_acls import DeleteAclsFilterResult
 from tailrace.kafka.messages.delete_groups import DeletableGroupResult
 from tailrace.kafka.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
+from tailrace.kafka.messages.delete_share_group_offsets import DeletedShareTopic
 from tailrace.kafka.messages.delete_topics import DeletableTopicResult, DeleteTopicState
 from tailrace.kafka.messages.describe_configs import DescribeConfigsResult
 from tailrace.kafka.messages.describe_groups import DescribedGroup
 from tailrace.kafka.messages.describe_producers import PartitionResponse, TopicResponse
+from tailrace.kafka.messages.describe_share_group_offsets import DescribedShareOffsets
 from tailrace.kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
     TopicRequest,
@@ -163,6 +166,27 @@ def _records_deleted(topic: Any, code: ErrorCode) -> DeleteRecordsTopicResult:
 def _offsets_deleted(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
     rows = [OffsetDeleteResponsePartition(each.partition_index, code) for each in topic.partitions]
     return OffsetDeleteResponseTopic(topic.name, rows)
+
+
+def _group_of(part: Any) -> str:
+    return str(part.group_id)
+
+
+def _topic_name(part: Any) -> str:
+    return str(part.topic_name)
+
+
+def _share_offsets_refused(group: Any, code: ErrorCode) -> DescribedShareOffsets:
+    return DescribedShareOffsets(group.group_id, error_code=code, error_message=FAILED)
+
+
+def _share_altered(topic: Any, code: ErrorCode) -> AlteredShareTopic:
+    rows = [AlteredShareOffset(each.partition_index, code, FAILED) for each in topic.partitions]
+    return AlteredShareTopic(topic.topic_name, partitions=rows)
+
+
+def _share_deleted(topic: Any, code: ErrorCode) -> DeletedShareTopic:
+    return DeletedShareTopic(topic.topic_name, error_code=code, error_message=FAILED)
 
 
 def _epochs(topic: Any, code: ErrorCode) -> OffsetForLeaderTopicResult:
@@ -766,6 +790,20 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.SHARE_ACKNOWLEDGE: (
         _SHARING_GROUP,
         _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),
+    ),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
+        Parts((DESCRIBE_GROUP,), "groups", "groups", _group_of, _share_offsets_refused),
+        _InHandler(
+            (DESCRIBE_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each; left out where all are asked for"
+        ),
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (
+        _of_group(READ_GROUP),
+        _topics(READ_TOPIC, _share_altered, answered="responses", name=_topic_name),
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (
+        _of_group(Need(Operation.DELETE, GROUPS)),
+        _topics(READ_TOPIC, _share_deleted, answered="responses", name=_topic_name),
     ),
 }
 """The guards of each API, in the order in which they are asked."""

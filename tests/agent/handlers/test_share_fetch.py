@@ -7,8 +7,24 @@ from typing import Any
 
 import pytest
 
+from sequencer.api import ShareOffsetsRequest
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareOffsetsPartition,
+    AlterShareOffsetsTopic,
+)
+from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
+from tailrace.kafka.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareOffsetsTopic,
+)
+from tailrace.kafka.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareOffsetsGroup,
+    DescribeShareOffsetsTopic,
+)
 from tailrace.kafka.messages.share_acknowledge import (
     AcknowledgePartition,
     AcknowledgeTopic,
@@ -113,16 +129,10 @@ def test_records_go_to_one_member_each_and_are_done_when_they_are_accepted() -> 
         assert await first.acquired((0, 4, ACCEPT)) == []
         assert await second.acknowledge((5, 5, ACCEPT)) == 0
         assert await second.acknowledge((5, 5, ACCEPT)) == 0, "it is before the start: done"
-        (row,) = (await bench.sequencer.share_offsets(offsets_request())).offsets
+        (row,) = (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets
         assert (row.start_offset, row.lag) == (6, 0)
 
     run(scenario, **EARLIEST)
-
-
-def offsets_request() -> Any:
-    from sequencer.api import ShareOffsetsRequest
-
-    return ShareOffsetsRequest("g")
 
 
 def test_a_group_begins_at_the_end_unless_it_is_told_otherwise() -> None:
@@ -223,5 +233,55 @@ def test_only_members_are_given_records() -> None:
         assert await stranger.acquired() == []
         row = await stranger.row((0, 0, ACCEPT))
         assert row.acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
+
+    run(scenario, **EARLIEST)
+
+
+def test_offsets_are_described_altered_and_deleted_once_the_members_have_left() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 3)
+        await member.acquired()
+        await member.acknowledge((0, 1, ACCEPT))
+
+        async def described(topics: Any = None) -> list[tuple[int, int]]:
+            request = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup("g", topics)])
+            (group,) = (await bench.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, request)).groups
+            assert group.error_code == 0, group.error_message
+            return [(row.start_offset, row.lag) for topic in group.topics for row in topic.partitions]
+
+        async def altered(start: int) -> int:
+            partition = AlterShareOffsetsPartition(0, start)
+            request = AlterShareGroupOffsetsRequest("g", [AlterShareOffsetsTopic("t", [partition])])
+            answer = await bench.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, request)
+            return int(answer.error_code or answer.responses[0].partitions[0].error_code)
+
+        async def deleted() -> int:
+            request = DeleteShareGroupOffsetsRequest("g", [DeleteShareOffsetsTopic("t")])
+            answer = await bench.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, request)
+            return int(answer.error_code or answer.responses[0].error_code)
+
+        assert await described() == [(2, 1)]
+        assert await described([DescribeShareOffsetsTopic("t", [0])]) == [(2, 1)]
+        assert await altered(0) == ErrorCode.NON_EMPTY_GROUP
+        await beat(bench, -1, "a")
+        assert await altered(1) == 0
+        assert await described() == [(1, 2)]
+        assert await deleted() == 0
+        assert await described() == []
+        assert await described([DescribeShareOffsetsTopic("t", [0])]) == [(-1, -1)]
+
+    run(scenario, **EARLIEST)
+
+
+def test_a_deleted_group_takes_what_it_has_read_along() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 3)
+        await member.acquired()
+        await beat(bench, -1, "a")
+
+        answer = await bench.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["g"]))
+
+        assert answer.results[0].error_code == 0
+        assert (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets == []
 
     run(scenario, **EARLIEST)

@@ -1,0 +1,178 @@
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets: where share groups are (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from agent.errors import PARTITION_CODES
+from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.share_group import ShareGroup
+from agent.handlers.groups import REFUSALS, group_code
+from agent.services import RequestContext, Services
+from sequencer.api import AlterShareOffsets, ShareOffset
+from sequencer.pages import all_share_offsets
+from tailrace.acls import Operation, ResourceType
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_share_group_offsets import (
+    AlteredShareOffset,
+    AlteredShareTopic,
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
+from tailrace.kafka.messages.delete_share_group_offsets import (
+    DeletedShareTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+)
+from tailrace.kafka.messages.describe_share_group_offsets import (
+    DescribedShareOffset,
+    DescribedShareOffsets,
+    DescribedShareTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareOffsetsGroup,
+)
+
+FORGET = -1
+"""The start offset by which the sequencer is asked to forget a partition; also that of one the group has not read."""
+
+
+async def describe(
+    services: Services, context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> DescribeShareGroupOffsetsResponse:
+    """Start offsets and lags: of the partitions that are named, or of all that the group has read."""
+    response = DescribeShareGroupOffsetsResponse()
+    for asked in request.groups:
+        group = DescribedShareOffsets(asked.group_id, _refused(context, asked))
+        try:
+            await services.groups.look(asked.group_id, _check_share_group)
+            group.topics += await _described(services, context, asked)
+        except REFUSALS as error:
+            group.error_code, group.error_message = group_code(error), str(error)
+        response.groups.append(group)
+    return response
+
+
+def _check_share_group(group: AnyGroup) -> None:
+    if not isinstance(group, ShareGroup):
+        raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no share group {group.group_id}.")
+
+
+async def _described(
+    services: Services, context: RequestContext, asked: DescribeShareOffsetsGroup
+) -> list[DescribedShareTopic]:
+    known: dict[UUID, dict[int, ShareOffset]] = {}
+    for offset in await all_share_offsets(services.sequencer, asked.group_id):
+        known.setdefault(offset.topic_id, {})[offset.partition] = offset
+    topics = (await services.catalog.refresh()).by_id
+    if asked.topics is None:
+        return [
+            DescribedShareTopic(
+                topics[topic_id].topic.name, topic_id, [_offset_row(offset) for offset in offsets.values()]
+            )
+            for topic_id, offsets in known.items()
+            if topic_id in topics and _may_describe(context, topics[topic_id].topic.name)
+        ]
+    described: list[DescribedShareTopic] = []
+    for named in asked.topics:
+        if not _may_describe(context, named.topic_name):
+            continue
+        topic = await services.catalog.topic_by_name(named.topic_name)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            rows = [DescribedShareOffset(number, FORGET, error_code=code) for number in named.partitions]
+            described.append(DescribedShareTopic(named.topic_name, partitions=rows))
+            continue
+        read = known.get(topic.topic.topic_id, {})
+        rows = [
+            _offset_row(read.get(number, ShareOffset(topic.topic.topic_id, number, FORGET)))
+            for number in named.partitions
+        ]
+        described.append(DescribedShareTopic(named.topic_name, topic.topic.topic_id, rows))
+    return described
+
+
+def _refused(context: RequestContext, asked: DescribeShareOffsetsGroup) -> list[DescribedShareTopic]:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return [
+        DescribedShareTopic(
+            named.topic_name,
+            partitions=[DescribedShareOffset(number, FORGET, error_code=code) for number in named.partitions],
+        )
+        for named in asked.topics or ()
+        if not _may_describe(context, named.topic_name)
+    ]
+
+
+def _may_describe(context: RequestContext, name: str) -> bool:
+    return context.access.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def _offset_row(offset: ShareOffset) -> DescribedShareOffset:
+    return DescribedShareOffset(offset.partition, offset.start_offset, lag=offset.lag)
+
+
+async def alter(
+    services: Services, context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
+    """Begin anew at these offsets, kept within the log."""
+    response = AlterShareGroupOffsetsResponse()
+    changes: list[ShareOffset] = []
+    changing: list[AlteredShareOffset] = []
+    for named in request.topics:
+        topic = await services.catalog.topic_by_name(named.topic_name)
+        row = AlteredShareTopic(named.topic_name)
+        response.responses.append(row)
+        for partition in named.partitions:
+            altered = AlteredShareOffset(partition.partition_index)
+            row.partitions.append(altered)
+            if topic is None:
+                altered.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            row.topic_id = topic.topic.topic_id
+            start = max(0, partition.start_offset)
+            changes.append(ShareOffset(row.topic_id, partition.partition_index, start))
+            changing.append(altered)
+    try:
+        await services.groups.look(request.group_id, _check_share_group)
+        codes = await _alter(services, request.group_id, changes)
+    except REFUSALS as error:
+        return AlterShareGroupOffsetsResponse(error_code=group_code(error), error_message=str(error))
+    for altered, code in zip(changing, codes, strict=True):
+        altered.error_code = code
+    return response
+
+
+async def delete(
+    services: Services, context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> DeleteShareGroupOffsetsResponse:
+    """Forget all that the group has read of these topics."""
+    response = DeleteShareGroupOffsetsResponse()
+    topic_ids: set[UUID] = set()
+    for named in request.topics:
+        topic = await services.catalog.topic_by_name(named.topic_name)
+        row = DeletedShareTopic(named.topic_name)
+        response.responses.append(row)
+        if topic is None:
+            row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            row.topic_id = topic.topic.topic_id
+            topic_ids.add(row.topic_id)
+    try:
+        await services.groups.look(request.group_id, _check_share_group)
+        known = await all_share_offsets(services.sequencer, request.group_id)
+        forgotten = [
+            ShareOffset(offset.topic_id, offset.partition, FORGET)
+            for offset in known
+            if offset.topic_id in topic_ids
+        ]
+        await _alter(services, request.group_id, forgotten)
+    except REFUSALS as error:
+        return DeleteShareGroupOffsetsResponse(error_code=group_code(error), error_message=str(error))
+    return response
+
+
+async def _alter(services: Services, group_id: str, offsets: Sequence[ShareOffset]) -> list[ErrorCode]:
+    answer = await services.sequencer.alter_share_offsets(AlterShareOffsets(group_id, list(offsets)))
+    return [PARTITION_CODES[error] for error in answer.errors]
