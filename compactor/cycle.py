@@ -13,10 +13,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from compactor.lease import LEASE_MS, HeldLease, held_lease
+from compactor.merges import plan_merges
 from compactor.order import SwapOrder
 from compactor.plan import PlanSettings, WorkItem, parts, plan, waves
 from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
@@ -25,6 +28,7 @@ from sequencer.api import (
     CompactionCandidates,
     CompactionRequest,
     LeaseLost,
+    MergeCandidate,
     MetadataRequest,
     Sequencer,
     SequencerOverloaded,
@@ -47,6 +51,7 @@ class CompactionSettings:
 
     `topics`: only these, by name; all where it is empty. `max_runs`: of one page of candidates, over all partitions.
     `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off.
+    `merges`: whether small Parquet objects are merged when all else is done.
     """
 
     min_bytes: int = 64 << 20
@@ -56,6 +61,7 @@ class CompactionSettings:
     wave_bytes: int = 16 << 30
     lease_ms: int = LEASE_MS
     max_rounds: int = 1_000
+    merges: bool = True
     plan: PlanSettings = field(default_factory=PlanSettings)
 
 
@@ -64,6 +70,8 @@ class CompactionSummary:
     """What a round did so far. `refused`: objects left as orphans; `failures`: items whose task or store failed, and
     single runs whose bytes are bad: they stay as they are, and what follows them is compacted nevertheless.
 
+    `merged_objects`: small Parquet objects that were replaced by larger ones, of `merged_bytes`; they count neither as
+    runs nor as records.
     `aborted_records` and `markers` were dropped: their offsets stay empty. `oldest_ms`: when the oldest run that
     qualified was committed, 0 if none did. `planned_bytes`: input of all items that were planned, done or not.
     """
@@ -79,6 +87,8 @@ class CompactionSummary:
     planned_bytes: int = 0
     source_bytes: int = 0
     written_bytes: int = 0
+    merged_objects: int = 0
+    merged_bytes: int = 0
     refused: list[str] = field(default_factory=list)
     failures: list[RewriteFailure] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
@@ -93,6 +103,7 @@ class OutputLocation:
     cluster_id: str
 
 
+C = TypeVar("C", CompactionCandidate, MergeCandidate)
 Outcomes = AsyncGenerator[RewriteResult | RewriteFailure, None]
 
 
@@ -166,24 +177,17 @@ async def run_cycle(
         )
         if tables is not None:
             await tables.begin_round()
-        after: tuple[UUID, int] | None = None
-        while summary.rounds < settings.max_rounds and not work.has_lost_lease:
-            page = await sequencer.compaction_candidates(
-                CompactionRequest(
-                    min_bytes=settings.min_bytes,
-                    min_age_ms=settings.min_age_ms,
-                    max_runs=settings.max_runs,
-                    skip=list(work.unreadable),
-                    after=after,
-                    runs_each=settings.plan.runs_each,
-                )
-            )
-            await work.compact_page(page, settings)
-            after = page.next
-            if after is None:  # all partitions were looked at: once more, as long as that helps
-                if not work.has_changed:
-                    break
-                work.has_changed = False
+        await work.work_off(
+            CompactionRequest(
+                min_bytes=settings.min_bytes,
+                min_age_ms=settings.min_age_ms,
+                max_runs=settings.max_runs,
+                runs_each=settings.plan.runs_each,
+            ),
+            settings,
+        )
+        if settings.merges:
+            await work.work_off(CompactionRequest(0, 0, settings.max_runs, is_of_merges=True), settings)
         if tables is not None:
             await tables.end_round()
             summary.table_failures = tables.failures
@@ -212,28 +216,44 @@ class _Round:
         self._tables = tables
         self._left_out: set[tuple[UUID, int]] = set()
         self._compacted: set[tuple[UUID, int]] = set()
-        self.unreadable: list[tuple[UUID, int, int]] = []
-        self.has_changed = False
-        self.has_lost_lease = False
+        self._unreadable: list[tuple[UUID, int, int]] = []
+        self._has_changed = False
+        self._has_lost_lease = False
 
-    async def compact_page(self, page: CompactionCandidates, settings: CompactionSettings) -> None:
+    async def work_off(self, request: CompactionRequest, settings: CompactionSettings) -> None:
+        """Work off page after page of what is asked for, and all pages again as long as that helps."""
+        after: tuple[UUID, int] | None = None
+        self._has_changed = False
+        while self._summary.rounds < settings.max_rounds and not self._has_lost_lease:
+            page = await self._sequencer.compaction_candidates(
+                msgspec.structs.replace(request, skip=list(self._unreadable), after=after)
+            )
+            await self._compact_page(page, settings)
+            after = page.next
+            if after is None:
+                if not self._has_changed:
+                    break
+                self._has_changed = False
+
+    async def _compact_page(self, page: CompactionCandidates, settings: CompactionSettings) -> None:
         """Plan a page of candidates and work it off, wave by wave."""
         candidates = list(self._chosen(page.candidates, settings))
         oldest = min((candidate.runs[0].created_ms for candidate in candidates), default=0)
         self._summary.oldest_ms = min(filter(None, (self._summary.oldest_ms, oldest)), default=0)
-        items = plan(candidates, settings.plan)
+        items = plan(candidates, settings.plan) + plan_merges(
+            self._chosen(page.merges, settings), settings.plan
+        )
         self._summary.rounds += bool(items)
         self._summary.planned_bytes += sum(item.stored_bytes for item in items)
         for wave in waves(items, settings.wave_bytes):
-            if not self.has_lost_lease:
+            if not self._has_lost_lease:
                 await self._compact_wave(wave)
 
-    def _chosen(
-        self, candidates: Iterable[CompactionCandidate], settings: CompactionSettings
-    ) -> Iterator[CompactionCandidate]:
+    def _chosen(self, candidates: Iterable[C], settings: CompactionSettings) -> Iterator[C]:
         for candidate in candidates:
             is_chosen = not settings.topics or candidate.topic.name in settings.topics
-            if is_chosen and (candidate.topic.topic_id, candidate.partition) not in self._left_out:
+            places = {(run.topic_id, run.partition) for run in candidate.runs}
+            if is_chosen and not places & self._left_out:
                 yield candidate
 
     async def _compact_wave(self, wave: Sequence[WorkItem]) -> None:
@@ -252,19 +272,19 @@ class _Round:
                         waiting += smaller
                         continue
                     if isinstance(outcome, RewriteFailure):
-                        self._note_failure(outcome)
+                        self._note_failure(outcome, is_merge=item.is_merge)
                     for result in order.add(outcome):
                         await self._swap(result)
-                    if self.has_lost_lease:
+                    if self._has_lost_lease:
                         return
             assert not running, f"{len(running)} items without an outcome"
         assert order.is_complete, "every item has an outcome, so every result was swapped"
 
-    def _note_failure(self, failure: RewriteFailure) -> None:
+    def _note_failure(self, failure: RewriteFailure, *, is_merge: bool) -> None:
         self._summary.failures.append(failure)
-        if failure.is_of_input and len(self.unreadable) < MAX_UNREADABLE:
-            self.unreadable += failure.places
-            self.has_changed = True
+        if failure.is_of_input and not is_merge and len(self._unreadable) < MAX_UNREADABLE:
+            self._unreadable += failure.places
+            self._has_changed = True
         else:
             self._leave_out(failure)
 
@@ -282,13 +302,13 @@ class _Round:
             raise
         except LeaseLost as error:
             self._summary.refused.append(str(error))
-            self.has_lost_lease = True
+            self._has_lost_lease = True
             return
         if refusal is not None:
             self._summary.refused.append(refusal)
             self._leave_out(result)
             return
-        self.has_changed = True
+        self._has_changed = True
         self._compacted.update((run.topic_id, run.partition) for run in result.runs)
         self._summary.partitions = len(self._compacted)
         _count(self._summary, result)
@@ -339,11 +359,15 @@ def _has_bad_input(outcome: RewriteResult | RewriteFailure) -> bool:
 
 
 def _count(summary: CompactionSummary, result: RewriteResult) -> None:
+    summary.source_bytes += result.source_bytes
+    summary.keys.append(result.object.key)
+    if result.merged_objects:
+        summary.merged_objects += result.merged_objects
+        summary.merged_bytes += result.object.size
+        return
     summary.objects += 1
     summary.runs_replaced += sum(len(run.replaced) for run in result.runs)
     summary.records += result.row_count
     summary.aborted_records += result.aborted_count
     summary.markers += result.marker_count
-    summary.source_bytes += result.source_bytes
     summary.written_bytes += result.object.size
-    summary.keys.append(result.object.key)

@@ -21,7 +21,7 @@ from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, Out
 from compactor.plan import WorkItem
 from compactor.rewrite import RewriteFailure, RewriteResult, failure_of, try_rewrite
 from compactor.session import spark_session
-from sequencer.api import ObjectKind, Sequencer
+from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.object_store.api import ObjectMissing, StoreError
 from tailrace.object_store.open import open_store
@@ -106,7 +106,7 @@ class SparkRunner:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        keys = [run.key for piece in sample.pieces for run in piece.runs if run.kind is ObjectKind.MIXED]
+        keys = [run.key for piece in sample.pieces for run in piece.runs if run.key]
         store_url = self._store_url
 
         def task(given: Iterable[list[str]]) -> Iterator[str]:

@@ -59,9 +59,9 @@ class PlanSettings(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Contiguous runs of one partition, in order, of mixed objects and of markers.
+    """Contiguous runs of one partition, in order: of mixed objects and of markers, or of Parquet objects.
 
-    `aborted`: the aborted transactions that overlap them, each perhaps only in part.
+    `aborted`: the aborted transactions that overlap them, each perhaps only in part; in Parquet objects there are none.
     """
 
     partition: int
@@ -81,7 +81,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     @property
     def stored_bytes(self) -> int:
         """Bytes of all runs, as they are stored; markers are in no object."""
-        return sum(run.length for run in self.runs if run.kind is ObjectKind.MIXED)
+        return sum(run.length for run in self.runs if run.kind is not ObjectKind.MARKERS)
 
 
 class WorkItem(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +94,18 @@ class WorkItem(msgspec.Struct, frozen=True, array_like=True):
     def places(self) -> list[tuple[UUID, int, int]]:
         """(topic id, partition, base offset) of each piece."""
         return [(piece.runs[0].topic_id, piece.partition, piece.base_offset) for piece in self.pieces]
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether its runs are of Parquet objects: all are, or none."""
+        return self.pieces[0].runs[0].kind is ObjectKind.PARQUET
+
+    @property
+    def object_ids(self) -> set[UUID]:
+        """The objects to be read."""
+        return {
+            run.object_id for piece in self.pieces for run in piece.runs if run.kind is not ObjectKind.MARKERS
+        }
 
     @property
     def stored_bytes(self) -> int:
@@ -202,7 +214,9 @@ def waves(items: Iterable[WorkItem], max_bytes: int) -> list[list[WorkItem]]:
 
 
 def parts(item: WorkItem) -> list[WorkItem]:
-    """The item as smaller ones: a piece each, or the halves of its only piece; nothing for a single run."""
+    """The item as smaller ones: a piece each, or the halves of its only piece; nothing for a single run, or a merge."""
+    if item.is_merge:
+        return []
     if len(item.pieces) > 1:
         return [WorkItem(item.topic_name, [piece]) for piece in item.pieces]
     (piece,) = item.pieces

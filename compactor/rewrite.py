@@ -1,5 +1,7 @@
 """One task: the runs of a work item read, rewritten as one Parquet object, read back and proved.
 
+The runs are of mixed objects, or of Parquet objects that are merged. A merge keeps all: headers, batches, records.
+
 A task may run twice (a retry, a lost executor). Each attempt writes to a key of its own under the session that
 the driver opened; what no swap takes is an orphan there, and the sweep of ended sessions deletes it.
 
@@ -14,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import bisect
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 import pyarrow as pa
 
+from compactor.parquet_input import ParquetInput, PieceBatches
 from compactor.plan import Piece, WorkItem
 from sequencer.api import AbortedTransaction, BatchStatus, ObjectDescription, ObjectKind, ReplacementRun
 from tailrace.buffers import Buffer
@@ -28,6 +31,7 @@ from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore, StoreError
 from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
 from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, read_header
@@ -56,6 +60,7 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
     source_bytes: int
     aborted_count: int = 0
     marker_count: int = 0
+    merged_objects: int = 0
 
     @property
     def places(self) -> list[tuple[UUID, int, int]]:
@@ -88,14 +93,15 @@ class ByteRange(NamedTuple):
 def ranges_to_read(
     pieces: Sequence[Piece], *, max_gap: int = MAX_GAP_BYTES, max_range: int = MAX_RANGE_BYTES
 ) -> list[ByteRange]:
-    """Few ranges that hold all runs: neighbours are read together. A run is never cut."""
+    """Few ranges that hold all runs: neighbours are read together. No run is cut; Parquet objects are read whole."""
+    whole = {run.key: run for piece in pieces for run in piece.runs if run.kind is ObjectKind.PARQUET}
     wanted = sorted(
         ByteRange(run.key, run.start, run.start + run.length)
         for piece in pieces
         for run in piece.runs
         if run.kind is ObjectKind.MIXED
     )
-    ranges: list[ByteRange] = []
+    ranges = [ByteRange(run.key, 0, run.object_size) for run in whole.values()]
     for each in wanted:
         last = ranges[-1] if ranges else None
         if (
@@ -129,10 +135,10 @@ async def rewrite(
     created_ms = clock.wall_ms()
     key = f"{prefix}{item.topic_name}/{object_id}.parquet"
     try:
-        kept = [keep(piece, data) for piece in item.pieces]
+        kept = _keep_all(item, data) if item.is_merge else [keep(piece, data) for piece in item.pieces]
         runs = [_source_run(item, piece, held) for piece, held in zip(item.pieces, kept, strict=True)]
         written = write_parquet(runs, object_id=object_id, cluster_id=cluster_id, created_ms=created_ms)
-    except (InvalidBatch, InvalidRecords, ValueError) as error:
+    except (InvalidBatch, InvalidRecords, InvalidParquetObject, ValueError) as error:
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
     assert written.data is not None, "without a path the file is in memory"
     await store.put(key, [written.data], if_absent=True)
@@ -172,6 +178,7 @@ async def rewrite(
         source_bytes=item.stored_bytes,
         aborted_count=sum(of_piece.aborted_count for of_piece in kept),
         marker_count=sum(of_piece.marker_count for of_piece in kept),
+        merged_objects=len(item.object_ids) if item.is_merge else 0,
     )
 
 
@@ -253,10 +260,20 @@ def _source_run(item: WorkItem, piece: Piece, kept: Kept) -> SourceRun:
 class Kept(NamedTuple):
     """What is left of a piece, and how many of its offsets were what."""
 
-    batches: list[SourceBatch]
+    batches: Iterable[SourceBatch | PlainBatch]
     record_count: int
     aborted_count: int
     marker_count: int
+
+
+def _keep_all(item: WorkItem, data: _Input) -> list[Kept]:
+    """The batches of Parquet objects, decoded while they are gone through. Raises InvalidParquetObject."""
+    runs = [run for piece in item.pieces for run in piece.runs]
+    objects = ParquetInput({run.key: data.view(run.key, 0, run.object_size) for run in runs})
+    return [
+        Kept(PieceBatches(objects, piece.runs), sum(map(objects.row_count, piece.runs)), 0, 0)
+        for piece in item.pieces
+    ]
 
 
 def keep(piece: Piece, data: _Input) -> Kept:

@@ -1290,6 +1290,9 @@ class CompactionRequest(Value, frozen=True):
     `max_runs` bounds the runs of all candidates together. `after`: the `next` of the page before. `runs_each`: a
     candidate has no more runs than this, or than the partitions of its topic can have in one page, whichever is more;
     0: no such bound. So a page of a topic with many partitions has a little of each.
+
+    `is_of_merges`: asked are small Parquet objects to be merged in place of mixed runs; `min_bytes`, `min_age_ms`,
+    `skip` and `runs_each` don't matter, and `after` names a topic.
     """
 
     min_bytes: Int64
@@ -1298,6 +1301,7 @@ class CompactionRequest(Value, frozen=True):
     skip: list[tuple[UUID, Int64, Int64]] = []
     after: tuple[UUID, Int64] | None = None
     runs_each: Int64 = 0
+    is_of_merges: bool = False
 
 
 class CompactionCandidate(Value, frozen=True):
@@ -1309,12 +1313,21 @@ class CompactionCandidate(Value, frozen=True):
     aborted: list[AbortedTransaction]
 
 
+class MergeCandidate(Value, frozen=True):
+    """Small Parquet objects of one stretch of a topic's time: all live runs of each, object by object in the order of
+    time."""
+
+    topic: Topic
+    runs: list[Run]
+
+
 class CompactionCandidates(Value, frozen=True):
     """A page, in the order of topic id and partition. `next`: the last partition that was looked at, where there
     are more; a page may be empty and still have one."""
 
     candidates: list[CompactionCandidate]
     next: tuple[UUID, int] | None = None
+    merges: list[MergeCandidate] = []
 
 
 class ReplacementRun(Value, frozen=True):

@@ -25,6 +25,7 @@ from sequencer.journal import NUMBER, JournalGap, changes_of, continuing
 from sequencer.methods import AS_NEWEST, Method
 from sequencer.recent_runs import RecentRuns
 from sequencer.requests import QUERIES, QueryContext
+from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Changes, RowStore
 from sequencer.store.state import HotState
 from sequencer.view import Shown
@@ -54,11 +55,18 @@ class Follower:
     """
 
     def __init__(
-        self, store: RowStore, clock: Clock, *, pause_s: float, state: HotState | None = None
+        self,
+        store: RowStore,
+        clock: Clock,
+        *,
+        pause_s: float,
+        settings: SequencerSettings | None = None,
+        state: HotState | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._pause_s = pause_s
+        self._settings = settings or SequencerSettings()
         self._given = state
         self._shown: Shown | None = None
         self._lock = asyncio.Lock()
@@ -85,7 +93,7 @@ class Follower:
         shown = self._shown
         if shown is None or self.number < seen:
             raise Behind(f"this server's copy is as of {self.number}, and {seen} was seen")
-        answer = QUERIES[method.name].answer(request, QueryContext(shown, self._store))
+        answer = QUERIES[method.name].answer(request, QueryContext(shown, self._store, self._settings))
         if not isinstance(answer, Value):
             answer = await answer
         if self._shown is not shown:

@@ -77,6 +77,7 @@ class QueryContext:
 
     view: Shown
     reads: RowStore
+    settings: SequencerSettings
 
     @property
     def state(self) -> HotState:
@@ -98,7 +99,6 @@ class Context(QueryContext):
     store: RowStore
     clock: Clock
     entropy: Entropy
-    settings: SequencerSettings
     validate_config: ValidateConfig
     slack_ms: Callable[[], int]
 
@@ -403,7 +403,9 @@ QUERIES: dict[str, Query] = _by_name(
         _looks_up(Sequencer.known_keys, _known_keys),
         _looks_up(
             Sequencer.compaction_candidates,
-            lambda request, context: compaction.find_candidates(context.state, context.reads, request),
+            lambda request, context: compaction.find_candidates(
+                context.state, context.reads, request, context.settings
+            ),
         ),
         _looks_up(Sequencer.table_pins, _table_pins),
         _looks_up(Sequencer.objects, lambda request, context: context.reader.objects(request)),

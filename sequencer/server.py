@@ -346,7 +346,13 @@ class SequencerServer:
             return
         if self._is_closing or self._lost is not None:
             return
-        self._follower = Follower(self._reads, self._clock, pause_s=settings.follow_pause_s, state=state)
+        self._follower = Follower(
+            self._reads,
+            self._clock,
+            pause_s=settings.follow_pause_s,
+            settings=self._sequencer_settings,
+            state=state,
+        )
         self._following = asyncio.create_task(self._follower.run(), name="sequencer: following")
 
     async def _stop_following(self) -> None:

@@ -34,6 +34,7 @@ from sequencer.recovery.bucket_scan import (
 )
 from sequencer.rules import transactions
 from sequencer.rules.assign import Assignment, assign_offsets
+from sequencer.rules.levels import SMALL_BYTES
 from sequencer.rules.producers import ProducerState, producer_row, resume_at, state_of
 from sequencer.rules.topics import empty_partition
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT, encode_markers, encode_table
@@ -52,6 +53,7 @@ from sequencer.store.rows import (
     Row,
     RunRow,
     SessionRow,
+    SmallObjectRow,
     TopicRow,
     TransactionRow,
     key_of,
@@ -225,6 +227,7 @@ class _Planner:
         self._settle_leases()
         self._settle_counters()
         self._settle_live_runs()
+        self._settle_small_objects()
         self._abort_transactions()
         self._settle_sums()  # markers of what was aborted are runs, too
         self._add_notes()
@@ -561,6 +564,19 @@ class _Planner:
             for row in self._rows.all(RunRow):
                 if row.object_id == object_id:
                     del self._rows.by_kind[RunRow][key_of(row)]
+
+    def _settle_small_objects(self) -> None:
+        """Make the rows of small objects again, from the runs."""
+        ended: dict[tuple[UUID, UUID], int] = {}
+        for run in self._rows.all(RunRow):
+            if run.kind is ObjectKind.PARQUET:
+                place = run.topic_id, run.object_id
+                ended[place] = max(ended.get(place, 0), run.created_ms)
+        sizes = {row.object_id: row.size for row in self._rows.all(ObjectRow)}
+        self._rows.by_kind[SmallObjectRow].clear()
+        for (topic_id, object_id), ended_ms in ended.items():
+            if sizes[object_id] < SMALL_BYTES:
+                self._put(SmallObjectRow(topic_id, object_id, ended_ms, sizes[object_id]))
 
     def _settle_sums(self) -> None:
         moves = Moves()

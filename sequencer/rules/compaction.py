@@ -7,6 +7,11 @@ Invariants of a swap:
 - running maxima stay monotone;
 - only stable offsets are replaced, and an aborted range loses exactly what was replaced of it: it is deleted with its
   marker, never before and never after.
+
+Parquet runs are replaced like others, when small objects are merged (sequencer.rules.levels). Then also:
+- the new run has exactly the offsets of the old ones, and keeps the time of the newest of them: a merge makes nothing
+  younger;
+- a small object has a row of its own as long as it is live, and no other object has one.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from sequencer.api import (
     CompactionCandidates,
     CompactionRequest,
     InvalidRequest,
+    MergeCandidate,
     ObjectKind,
     ReplacementRun,
     Run,
@@ -30,8 +36,11 @@ from sequencer.api import (
 )
 from sequencer.bounds import run_bytes
 from sequencer.rules.garbage import release_runs
+from sequencer.rules.levels import SMALL_BYTES, to_merge
+from sequencer.rules.retention import TopicLimits
 from sequencer.rules.sessions import COMPACTOR_LEASE, check_object, live_session, object_row
 from sequencer.rules.topics import topic_value
+from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.rows import (
     AbortedRow,
@@ -40,6 +49,7 @@ from sequencer.store.rows import (
     PartitionRow,
     RowStore,
     RunRow,
+    SmallObjectRow,
     SwapRow,
     TopicRow,
     key_of,
@@ -55,6 +65,7 @@ TOPICS_AT_ONCE = 50
 PARTITIONS_AT_ONCE = 100
 """Partitions whose runs one statement sums up, of a topic with more."""
 RANGES_IN_A_TURN = 10_000
+ROWS_IN_A_TURN = 10_000
 ABORTED_BYTES = 32
 """An upper bound of an aborted range's encoded size."""
 _PAGE = 1_000
@@ -74,11 +85,13 @@ class _Room:
 
 
 async def find_candidates(
-    state: HotState, store: RowStore, request: CompactionRequest
+    state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
 ) -> CompactionCandidates:
-    """A page of partitions worth compacting, each with its oldest stretch of runs to replace."""
+    """A page of partitions worth compacting, each with its oldest stretch of runs to replace; or one of merges."""
     if request.max_runs < 1:
         raise InvalidRequest(f"max_runs {request.max_runs}; at least 1")
+    if request.is_of_merges:
+        return await _find_merges(state, store, request, settings)
     now = await store.now_ms()
     candidates: list[CompactionCandidate] = []
     skipped = set(request.skip)
@@ -107,6 +120,56 @@ async def find_candidates(
         if room.is_full or looked_at >= MAX_LOOKED_AT:
             return CompactionCandidates(candidates, before)
     return CompactionCandidates(candidates)
+
+
+async def _find_merges(
+    state: HotState, store: RowStore, request: CompactionRequest, settings: SequencerSettings
+) -> CompactionCandidates:
+    """A page of small objects that belong together. Runs are read only of those."""
+    now_ms = await store.now_ms()
+    limits = TopicLimits(state, settings)
+    merges: list[MergeCandidate] = []
+    room = _Room(request.max_runs)
+    topics = await _small_objects(state, request.after)
+    for topic_id, objects in topics.items():
+        topic = state.get(TopicRow, topic_id)
+        groups = to_merge(topic_id, objects, now_ms=now_ms, retention_ms=limits.of(topic_id).retention_ms)
+        for group in groups if topic is not None else ():
+            runs = await _runs_to_merge(state, store, group, room)
+            if topic is not None and len({run.object_id for run in runs}) > 1:
+                merges.append(MergeCandidate(topic_value(topic), runs))
+        if room.is_full:
+            return CompactionCandidates([], (topic_id, 0), merges)
+    return CompactionCandidates([], None, merges)
+
+
+async def _small_objects(state: HotState, after: tuple[UUID, int] | None) -> dict[UUID, list[SmallObjectRow]]:
+    """The small objects of topics that have several, in the order of topic ids."""
+    turns = Turns(ROWS_IN_A_TURN)
+    of_topics: dict[UUID, list[SmallObjectRow]] = {}
+    for topic_id, object_id in state.keys(SmallObjectRow):
+        row = state.get(SmallObjectRow, topic_id, object_id)
+        if row is not None and (after is None or row.topic_id > after[0]):
+            of_topics.setdefault(row.topic_id, []).append(row)
+        await turns.did()
+    return {topic_id: rows for topic_id, rows in sorted(of_topics.items()) if len(rows) > 1}
+
+
+async def _runs_to_merge(
+    state: HotState, store: RowStore, group: Iterable[SmallObjectRow], room: _Room
+) -> list[Run]:
+    """The live runs of the group's first objects, in its order; of two at least, then until the room is full."""
+    found: list[Run] = []
+    for count, small in enumerate(group):
+        if count > 1 and room.is_full:
+            break
+        for run in await store.runs_of_object(small.object_id):
+            row = state.live_partition(run.topic_id, run.partition)
+            if row is not None and run.end_offset > row.log_start_offset:
+                found.append(run)
+                room.runs -= 1
+                room.bytes -= run_bytes(run)
+    return found
 
 
 def _runs_of_one(request: CompactionRequest, topic: TopicRow) -> int:
@@ -243,7 +306,10 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         )
     if await store.object_rows([described.object_id]):
         raise InvalidRequest(f"object {described.object_id} is stored already; each swap brings its own")
-    added = 0
+    topics = {replacement.topic_id for replacement in request.runs}
+    if len(topics) > 1:
+        raise InvalidRequest(f"object {described.object_id} is for {len(topics)} topics; one is expected")
+    added = ended_ms = 0
     number = draft.visible_change()
     for replacement in request.runs:
         old = await _runs_to_replace(draft, store, replacement)
@@ -251,11 +317,14 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
             continue
         await _shorten_aborted(draft, store, replacement)
         await release_runs(draft, store, old)
-        draft.put_run(
-            _replacement_row(draft, replacement, old=old, object_id=described.object_id, number=number)
-        )
+        row = _replacement_row(draft, replacement, old=old, object_id=described.object_id, number=number)
+        draft.put_run(row)
         draft.publish(replacement.topic_id, replacement.partition)
         added += 1
+        ended_ms = max(ended_ms, row.created_ms)
+    if added and described.size < SMALL_BYTES:
+        (topic_id,) = topics
+        draft.put(SmallObjectRow(topic_id, described.object_id, ended_ms, described.size))
     stored = object_row(described)
     draft.put(replace_row(stored, live_runs=added, retired_ms=None if added else draft.now_ms))
     draft.put(SwapRow(swap_id=request.swap_id, commit_number=number, created_ms=draft.now_ms))
@@ -350,6 +419,7 @@ def _replacement_row(
             f"max_timestamp {replacement.max_timestamp} is above all that was replaced:"
             f" {old[-1].running_max_timestamp}"
         )
+    is_merge = all(run.kind is ObjectKind.PARQUET for run in old)
     return RunRow(
         topic_id=replacement.topic_id,
         partition=replacement.partition,
@@ -361,7 +431,7 @@ def _replacement_row(
         max_timestamp=replacement.max_timestamp,
         running_max_timestamp=running_max,
         commit_number=number,
-        created_ms=draft.now_ms,
+        created_ms=max(run.created_ms for run in old) if is_merge else draft.now_ms,
         kind=ObjectKind.PARQUET,
         batches=EMPTY_TABLE,
     )

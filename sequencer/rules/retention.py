@@ -123,7 +123,7 @@ async def plan_retention(
     It looks only at what the watch takes, and reads only the oldest run of a partition without work.
     """
     now_ms = await store.now_ms()
-    limits = _TopicLimits(state, settings)
+    limits = TopicLimits(state, settings)
     rows, has_more = await watch.take(state, limits.counts_bytes, now_ms, PARTITIONS_OF_A_PLAN)
     plan = RetentionPlan(has_more=has_more)
     firsts: list[tuple[PartitionRow, list[Run]]] = []
@@ -153,7 +153,7 @@ async def plan_retention(
 async def _due_of(
     store: RowStore,
     firsts: Sequence[tuple[PartitionRow, list[Run]]],
-    limits: _TopicLimits,
+    limits: TopicLimits,
     now_ms: int,
     watch: PartitionWatch,
 ) -> list[PartitionRow]:
@@ -168,7 +168,7 @@ async def _due_of(
     return due
 
 
-class _TopicLimits:
+class TopicLimits:
     """The limits of topics, each computed when it is asked for."""
 
     def __init__(self, state: HotState | Draft, settings: SequencerSettings) -> None:
@@ -196,7 +196,7 @@ class _TopicLimits:
 async def _ends(
     store: RowStore,
     oldest: Sequence[tuple[PartitionRow, list[Run]]],
-    limits: _TopicLimits,
+    limits: TopicLimits,
     now_ms: int,
 ) -> list[tuple[PartitionRow, int]]:
     """The partitions with expired runs among their oldest, each with the end of these.
@@ -220,7 +220,7 @@ async def _ends(
 
 def move_log_starts(draft: Draft, planned: Sequence[DueLogStart], settings: SequencerSettings) -> int:
     """Move the planned log starts; how many. A topic whose limits have changed keeps its log starts."""
-    limits = _TopicLimits(draft, settings)
+    limits = TopicLimits(draft, settings)
     moved = 0
     for due in planned:
         row = draft.live_partition(due.topic_id, due.partition)

@@ -387,6 +387,16 @@ class TablePinRow(Row, frozen=True):
     kept_from_ms: int
 
 
+class SmallObjectRow(Row, frozen=True):
+    """A live Parquet object that may be merged with others of its topic (sequencer.rules.levels). `ended_ms`: when its
+    newest records were compacted."""
+
+    topic_id: UUID
+    object_id: UUID
+    ended_ms: int
+    size: int
+
+
 class SwapRow(Row, frozen=True):
     """A swap's answer, for retries."""
 
@@ -477,6 +487,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     ),
     LeaseRow: ("name",),
     TablePinRow: ("topic_id",),
+    SmallObjectRow: ("topic_id", "object_id"),
     SwapRow: ("swap_id",),
     AnswerRow: ("request_id",),
     ObjectRow: ("object_id",),

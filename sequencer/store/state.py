@@ -39,6 +39,7 @@ from sequencer.store.rows import (
     RunRow,
     SessionRow,
     ShareRow,
+    SmallObjectRow,
     TopicRow,
     TransactionRow,
     key_of,
@@ -732,12 +733,20 @@ class Draft:
     def remove_runs(self, runs: Sequence[Run]) -> int:
         """Delete run rows and lower their objects (looked up into `objects` before); how many retired."""
         counts: dict[UUID, int] = {}
+        topic_of: dict[UUID, UUID] = {}
         for run in runs:
             self.delete_run(run)
             if run.kind is ObjectKind.MARKERS:
                 continue
             counts[run.object_id] = counts.get(run.object_id, 0) + 1
-        return sum(self.release_object(object_id, count) for object_id, count in counts.items())
+            if run.kind is ObjectKind.PARQUET:
+                topic_of[run.object_id] = run.topic_id
+        retired = [object_id for object_id, count in counts.items() if self.release_object(object_id, count)]
+        for object_id in retired:
+            topic_id = topic_of.get(object_id)
+            if topic_id is not None and self.get(SmallObjectRow, topic_id, object_id) is not None:
+                self.delete(SmallObjectRow, topic_id, object_id)
+        return len(retired)
 
 
 def address_of(row: AgentRow) -> Address:

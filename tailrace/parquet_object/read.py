@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import bisect
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from tailrace.parquet_object.header import (
     unpack_header,
 )
 from tailrace.parquet_object.schema import REPLAY_COLUMNS
-from tailrace.record_batch import HEADER_BYTES, BatchHeader, InvalidBatch, read_header
+from tailrace.record_batch import HEADER_BYTES, BatchHeader, Compression, InvalidBatch, read_header
 
 TAIL_BYTES = 256 << 10
 """A first read of this many bytes from the end holds most footers whole."""
@@ -81,6 +81,18 @@ class StoredBatch:
     def data(self) -> bytes:
         """The batch as one buffer."""
         return b"".join(self.parts)
+
+
+class PlainBatch(NamedTuple):
+    """A batch as a Parquet object holds it: its header as it was, its records canonical and uncompressed.
+
+    `is_exact`: uncompressed, the batch was just these bytes.
+    """
+
+    header: BatchHeader
+    header_bytes: bytes
+    records: memoryview
+    is_exact: bool
 
 
 @dataclass(frozen=True)
@@ -283,6 +295,28 @@ def stored_batches(
             )
         )
     return found
+
+
+def plain_batches(
+    index: ParquetIndex, row_group: int, records: Sequence[memoryview], run: ParquetRun
+) -> Iterator[PlainBatch]:
+    """The run's batches in the row group, of what `row_group_records` gave, for another Parquet object.
+
+    Raises InvalidParquetObject where an uncompressed batch does not have its CRC.
+    """
+    group = index.header.row_groups[row_group]
+    places = range(group.first_batch, group.first_batch + group.batch_count)
+    for place in _common(places, run.first_batch, run.batch_count):
+        header = index.batches[place]
+        batch = PlainBatch(
+            header,
+            index.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES],
+            records[place - group.first_batch],
+            bool(index.header.exact[place]),
+        )
+        if header.compression is Compression.NONE and batch.is_exact:
+            rebuild(header, batch.header_bytes, batch.records, header.record_count, is_exact=True)
+        yield batch
 
 
 def _common(places: range, first: int, count: int) -> range:

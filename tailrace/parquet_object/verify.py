@@ -11,10 +11,11 @@ from tailrace.ids import TopicPartition
 from tailrace.parquet_object.decode import UnpackedBatch, decode_batches, unpack
 from tailrace.parquet_object.encode import rebuild
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.parquet_object.read import ParquetIndex, read_index, row_group_records
+from tailrace.parquet_object.read import ParquetIndex, PlainBatch, read_index, row_group_records
 from tailrace.parquet_object.write import SourceBatch, SourceRun
 from tailrace.record_batch import (
     HEADER_BYTES,
+    BatchHeader,
     Compression,
     InvalidBatch,
     check_crc,
@@ -55,21 +56,24 @@ def verify_index(
     for run in sorted(
         runs, key=lambda run: (run.topic_name, run.partition.topic_id.int, run.partition.partition)
     ):
-        position = 0
         held = index.run_of(*run.partition)
-        batches = [batch for batch in run.batches if read_header(batch.data).record_count]
-        expected_rows += sum(read_header(batch.data).record_count for batch in batches)
+        batch_count = 0
+        for batch in run.batches:
+            record_count = _header_of(batch).record_count
+            if not record_count:
+                continue
+            expected_rows += record_count
+            if held is not None and batch_count < held.batch_count:
+                place = held.first_batch + batch_count
+                problem = _compare(run.partition, batch, *rebuilt.batch(place))
+                if problem:
+                    problems.append(problem)
+            batch_count += 1
         if held is None:
-            if batches:
+            if batch_count:
                 problems.append(f"{run.partition} is missing")
-            continue
-        if held.batch_count != len(batches):
-            problems.append(f"{run.partition}: {held.batch_count} batches of {len(batches)}")
-            continue
-        for position, batch in enumerate(batches, held.first_batch):
-            problem = _compare(run.partition, batch, *rebuilt.batch(position))
-            if problem:
-                problems.append(problem)
+        elif held.batch_count != batch_count:
+            problems.append(f"{run.partition}: {held.batch_count} batches of {batch_count}")
     if expected_rows != index.header.row_count or expected_rows != index.metadata.num_rows:
         problems.append(f"{index.metadata.num_rows} rows; the batches hold {expected_rows}")
     return problems
@@ -102,7 +106,31 @@ class _Rebuilt:
         )
 
 
+def _header_of(batch: SourceBatch | PlainBatch) -> BatchHeader:
+    return batch.header if isinstance(batch, PlainBatch) else read_header(batch.data)
+
+
 def _compare(
+    partition: TopicPartition,
+    source: SourceBatch | PlainBatch,
+    header_bytes: bytes,
+    records: memoryview,
+    is_exact: bool,
+) -> str | None:
+    """What differs between a source and what the object holds, None where nothing does."""
+    if isinstance(source, PlainBatch):
+        if (source.header_bytes, source.is_exact) != (header_bytes, is_exact):
+            return f"{partition}, batch at offset {source.header.base_offset}: its header differs"
+        is_same = source.records == records
+        return (
+            None
+            if is_same
+            else f"{partition}, batch at offset {source.header.base_offset}: its records differ"
+        )
+    return _compare_stored(partition, source, header_bytes, records, is_exact)
+
+
+def _compare_stored(
     partition: TopicPartition, source: SourceBatch, header_bytes: bytes, records: memoryview, is_exact: bool
 ) -> str | None:
     where = f"{partition}, batch at offset {source.base_offset}"

@@ -1,11 +1,13 @@
 """Record batches into one Parquet file, in memory or at a path.
 
-Rows are sorted by topic, partition, offset. Row groups are cut by bytes, between batches only, so that replay
-needs one row group for any offset.
+Rows are sorted by topic, partition, offset. Row groups are cut between batches only, so that replay needs one row group
+for any offset. A row group of more than SHARED_GROUP_BYTES holds one partition: whoever replays a partition decodes
+little else.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,7 +28,7 @@ from tailrace.parquet_object.header import (
     RowGroupBatches,
     pack_header,
 )
-from tailrace.parquet_object.read import ParquetIndex, RowGroupRange, read_index
+from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index
 from tailrace.parquet_object.schema import SCHEMA, writer
 from tailrace.record_batch import (
     HEADER_BYTES,
@@ -39,6 +41,8 @@ from tailrace.record_batch import (
 from tailrace.records import InvalidRecords
 
 ROW_GROUP_BYTES = 16 << 20
+SHARED_GROUP_BYTES = 1 << 20
+"""Partitions with less than this share row groups of about as much: each row group costs some 2 KB of footer."""
 _READ_BACK_BYTES = 1 << 20
 
 
@@ -52,7 +56,8 @@ class SourceBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceRun:
-    """All that one partition brings. `batches` rise in offset and are gone through once.
+    """All that one partition brings. `batches` rise in offset and are gone through once; they come as they were stored,
+    or out of other Parquet objects.
 
     `base_offset` and `end_offset` (exclusive) name the range that the object stands for where it is more than
     the batches cover (aborted ones were left out); None: from the first batch to the last.
@@ -60,7 +65,7 @@ class SourceRun:
 
     partition: TopicPartition
     topic_name: str
-    batches: Iterable[SourceBatch]
+    batches: Iterable[SourceBatch | PlainBatch]
     base_offset: int | None = None
     end_offset: int | None = None
 
@@ -159,21 +164,25 @@ def _sum_up(path: str) -> tuple[int, int, bytes]:
         return size, int(crc), file.read()
 
 
-class _PendingRun(NamedTuple):
+class _Pending(NamedTuple):
+    """A batch that waits for its row group."""
+
     topic_name: str
     partition: int
-    rows: int
+    unpacked: UnpackedBatch
+    may_be_exact: bool
 
 
 @dataclass(slots=True)
 class _Sheet:
-    """The file as it grows: batches wait in `pending` until they fill a row group."""
+    """The file as it grows: batches wait in `pending` until they fill a row group. `others`: how many of them are of
+    runs before the one that is added."""
 
     parquet: Any
     row_group_bytes: int
-    pending: list[UnpackedBatch] = field(default_factory=list)
+    pending: list[_Pending] = field(default_factory=list)
     pending_bytes: int = 0
-    pending_runs: list[_PendingRun] = field(default_factory=list)
+    others: int = 0
     rows_added: int = 0
     rows_written: int = 0
     runs: list[ParquetRun] = field(default_factory=list)
@@ -186,6 +195,7 @@ class _Sheet:
         first_row, first_batch = self.rows_added, len(self.headers)
         base_offset, end_offset, max_timestamp = run.base_offset, run.end_offset, -1
         position = -1 if base_offset is None else base_offset
+        self.others = len(self.pending)
         for batch in run.batches:
             header = self._add(run, batch)
             if header.base_offset < position:
@@ -213,61 +223,69 @@ class _Sheet:
             )
         )
 
-    def _add(self, run: SourceRun, batch: SourceBatch) -> BatchHeader:
+    def _add(self, run: SourceRun, batch: SourceBatch | PlainBatch) -> BatchHeader:
         """Take one batch in, unless it holds no records."""
-        data = memoryview(batch.data)
-        check_crc(data)
-        stored = read_header(data)
-        if stored.length != len(data):
-            raise TruncatedBatch(f"batch says {stored.length} bytes; {len(data)} are there")
-        head, rest = framed(data, batch.base_offset, batch.leader_epoch)
-        header_bytes = b"".join((head, rest[: HEADER_BYTES - len(head)]))
-        header = read_header(header_bytes)
-        if not header.record_count:
-            return header
-        unpacked = unpack(header, data)
+        if isinstance(batch, PlainBatch):
+            header, header_bytes, records, may_be_exact = batch
+            unpacked = UnpackedBatch(header, records)
+        else:
+            header, header_bytes = _stored_header(batch)
+            if not header.record_count:
+                return header
+            unpacked, may_be_exact = unpack(header, memoryview(batch.data)), True
+        size = self.pending_bytes + len(unpacked.records)
+        if self.others and size > min(SHARED_GROUP_BYTES, self.row_group_bytes):
+            self._cut(self.others)
         if self.pending_bytes + len(unpacked.records) > self.row_group_bytes:
             self.cut()
-        self.pending.append(unpacked)
+        self.pending.append(_Pending(run.topic_name, run.partition.partition, unpacked, may_be_exact))
         self.pending_bytes += len(unpacked.records)
         self.rows_added += header.record_count
         self.headers.append(header_bytes)
         self.record_counts.append(header.record_count)
-        mine = _PendingRun(run.topic_name, run.partition.partition, header.record_count)
-        last = self.pending_runs[-1] if self.pending_runs else None
-        if last is not None and last[:2] == mine[:2]:
-            self.pending_runs[-1] = last._replace(rows=last.rows + mine.rows)
-        else:
-            self.pending_runs.append(mine)
         return header
 
     def cut(self) -> None:
         """Write what is pending as one row group."""
-        if not self.pending:
-            return
-        rows = decode_batches(self.pending)
+        if self.pending:
+            self._cut(len(self.pending))
+
+    def _cut(self, count: int) -> None:
+        """Write the first of what is pending."""
+        batches = self.pending[:count]
+        rows = decode_batches([each.unpacked for each in batches])
         first_batch = len(self.headers) - len(self.pending)
-        numbers = np.arange(first_batch, len(self.headers), dtype=np.int32)
-        per_run = [run.rows for run in self.pending_runs]
-        names = sorted({run.topic_name for run in self.pending_runs})
-        places = np.array([names.index(run.topic_name) for run in self.pending_runs], np.int32)
-        partitions = np.array([run.partition for run in self.pending_runs], np.int32)
+        numbers = np.arange(first_batch, first_batch + count, dtype=np.int32)
+        names = sorted({each.topic_name for each in batches})
+        places = np.array([names.index(each.topic_name) for each in batches], np.int32)
+        partitions = np.array([each.partition for each in batches], np.int32)
+        topics = pa.array(np.repeat(places, rows.record_counts))
         columns = {
             **rows.columns,
-            "topic": pa.DictionaryArray.from_arrays(pa.array(np.repeat(places, per_run)), pa.array(names)),
-            "partition": pa.array(np.repeat(partitions, per_run)),
+            "topic": pa.DictionaryArray.from_arrays(topics, pa.array(names)),
+            "partition": pa.array(np.repeat(partitions, rows.record_counts)),
             "batch": pa.array(np.repeat(numbers, rows.record_counts)),
         }
         table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
         self.parquet.write_table(table, row_group_size=rows.row_count)
-        self.row_groups.append(
-            RowGroupBatches(first_batch, len(self.pending), self.rows_written, rows.row_count)
-        )
+        self.row_groups.append(RowGroupBatches(first_batch, count, self.rows_written, rows.row_count))
         self.rows_written += rows.row_count
-        self.exact.append(rows.exact)
-        self.pending.clear()
-        self.pending_runs.clear()
-        self.pending_bytes = 0
+        self.exact.append(bytes(map(operator.and_, rows.exact, (each.may_be_exact for each in batches))))
+        del self.pending[:count]
+        self.pending_bytes = sum(len(each.unpacked.records) for each in self.pending)
+        self.others = 0
+
+
+def _stored_header(batch: SourceBatch) -> tuple[BatchHeader, bytes]:
+    """The header with the offset and epoch of the commit, read and as bytes. Raises InvalidBatch."""
+    data = memoryview(batch.data)
+    check_crc(data)
+    stored = read_header(data)
+    if stored.length != len(data):
+        raise TruncatedBatch(f"batch says {stored.length} bytes; {len(data)} are there")
+    head, rest = framed(data, batch.base_offset, batch.leader_epoch)
+    header_bytes = b"".join((head, rest[: HEADER_BYTES - len(head)]))
+    return read_header(header_bytes), header_bytes
 
 
 __all__ = [

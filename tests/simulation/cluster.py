@@ -342,6 +342,7 @@ class Cluster:
         self._births = 0
         self.is_compacting = True
         self.max_compacted_runs = 20_000
+        self.merges = False
         self.stutter = 0.0
 
     def process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
@@ -482,13 +483,20 @@ class Cluster:
         sequencer = self.sequencer_of(process)
         runner = InProcess(self.store_of(process), clock, entropy)
         settings = CompactionSettings(
-            min_bytes=1, min_age_ms=0, lease_ms=3_000, max_rounds=3, max_runs=self.max_compacted_runs
+            min_bytes=1,
+            min_age_ms=0,
+            lease_ms=3_000,
+            max_rounds=6 if self.merges else 3,
+            max_runs=self.max_compacted_runs,
+            merges=self.merges,
         )
         while self.is_compacting:
             await clock.sleep(pause_s())
             try:
                 done = await run_cycle(sequencer, runner, clock=clock, entropy=entropy, settings=settings)
                 note(f"compacted {done.runs_replaced} runs into {done.objects}, refused {len(done.refused)}")
+                if done.merged_objects:
+                    note(f"merged {done.merged_objects} objects")
             except (SequencerError, StoreError) as error:
                 note(f"compaction: {type(error).__name__}")
 

@@ -12,6 +12,7 @@ from sequencer.api import BatchStatus, ObjectKind, Run
 from sequencer.follower import Follower
 from sequencer.journal import NUMBER
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY
+from sequencer.rules.levels import SMALL_BYTES
 from sequencer.store.rows import (
     HOT,
     Changes,
@@ -23,6 +24,7 @@ from sequencer.store.rows import (
     RowStore,
     RunRow,
     SessionRow,
+    SmallObjectRow,
     TopicRow,
     key_of,
 )
@@ -142,6 +144,9 @@ async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
         left += [f"{kind.__name__} {key} of a deleted topic" for key in keys if key[topic_at] not in topics]
     described = await all_objects(rows)
     left += [f"{row.key} is retired" for row in described if row.retired_ms is not None]
+    small = {row.object_id for row in hot[SmallObjectRow] if isinstance(row, SmallObjectRow)}
+    expected = {row.object_id for row in described if _is_small(row)}
+    left += [f"object {object_id} is small in one row only" for object_id in small ^ expected]
     keys = {row.key for row in described}
     left += [
         f"{info.key} is an orphan"
@@ -149,6 +154,10 @@ async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
         if info.key not in keys and not any(part in info.key for part in NAMED_BY_NO_ROW)
     ]
     return left
+
+
+def _is_small(row: ObjectRow) -> bool:
+    return row.kind is ObjectKind.PARQUET and row.size < SMALL_BYTES and row.live_runs > 0
 
 
 async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:

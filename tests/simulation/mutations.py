@@ -68,6 +68,7 @@ from sequencer.api import (
     FindRequest,
     GarbageRequest,
     NamedLease,
+    ObjectKind,
     PartitionChange,
     ProducerGrant,
     RunOutcome,
@@ -87,6 +88,7 @@ from sequencer.store.rows import (
     ProducerRow,
     RunRow,
     SessionRow,
+    SmallObjectRow,
 )
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
@@ -775,6 +777,39 @@ def _swaps_whatever_stands(original: Any) -> Any:
     return still_there
 
 
+def _merges_less(original: Any) -> Any:
+    """A merge leaves out the last run of each partition that has several, and says nothing."""
+
+    def keep_all(item: Any, data: Any) -> Any:
+        pieces = [msgspec.structs.replace(piece, runs=piece.runs[:-1] or piece.runs) for piece in item.pieces]
+        return original(msgspec.structs.replace(item, pieces=pieces), data)
+
+    return keep_all
+
+
+def _leaves_merged_runs(original: Any) -> Any:
+    """A merge deletes only the first of the runs that it replaces."""
+
+    async def release(draft: Any, store: Any, runs: Any) -> Any:
+        is_merge = all(run.kind is ObjectKind.PARQUET for run in runs)
+        return await original(draft, store, runs[:1] if is_merge else runs)
+
+    return release
+
+
+def _keeps_small_rows(original: Any) -> Any:
+    """The row that says that an object is small outlives the object."""
+
+    def remove_runs(self: Any, runs: Any) -> Any:
+        rows = [self.get(SmallObjectRow, run.topic_id, run.object_id) for run in runs]
+        retired = original(self, runs)
+        for row in filter(None, rows):
+            self.put(row)
+        return retired
+
+    return remove_runs
+
+
 def _gives_the_lease_to_all(original: Any) -> Any:
     def take_lease(draft: Any, request: Any) -> Any:
         lease = LeaseRow(name=request.name, holder="", epoch=1, expires_ms=draft.now_ms + request.lease_ms)
@@ -849,6 +884,7 @@ FAILS_OVER = {
     "misfortunes": at(*3 * ["the committer crashes"]),
 }
 COMPACTS = {"compactors": 1}
+MERGES = {"compactors": 1, "merges": True, "idempotent_producers": 2, "batches": 8}
 TRANSACTIONS = {"transactional_producers": 2}
 PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
 GROUP_PROCESSES = {
@@ -1292,6 +1328,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         ],
         {"compactors": 2},
     ),
+    Mutation("a merge loses the last run", [(rewrite_module, "_keep_all", _merges_less)], MERGES),
+    Mutation("a merge leaves runs that it replaced", [(compaction, "release_runs", _leaves_merged_runs)], MERGES),
+    Mutation("a merged object is small for ever", [(Draft, "remove_runs", _keeps_small_rows)], MERGES),
     Mutation(
         "a swap leaves aborted ranges as they are",
         [(compaction, "_shorten_aborted", waits_for_nothing)],

@@ -146,6 +146,8 @@ class Scenario:
     batches: int = 8
     window: int = 3
     compactors: int = 0
+    merges: bool = False
+    """Compactors merge small Parquet objects, too."""
     expires: bool = False
     """A topic with retention by bytes is written to, too."""
     makes_again: bool = False
@@ -250,7 +252,9 @@ def draw(luck: Entropy) -> Scenario:
         drawn = replace(drawn, idempotent_producers=1)  # somebody has to write
     if drawn.poisoners and not is_bad:
         return replace(drawn, **ONLY_POISON)
-    return losing_its_database(drawn, luck) if maybe(0.05) else drawn
+    if maybe(0.05):
+        drawn = losing_its_database(drawn, luck)
+    return replace(drawn, merges=bool(drawn.compactors) and maybe(0.5))
 
 
 def losing_its_database(scenario: Scenario, luck: Entropy) -> Scenario:

@@ -237,6 +237,7 @@ class World:
         )
         self._watch, self._window_watch = RowWatch(self.violated), WindowWatch(self.violated)
         self.cluster.rows.watch = self._see
+        self.cluster.merges = scenario.merges
         if scenario.has_low_bounds:
             self.cluster.max_compacted_runs = 4
         self._admin = Admin(self, "admin")

@@ -33,6 +33,7 @@ from sequencer.store.rows import (
     ShareLock,
     ShareRow,
     ShareSpan,
+    SmallObjectRow,
     SwapRow,
     TablePinRow,
     TopicRow,
@@ -96,6 +97,7 @@ def one_of_each_kind() -> list[Row]:
         AclRow(2, HARD_TEXT, 4, "User:" + HARD_TEXT, "*", 15, 3, 9),
         LeaseRow("compactor", HARD_TEXT, 4, 5),
         TablePinRow(TOPIC, HARD_TEXT, BIGGEST),
+        SmallObjectRow(TOPIC, UUID(int=76), BIGGEST, 1),
         SwapRow(UUID(int=77), 8, 9),
         AnswerRow(UUID(int=78), b"\x00\xff", 9),
     ]

@@ -44,6 +44,7 @@ from sequencer.store.rows import (
     ScramRow,
     SessionRow,
     ShareRow,
+    SmallObjectRow,
     SwapRow,
     TablePinRow,
     TopicRow,
@@ -51,7 +52,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -131,6 +132,7 @@ TABLES: dict[type[Row], sa.Table] = {
     AclRow: _rows("acls", AclRow),
     LeaseRow: _rows("leases", LeaseRow, _UPDATED),
     TablePinRow: _rows("table_pins", TablePinRow),
+    SmallObjectRow: _rows("small_objects", SmallObjectRow, _REMOVED),
     SwapRow: _rows("swaps", SwapRow),
     AnswerRow: _rows("answers", AnswerRow, _REMOVED),
     ObjectRow: _rows(

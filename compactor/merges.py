@@ -1,0 +1,66 @@
+"""Which small Parquet objects become which larger ones: work items out of the sequencer's candidates for merges.
+
+Invariants:
+- an item has objects that follow each other in time, each with all its live runs, so that all of them are retired
+  together: an item is one object less for each object that it has, but one;
+- its runs of a partition are contiguous;
+- it has at most `target_bytes`, and its swap replaces at most `most_runs`.
+
+An object has less than 64 MiB (sequencer.rules.levels), so an item that had no room for one more has at least half of
+128 MiB.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
+
+from compactor.plan import Piece, PlanSettings, WorkItem
+from sequencer.api import MergeCandidate, Run
+
+
+def plan_merges(candidates: Iterable[MergeCandidate], settings: PlanSettings) -> list[WorkItem]:
+    """Cut the candidates into items; what can't be merged with another object is left out."""
+    return [
+        _item(candidate.topic.name, objects)
+        for candidate in candidates
+        for objects in _together(candidate.runs, settings)
+        if len(objects) > 1
+    ]
+
+
+def _together(runs: Sequence[Run], settings: PlanSettings) -> Iterator[list[list[Run]]]:
+    """The objects in groups that one item has room for, cut where a partition's runs are not contiguous."""
+    group: list[list[Run]] = []
+    ends: dict[int, int] = {}
+    size = count = 0
+    for _, of_object in itertools.groupby(runs, key=_object_id):
+        found = list(of_object)
+        is_contiguous = all(ends.get(run.partition, run.base_offset) == run.base_offset for run in found)
+        has_room = (
+            size + found[0].object_size <= settings.target_bytes and count + len(found) <= settings.most_runs
+        )
+        if group and not (is_contiguous and has_room):
+            yield group
+            group, ends, size, count = [], {}, 0, 0
+        group.append(found)
+        ends.update((run.partition, run.end_offset) for run in found)
+        size += found[0].object_size
+        count += len(found)
+    yield group
+
+
+def _object_id(run: Run) -> UUID:
+    return run.object_id
+
+
+def _item(topic_name: str, objects: Iterable[Iterable[Run]]) -> WorkItem:
+    of_partitions: dict[int, list[Run]] = {}
+    for run in itertools.chain.from_iterable(objects):
+        of_partitions.setdefault(run.partition, []).append(run)
+    return WorkItem(
+        topic_name, [Piece(number, of_partitions[number], []) for number in sorted(of_partitions)]
+    )

@@ -1,0 +1,90 @@
+"""Parquet objects as a task's input: held as they are stored, and decoded row group by row group."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+
+from sequencer.api import Run
+from tailrace.parquet_object.header import InvalidParquetObject, ParquetRun
+from tailrace.parquet_object.read import (
+    ParquetIndex,
+    PlainBatch,
+    plain_batches,
+    read_index,
+    row_group_records,
+)
+
+MAX_DECODED_BYTES = 32 << 20
+"""Row groups that are kept decoded: one that several partitions share is met once for each of them."""
+
+
+class ParquetInput:
+    """The objects of one item, whole. Raises InvalidParquetObject where they are not sound."""
+
+    def __init__(self, objects: Mapping[str, memoryview]) -> None:
+        self._objects = objects
+        self._indexes: dict[str, ParquetIndex] = {}
+        self._decoded: OrderedDict[tuple[str, int], list[memoryview]] = OrderedDict()
+        self._decoded_bytes = 0
+
+    def batches(self, run: Run) -> Iterator[PlainBatch]:
+        """The run's batches in order."""
+        index = self._index(run)
+        held = self._held(run)
+        for group in index.row_groups_for(run.topic_id, run.partition, held.base_offset):
+            yield from plain_batches(index, group.number, self._records(run.key, group.number), held)
+
+    def row_count(self, run: Run) -> int:
+        """The records of the run."""
+        return self._held(run).row_count
+
+    def _held(self, run: Run) -> ParquetRun:
+        held = self._index(run).run_of(run.topic_id, run.partition)
+        if held is None or (held.base_offset, held.end_offset) != (run.base_offset, run.end_offset):
+            found = "nothing" if held is None else f"offsets {held.base_offset} to {held.end_offset}"
+            raise InvalidParquetObject(
+                f"{run.key} has {found} of partition {run.partition};"
+                f" {run.base_offset} to {run.end_offset} are expected"
+            )
+        return held
+
+    def _index(self, run: Run) -> ParquetIndex:
+        index = self._indexes.get(run.key)
+        if index is None:
+            tail = self._objects[run.key][run.index_start :]
+            index = self._indexes[run.key] = read_index(tail, run.object_size, crc=run.index_crc)
+        return index
+
+    def _records(self, key: str, number: int) -> list[memoryview]:
+        records = self._decoded.get((key, number))
+        if records is not None:
+            self._decoded.move_to_end((key, number))
+            return records
+        index = self._indexes[key]
+        group = index.row_groups[number]
+        records = row_group_records(
+            index, number, self._objects[key][group.start : group.start + group.length]
+        )
+        self._decoded[key, number] = records
+        self._decoded_bytes += _size(records)
+        while self._decoded_bytes > MAX_DECODED_BYTES and len(self._decoded) > 1:
+            _, oldest = self._decoded.popitem(last=False)
+            self._decoded_bytes -= _size(oldest)
+        return records
+
+
+class PieceBatches:
+    """All batches of a partition's runs; gone through as often as is asked."""
+
+    def __init__(self, data: ParquetInput, runs: Sequence[Run]) -> None:
+        self._data = data
+        self._runs = runs
+
+    def __iter__(self) -> Iterator[PlainBatch]:
+        for run in self._runs:
+            yield from self._data.batches(run)
+
+
+def _size(records: Sequence[memoryview]) -> int:
+    return sum(map(len, records))
