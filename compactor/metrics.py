@@ -36,6 +36,8 @@ class CompactorPages:
         self._count("records", "Records that were compacted.", lambda: rounds.totals.records)
         self._count("source_bytes", "Bytes that were compacted.", lambda: rounds.totals.source_bytes)
         self._count("written_bytes", "Bytes of Parquet swapped in.", lambda: rounds.totals.written_bytes)
+        self._count("merged_objects", "Small Parquet objects merged.", lambda: rounds.totals.merged_objects)
+        self._count("merged_bytes", "Bytes of Parquet merged into.", lambda: rounds.totals.merged_bytes)
         self._count("failures", "Items that could not be compacted.", lambda: rounds.totals.failures)
         self._count("refused_swaps", "Objects that no swap took.", lambda: rounds.totals.refused)
         self._count("done_rounds", "Rounds that came to their end.", self._rounds_of(RoundOutcome.DONE))

@@ -43,6 +43,8 @@ class Totals:
     written_bytes: int = 0
     failures: int = 0
     refused: int = 0
+    merged_objects: int = 0
+    merged_bytes: int = 0
 
     def plus(self, summary: CompactionSummary) -> Totals:
         """With another round's."""
@@ -53,6 +55,8 @@ class Totals:
             self.written_bytes + summary.written_bytes,
             self.failures + len(summary.failures),
             self.refused + len(summary.refused),
+            self.merged_objects + summary.merged_objects,
+            self.merged_bytes + summary.merged_bytes,
         )
 
 
@@ -131,13 +135,14 @@ class Rounds:
                 partitions=failure.partitions[:10],
                 reason=failure.reason,
             )
-        if summary.objects or summary.failures or summary.refused:
+        if summary.objects or summary.merged_objects or summary.failures or summary.refused:
             log.info(
                 "compacted",
                 objects=summary.objects,
                 records=summary.records,
                 source_bytes=summary.source_bytes,
                 written_bytes=summary.written_bytes,
+                merged_objects=summary.merged_objects,
                 failures=len(summary.failures),
                 refused=len(summary.refused),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -36,6 +37,7 @@ from sequencer.api import (
     GroupRef,
     GroupState,
     InitProducer,
+    InvalidRequest,
     KnownKeys,
     LagsRequest,
     LeaseLost,
@@ -50,6 +52,7 @@ from sequencer.api import (
     OffsetSpec,
     PartitionError,
     RenewAgent,
+    Run,
     SaveGroup,
     SequencerUnavailable,
     SessionClosed,
@@ -384,6 +387,89 @@ def test_a_swap_of_runs_that_are_others_by_now_is_refused(factory: Factory) -> N
         late = SwapRequest(UUID(int=79), request.lease_epoch + 1, request.session_id, stored, request.runs)
         with pytest.raises(SwapRefused):
             await bench.sequencer.swap(late)
+
+    run(factory, scenario)
+
+
+async def two_small_objects(bench: Bench) -> SwapRequest:
+    """Two Parquet objects of one partition, and the swap that would merge them."""
+    first = await prepare_swap(bench)
+    await bench.sequencer.swap(first)
+    for _ in range(2):
+        await bench.commit(batch(2))
+    (candidate,) = (await bench.sequencer.compaction_candidates(CompactionRequest(1, 0, 100))).candidates
+    second = renamed(first, 998, candidate.runs)
+    await bench.sequencer.swap(second)
+    (merge,) = (await bench.sequencer.compaction_candidates(MERGES)).merges
+    assert [(run.base_offset, run.end_offset) for run in merge.runs] == [(0, 6), (6, 10)]
+    return renamed(first, 997, merge.runs)
+
+
+MERGES = CompactionRequest(0, 0, 100, is_of_merges=True)
+
+
+def renamed(swap: SwapRequest, number: int, runs: Sequence[Run]) -> SwapRequest:
+    """Another object that replaces these runs of partition 0."""
+    described = msgspec.structs.replace(
+        swap.object, object_id=UUID(int=number), key=f"{swap.object.key}{number}"
+    )
+    replaced = [(run.base_offset, run.object_id) for run in runs]
+    replacement = msgspec.structs.replace(
+        swap.runs[0], base_offset=runs[0].base_offset, end_offset=runs[-1].end_offset, replaced=replaced
+    )
+    return msgspec.structs.replace(swap, swap_id=UUID(int=number), object=described, runs=[replacement])
+
+
+def test_a_merge_puts_one_parquet_run_in_the_place_of_many_and_makes_nothing_younger(
+    factory: Factory,
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        merge = await two_small_objects(bench)
+        before = (await bench.find(0)).runs
+        answer = await bench.sequencer.swap(merge)
+        assert await bench.sequencer.swap(merge) == answer
+        (run,) = (await bench.find(0)).runs
+        assert (run.base_offset, run.end_offset, run.object_id) == (0, 10, UUID(int=997))
+        assert run.created_ms == before[-1].created_ms
+        assert run.running_max_timestamp == before[-1].running_max_timestamp
+        assert (await bench.sequencer.compaction_candidates(MERGES)).merges == []
+        assert (await bench.sequencer.statistics(Empty())).retired_objects == 7
+
+    run(factory, scenario)
+
+
+def test_a_merge_of_other_runs_than_stand_there_is_refused_as_a_whole(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        merge = await two_small_objects(bench)
+        (replacement,) = merge.runs
+        lost = msgspec.structs.replace(replacement, replaced=replacement.replaced[:1])
+        with pytest.raises(SwapRefused):
+            await bench.sequencer.swap(msgspec.structs.replace(merge, runs=[lost]))
+        short = msgspec.structs.replace(replacement, end_offset=9)
+        with pytest.raises(SwapRefused):
+            await bench.sequencer.swap(msgspec.structs.replace(merge, runs=[short]))
+        with pytest.raises(SwapRefused):
+            await bench.sequencer.swap(msgspec.structs.replace(merge, lease_epoch=merge.lease_epoch + 1))
+        elsewhere = msgspec.structs.replace(replacement, topic_id=UUID(int=5))
+        with pytest.raises(InvalidRequest):
+            await bench.sequencer.swap(msgspec.structs.replace(merge, runs=[replacement, elsewhere]))
+        assert len((await bench.find(0)).runs) == 2
+        await bench.sequencer.swap(merge)
+
+    run(factory, scenario)
+
+
+def test_a_merge_revives_nothing_that_retention_removed_meanwhile(factory: Factory) -> None:
+    async def scenario(bench: Bench) -> None:
+        merge = await two_small_objects(bench)
+        asked = DeleteRecordsPartition(bench.topic.topic_id, 0, 6)
+        await bench.sequencer.delete_records(DeleteRecords([asked]))
+        await bench.sequencer.apply_retention(Empty())
+        assert (await bench.sequencer.compaction_candidates(MERGES)).merges == []
+        await bench.sequencer.swap(merge)
+        assert (await bench.find(0)).error is PartitionError.OFFSET_OUT_OF_RANGE
+        found = await bench.find(6)
+        assert (found.log_start_offset, [one.object_id.int for one in found.runs]) == (6, [997])
 
     run(factory, scenario)
 
