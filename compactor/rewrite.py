@@ -138,7 +138,7 @@ async def rewrite(
         kept = _keep_all(item, data) if item.is_merge else [keep(piece, data) for piece in item.pieces]
         runs = [_source_run(item, piece, held) for piece, held in zip(item.pieces, kept, strict=True)]
         written = write_parquet(runs, object_id=object_id, cluster_id=cluster_id, created_ms=created_ms)
-    except (InvalidBatch, InvalidRecords, InvalidParquetObject, ValueError) as error:
+    except (InvalidBatch, InvalidRecords, ValueError) as error:
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
     assert written.data is not None, "without a path the file is in memory"
     await store.put(key, [written.data], if_absent=True)

@@ -130,12 +130,12 @@ async def _find_merges(
     limits = TopicLimits(state, settings)
     merges: list[MergeCandidate] = []
     room = _Room(request.max_runs)
-    topics = await _small_objects(state, request.after)
-    for topic_id, objects in topics.items():
-        topic = state.get(TopicRow, topic_id)
-        groups = to_merge(topic_id, objects, now_ms=now_ms, retention_ms=limits.of(topic_id).retention_ms)
-        for group in groups if topic is not None else ():
+    small = await _small_objects(state, request.after)
+    for topic_id, objects in small.items():
+        retention_ms = limits.of(topic_id).retention_ms
+        for group in to_merge(topic_id, objects, now_ms=now_ms, retention_ms=retention_ms):
             runs = await _runs_to_merge(state, store, group, room)
+            topic = state.get(TopicRow, topic_id)
             if topic is not None and len({run.object_id for run in runs}) > 1:
                 merges.append(MergeCandidate(topic_value(topic), runs))
         if room.is_full:

@@ -119,14 +119,10 @@ def _compare(
 ) -> str | None:
     """What differs between a source and what the object holds, None where nothing does."""
     if isinstance(source, PlainBatch):
+        where = f"{partition}, batch at offset {source.header.base_offset}"
         if (source.header_bytes, source.is_exact) != (header_bytes, is_exact):
-            return f"{partition}, batch at offset {source.header.base_offset}: its header differs"
-        is_same = source.records == records
-        return (
-            None
-            if is_same
-            else f"{partition}, batch at offset {source.header.base_offset}: its records differ"
-        )
+            return f"{where}: its header differs"
+        return None if source.records == records else f"{where}: its records differ"
     return _compare_stored(partition, source, header_bytes, records, is_exact)
 
 

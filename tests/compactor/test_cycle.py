@@ -129,7 +129,7 @@ def test_a_backlog_of_many_pages_shrinks_round_by_round() -> None:
             for number in range(9):
                 await log.produce(*((*place, batch_of([b"%d" % number])) for place in places))
             before = [await log.replay(*place) for place in places]
-            summary = await compacted(log, settings=replace(ALL, max_runs=4))
+            summary = await compacted(log, settings=replace(ALL, max_runs=4, merges=False))
             assert (summary.runs_replaced, summary.partitions, summary.refused) == (36, 4, [])
             assert summary.rounds == 10  # of four runs at most
             assert [await log.replay(*place) for place in places] == before
@@ -144,7 +144,7 @@ def test_what_comes_after_a_compaction_is_compacted_by_the_next() -> None:
             await log.topic("a")
             for _ in range(3):
                 await log.produce(("a", 0, batch_of([b"x", b"y"])))
-                await compacted(log)
+                await compacted(log, settings=replace(ALL, merges=False))
             runs = await log.runs("a")
             assert [(run.base_offset, run.kind) for run in runs] == [
                 (at, ObjectKind.PARQUET) for at in (0, 2, 4)

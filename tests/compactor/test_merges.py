@@ -137,7 +137,6 @@ class Merged:
                 batches.append(("t", 2, batch_of([b"sparse"], at=at, codec=codec)))
             await self.log.produce(*batches)
             await self.compact(FIRST_LEVEL)
-        self.clock.advance(30 * DAY_MS / 1000)
 
     async def kinds(self, partition: int = 0) -> list[tuple[int, int]]:
         runs = await self.log.runs("t", partition)

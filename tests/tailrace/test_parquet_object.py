@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.parquet_object.read import FooterNeedsMore, read_index, record_batches
+from tailrace.parquet_object.read import (
+    FooterNeedsMore,
+    PlainBatch,
+    plain_batches,
+    read_index,
+    record_batches,
+    row_group_records,
+)
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
 from tailrace.record_batch import Compression, crc_of, framed, read_header
@@ -151,6 +158,79 @@ def test_non_canonical_records_come_back_record_for_record() -> None:
     assert written.index.header.exact == b"\x00"
     assert verify(whole(written), [run], size=written.size, crc=written.crc) == []
     assert decode_records(replay(written)[0]) == decode_records(placed(next(iter(run.batches))))
+
+
+def copied(written: WrittenParquet, partition: int = 0) -> list[PlainBatch]:
+    """The partition's batches as another Parquet object gets them."""
+    data, run = whole(written), written.index.run_of(TOPIC, partition)
+    assert run is not None
+    return [
+        batch
+        for group in written.row_groups
+        for batch in plain_batches(
+            written.index,
+            group.number,
+            row_group_records(written.index, group.number, data[group.start : group.start + group.length]),
+            run,
+        )
+    ]
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_copy_of_parquet_batches_gives_the_same_bytes_as_the_first(codec: Compression) -> None:
+    odd = bytearray(simple(1)[0])
+    odd[63] = 1  # a record attribute: such a batch is given back in another form
+    struct.pack_into(">I", odd, 17, crc_of(odd))
+    first = write(
+        source([*simple(9, codec), bytes(odd)]), source(simple(2), partition=1), row_group_bytes=1200
+    )
+    runs = [
+        SourceRun(TopicPartition(TOPIC, partition), "flights", copied(first, partition))
+        for partition in range(2)
+    ]
+
+    again = write(*runs)
+
+    assert verify(whole(again), runs, size=again.size, crc=again.crc) == []
+    assert [replay(again, partition) for partition in range(2)] == [
+        replay(first, partition) for partition in range(2)
+    ]
+    assert again.index.header.exact == first.index.header.exact
+    assert again.index.header.batch_headers == first.index.header.batch_headers
+
+
+def test_verification_finds_a_copied_batch_that_differs() -> None:
+    first = write(source(simple(2)))
+    batches = copied(first)
+    changed = batches[1]._replace(records=memoryview(bytes(len(batches[1].records))))
+    run = SourceRun(TopicPartition(TOPIC, 0), "flights", batches)
+    other = SourceRun(TopicPartition(TOPIC, 0), "flights", [batches[0], changed])
+
+    again = write(run)
+
+    (problem,) = verify(whole(again), [other], size=again.size, crc=again.crc)
+    assert "offset 105: its records differ" in problem
+
+
+def test_partitions_share_small_row_groups_only() -> None:
+    """Twelve thin partitions and a thick one among them."""
+    thin = [source(simple(4, size=40_000), partition=number) for number in range(13) if number != 6]
+    thick = source(simple(20, size=60_000), partition=6)
+
+    written = write(*thin, thick, row_group_bytes=4 << 20)
+
+    header = written.index.header
+    partitions_of = [
+        {run.partition for run in header.runs if run.first_batch < group.first_batch + group.batch_count
+         and group.first_batch < run.first_batch + run.batch_count}
+        for group in header.row_groups
+    ]  # fmt: skip
+    assert [each for each in partitions_of if 6 in each] == [{6}, {6}]
+    assert all(len(each) <= 2 for each in partitions_of), "of about 800 KB each"
+    assert len(partitions_of) < 15
+    for number in range(13):
+        run = thick if number == 6 else thin[number - (number > 6)]
+        assert replay(written, number) == [placed(batch) for batch in run.batches]
 
 
 @PLAIN
