@@ -69,14 +69,15 @@ def stretch_of(time_ms: int, now_ms: int, days: int) -> Stretch:
 def to_merge(
     topic_id: UUID, objects: Iterable[SmallObjectRow], *, now_ms: int, retention_ms: int
 ) -> list[list[SmallObjectRow]]:
-    """The groups of a topic's small objects that are to be merged, each of two or more, in the order of time."""
+    """The groups of a topic's small objects that are to be merged, each of two or more, in the order of time. Objects of
+    one millisecond stay in the order given."""
     days = period_days(retention_ms)
     if not days:
         return []
     # Topics begin their days at different times, so that not all of them are merged at midnight.
     shift_ms = topic_id.int % DAY_MS
     groups: dict[Stretch, list[SmallObjectRow]] = {}
-    for row in sorted(objects, key=lambda row: (row.ended_ms, row.object_id)):
+    for row in sorted(objects, key=lambda row: row.ended_ms):
         stretch = stretch_of(row.ended_ms + shift_ms, now_ms + shift_ms, days)
         groups.setdefault(stretch, []).append(row)
     return [group for _, group in sorted(groups.items()) if len(group) > 1]
