@@ -69,8 +69,10 @@ def stretch_of(time_ms: int, now_ms: int, days: int) -> Stretch:
 def to_merge(
     topic_id: UUID, objects: Iterable[SmallObjectRow], *, now_ms: int, retention_ms: int
 ) -> list[list[SmallObjectRow]]:
-    """The groups of a topic's small objects that are to be merged, each of two or more, in the order of time. Objects of
-    one millisecond stay in the order given."""
+    """The groups of a topic's small objects that are to be merged, each of two or more, in the order of time.
+
+    Objects of one millisecond stay in the order given.
+    """
     days = period_days(retention_ms)
     if not days:
         return []
