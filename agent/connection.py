@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -150,10 +149,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
     is paused while `max_inflight` answers are outstanding or too much is unsent; sending, above the socket's
     high-water mark.
 
+    Most connections are idle, so one that is costs little: it has slots, short lists, and a task only while requests
+    wait for their turn.
+
     Args:
         staging: where heads are read; shared by the connections of one loop.
         on_open: called once the peer's address is known.
     """
+
+    __slots__ = (
+        "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
+        "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_writable", "_limits", "_max_inflight",
+        "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sent", "_staging",
+        "_transport", "_unsent_bytes", "_unsent_since", "_write_progress", "_written", "access", "client_software",
+        "deferred", "last_active", "leadership", "peer_host", "produce_shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -180,20 +190,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._filled = 0
         self._charge = 0
-        self._frames: deque[tuple[bytearray, int]] = deque()
-        self._wake = asyncio.Event()
+        self._frames: list[tuple[bytearray, int]] = []
         self._is_writable = True
-        self._replies: deque[Reply] = deque()
+        self._replies: list[Reply] = []
         self._written: Reply | None = None
         self._unsent_bytes = 0
         self._counted_bytes = 0
-        self._has_sent = asyncio.Event()
-        self._held: deque[Callable[[], None]] = deque()
+        self._sent: asyncio.Future[None] | None = None
+        """What the task waits for until an answer has left."""
+        self._held: list[Callable[[], None]] = []
         self._is_handling = False
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._claim: Claim | None = None
         self._handling: asyncio.Task[None] | None = None
+        """The task, while it has requests to handle."""
         self.last_active = monotonic()
         self._frame_began = self._claimed_at = self._unsent_since = self.last_active
         self._write_progress = (0, self.last_active)
@@ -220,8 +231,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if isinstance(peer, tuple) else "local"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)  # type: ignore[attr-defined]
-        loop = asyncio.get_running_loop()
-        self._handling = loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}")
         if self._on_open is not None:
             self._on_open(self)
 
@@ -244,10 +253,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._take_frames(memoryview(self._staging)[: len(self._rest) + nbytes])
 
-    def eof_received(self) -> bool:
-        self._wake.set()
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _CLOSED
         if self._handling is not None:
@@ -259,9 +264,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._budget.give(self._charge)
             self._frame = None
         while self._frames:
-            self._budget.give(self._frames.popleft()[1])
+            self._budget.give(self._frames.pop()[1])
         while self._held:
-            self._held.popleft()()
+            self._held.pop(0)()
         self._replies.clear()  # those that are made later know this connection
         self._keep_rest(b"")
         self._budget.count(-self._counted_bytes)
@@ -339,7 +344,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._take_reply(reply, charge)
                 return
         self._frames.append((frame, charge))
-        self._wake.set()
+        self._begin_handling()
         if len(self._frames) >= MAX_QUEUED_FRAMES:
             self._pause()
 
@@ -378,19 +383,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
             and self._unsent_bytes <= (0 if self._budget.is_over else MAX_UNSENT_BYTES)
         )
 
+    def _begin_handling(self) -> None:
+        if self._handling is None:
+            loop = asyncio.get_running_loop()
+            self._handling = loop.create_task(self._handle_frames(), name=f"requests of {self.peer_host}")
+
     async def _handle_frames(self) -> None:
-        while self._handles_frames:
-            if not self._frames:
-                if self._phase is _DRAINING:
-                    break
-                self._wake.clear()
-                await self._wake.wait()
-                continue
+        """Handle the requests that wait, until there are none; then end a connection that is drained."""
+        while self._handles_frames and self._frames:
             if self._unsent_bytes > (0 if self._budget.is_over else MAX_UNSENT_BYTES):
-                self._has_sent.clear()
-                await self._has_sent.wait()
+                await self._until_sent()
                 continue
-            frame, charge = self._frames.popleft()
+            frame, charge = self._frames.pop(0)
             self._is_handling = True
             try:
                 reply = await self._dispatch(memoryview(frame), self)
@@ -401,10 +405,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
             del frame
             self._take_reply(reply, charge)
             while len(self._replies) > self._max_inflight:
-                self._has_sent.clear()
-                await self._has_sent.wait()
+                await self._until_sent()
             self._maybe_resume()
-        self._end_handling()
+        self._handling = None
+        if self._phase is _DRAINING:
+            self._end_handling()
+
+    async def _until_sent(self) -> None:
+        """Wait until an answer has left."""
+        self._sent = asyncio.get_running_loop().create_future()
+        await self._sent
 
     def _take_reply(self, reply: Reply, charge: int) -> None:
         """Take the next request's reply, and send what may be sent. `charge`: what the request was charged."""
@@ -427,7 +437,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._handles_frames:
             self._enter(_ANSWERING)
             self._pause()
-            self._wake.set()
             self._send_replies()
 
     def _is_answered(self, reply: Reply) -> None:
@@ -441,7 +450,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._written is None:
                 if not self._replies[0].is_made:
                     return
-                self._written = self._replies.popleft()
+                self._written = self._replies.pop(0)
                 self.deferred -= self._written.is_deferred
                 if self._written.has_failed:
                     break  # logged by the dispatcher; an answer that is missing ends the connection
@@ -455,8 +464,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if reply.counted_bytes:
                 self._count_sent(reply)
             if reply.on_sent is not None:
-                self._held.popleft()()
-            self._has_sent.set()
+                self._held.pop(0)()
+            if self._sent is not None and not self._sent.done():
+                self._sent.set_result(None)
             if reply.close:
                 break
         else:
@@ -517,7 +527,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._phase is _OPEN:
             self._enter(_DRAINING)
         self._pause()
-        self._wake.set()
+        self._begin_handling()
 
     @property
     def is_idle(self) -> bool:

@@ -250,7 +250,7 @@ class Agent:
             tls = self._options.clients.tls_of(listener)
             timeout = self._options.clients.settings.handshake_timeout_ms / 1000
             server = await asyncio.get_running_loop().create_server(
-                partial(self._accept, listener.name),
+                self._accepting(listener.name),
                 listener.host,
                 listener.port,
                 ssl=tls,
@@ -508,18 +508,25 @@ class Agent:
 
     # --- connections -----------------------------------------------------------------------------------------
 
-    def _accept(self, listener: str) -> KafkaConnection:
+    def _accepting(self, listener: str) -> Callable[[], KafkaConnection]:
+        """What makes the connections of a listener. They share what is the same for all."""
         door = self._doors.get(listener)
-        return KafkaConnection(
-            self._dispatcher if door is None else door.session(),
-            self._budget,
-            max_frame_bytes=self._settings.max_request_bytes,
-            max_inflight=self._settings.max_inflight_requests,
-            on_open=partial(self._opened, door),
-            on_close=partial(self._closed, door),
-            monotonic=self._clock.monotonic,
-            staging=self._staging,
-        )
+        on_open, on_close = partial(self._opened, door), partial(self._closed, door)
+        monotonic = self._clock.monotonic
+
+        def accept() -> KafkaConnection:
+            return KafkaConnection(
+                self._dispatcher if door is None else door.session(),
+                self._budget,
+                max_frame_bytes=self._settings.max_request_bytes,
+                max_inflight=self._settings.max_inflight_requests,
+                on_open=on_open,
+                on_close=on_close,
+                monotonic=monotonic,
+                staging=self._staging,
+            )
+
+        return accept
 
     def _opened(self, door: Door | None, connection: KafkaConnection) -> None:
         """Called once a connection is made; with TLS, after the handshake. One that fails it was never ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -596,3 +597,49 @@ def test_an_idle_connection_closes_at_once_when_drained() -> None:
         assert line.transport.closed and line.lost == [line.connection]
 
     run(scenario)
+
+
+def test_an_idle_connection_takes_less_than_two_kib() -> None:
+    class Small(asyncio.Transport):
+        """Takes nothing beside the connection."""
+
+        __slots__ = ()
+
+        def __init__(self) -> None:
+            return
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return default
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            return
+
+        def writelines(self, list_of_data: Any) -> None:
+            return
+
+        def is_closing(self) -> bool:
+            return False
+
+    async def whole() -> None:
+        line = Line(tries_at_once=True)
+        staging, transport, request = bytearray(4_096), Small(), framed(b"hello")
+
+        def idle() -> KafkaConnection:
+            connection = KafkaConnection(
+                line, line.budget, max_frame_bytes=1_000, max_inflight=64, staging=staging,
+                on_close=line.lost.append, monotonic=line.connection._monotonic,
+            )  # fmt: skip
+            connection.connection_made(transport)
+            connection.get_buffer(-1)[: len(request)] = request
+            connection.buffer_updated(len(request))
+            return connection
+
+        idle()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        connections = [idle() for _ in range(100)]
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert after - before < 2_048 * len(connections)
+
+    asyncio.run(whole())

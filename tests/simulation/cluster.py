@@ -291,7 +291,7 @@ class SimulatedAgent(Agent):
 
     def accept(self) -> KafkaConnection:
         """A connection for a client."""
-        return self._accept("")
+        return self._accepting("")()
 
     def _peer_link(self, member: Member) -> RpcClient:
         address = f"{member.info.peer_host}:{member.info.peer_port}"
