@@ -8,7 +8,7 @@ that the sequencer refuses as unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -17,6 +17,8 @@ from agent.kept_answers import KeptAnswers
 from cache.ring import Replicas
 from sequencer.api import (
     BrokerConfigsRequest,
+    ClientConfig,
+    ClientConfigsRequest,
     Member,
     Metadata,
     MetadataRequest,
@@ -75,6 +77,14 @@ class KnownSecurity:
     acls: tuple[Acl, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownClientConfigs:
+    """Everything that is configured for clients, at one version."""
+
+    version: int = 0
+    configs: tuple[ClientConfig, ...] = ()
+
+
 EMPTY = Snapshot(
     cluster_id="",
     incarnation=0,
@@ -94,6 +104,9 @@ class Catalog:
         self._sequencer = sequencer
         self.snapshot = EMPTY
         self.security = KnownSecurity()
+        self.client_configs = KnownClientConfigs()
+        self.on_client_configs: Callable[[KnownClientConfigs], None] = lambda configs: None
+        """Called with those that are new."""
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
@@ -124,6 +137,8 @@ class Catalog:
         )
         if answer.security_version > self.security.version:  # a follower may be behind what is known
             await self._ask_security()
+        if answer.client_configs_version > self.client_configs.version:
+            await self._ask_client_configs()
         if answer.version == known.version and answer.topics is None and answer.ring is None:
             return
         broker_configs = known.broker_configs
@@ -136,6 +151,12 @@ class Catalog:
         if answer.users is not None and answer.acls is not None and answer.version > self.security.version:
             users = {user.name: user for user in answer.users}
             self.security = KnownSecurity(answer.version, users, tuple(answer.acls))
+
+    async def _ask_client_configs(self) -> None:
+        answer = await self._sequencer.client_configs(ClientConfigsRequest(self.client_configs.version))
+        if answer.configs is not None and answer.version > self.client_configs.version:
+            self.client_configs = KnownClientConfigs(answer.version, tuple(answer.configs))
+            self.on_client_configs(self.client_configs)
 
     async def topic_by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:
         """The topic, asking once if it isn't known, or is known with fewer than this many partitions."""

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -147,7 +147,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     Reading is paused while MAX_QUEUED_FRAMES wait or while the memory budget has no room for the next frame. Handling
     is paused while `max_inflight` answers are outstanding or too much is unsent; sending, above the socket's
-    high-water mark.
+    high-water mark. A muted connection (its client is above a quota) is neither read nor handled.
 
     Most connections are idle, so one that is costs little: it has slots, short lists, and a task only while requests
     wait for their turn.
@@ -161,8 +161,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
         "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_writable", "_limits", "_max_inflight",
         "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sent", "_staging",
-        "_transport", "_unsent_bytes", "_unsent_since", "_write_progress", "_written", "access", "client_software",
-        "deferred", "last_active", "leadership", "peer_host", "produce_shape",
+        "_transport", "_unmuted", "_unsent_bytes", "_unsent_since", "_write_progress", "_written", "access",
+        "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host", "produce_shape",
     )  # fmt: skip
 
     def __init__(
@@ -216,6 +216,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """What the last produce request that had to be decoded looks like."""
         self.deferred = 0
         """Produce requests that wait for their answer."""
+        self.muted_until = 0.0
+        self._unmuted: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     def _enter(self, phase: ConnectionPhase) -> None:
         assert phase in _NEXT_PHASES[self._phase], (
@@ -363,7 +365,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _maybe_resume(self) -> None:
-        may_read = self._claim is None and len(self._frames) < MAX_QUEUED_FRAMES
+        may_read = self._claim is None and len(self._frames) < MAX_QUEUED_FRAMES and not self.muted_until
         if self._paused and may_read and self._phase is _OPEN:
             self._paused = False
             assert self._transport is not None
@@ -379,6 +381,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether an open connection's next request may be handled: few enough answers are outstanding or unsent."""
         return (
             self._phase is _OPEN
+            and not self.muted_until
             and len(self._replies) <= self._max_inflight
             and self._unsent_bytes <= (0 if self._budget.is_over else MAX_UNSENT_BYTES)
         )
@@ -390,7 +393,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     async def _handle_frames(self) -> None:
         """Handle the requests that wait, until there are none; then end a connection that is drained."""
-        while self._handles_frames and self._frames:
+        while self._handles_frames and (self._frames or self._unmuted is not None):
+            if self._unmuted is not None:
+                await self._unmuted()
+                self._unmuted = None
+                self._maybe_resume()
+                continue
             if self._unsent_bytes > (0 if self._budget.is_over else MAX_UNSENT_BYTES):
                 await self._until_sent()
                 continue
@@ -508,6 +516,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hold(self) -> None:
+        """Read nothing from now on: the connection is about to be closed."""
+        self._pause()
+
+    def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Read and handle nothing more until `wait` has ended; answers are sent meanwhile (KIP-219)."""
+        self.muted_until = until
+        self._unmuted = wait
+        self._pause()
+        self._begin_handling()
+
     def serve_by(self, dispatch: Dispatch) -> None:
         """Hand the next frames to another dispatcher."""
         self._dispatch = dispatch
@@ -527,6 +546,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._phase is _OPEN:
             self._enter(_DRAINING)
         self._pause()
+        if (
+            self._unmuted is not None and self._handling is not None
+        ):  # its client sends elsewhere what waits here
+            self._handling.cancel()
+            self._end_handling()
+            return
         self._begin_handling()
 
     @property

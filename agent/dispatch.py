@@ -45,7 +45,7 @@ from tailrace.kafka import (
     encode_response,
     parse_request_header,
 )
-from tailrace.kafka.answers import produce_answer, sent_again
+from tailrace.kafka.answers import produce_answer, sent_again, with_throttle_time
 from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -80,13 +80,16 @@ class Dispatcher:
         self._services = services
         self._handlers = handlers
         self._at_once = at_once
+        self._quotas = services.quotas
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
         asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
         try:
-            response = await self._handlers[asked.spec.key](self._services, asked.context, asked.request)
+            handled = self._handlers[asked.spec.key](self._services, asked.context, asked.request)
+            charge = asked.context.charge
+            response = await (handled if charge is None else charge.timed(handled))
             return self._replied(asked, response)
         except SequencerError as error:
             return self._sequencer_failed(asked, error)
@@ -103,7 +106,11 @@ class Dispatcher:
             return asked
         try:
             response = self._at_once[asked.spec.key](self._services, asked.context, asked.request)
-            return None if response is MUST_WAIT else self._replied(asked, response)
+            if response is MUST_WAIT:
+                return None
+            if asked.context.charge is not None:
+                asked.context.charge.timed_at_once(self._services.clock.monotonic() - asked.started)
+            return self._replied(asked, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(asked, error)
             return Reply(close=True)
@@ -114,7 +121,7 @@ class Dispatcher:
         shape = connection.produce_shape
         if shape is not None and (read := shape.read(frame)) is not None:
             header, request = read
-            return _Asked(header, _PRODUCE, self._context(header, connection), request, started)
+            return _Asked(header, _PRODUCE, self._context(header, frame, connection), request, started)
         try:
             header = parse_request_header(frame)
             spec = APIS.get(header.api_key)
@@ -133,25 +140,36 @@ class Dispatcher:
             return Reply(close=True)
         if header.api_key == ApiKey.PRODUCE:
             connection.produce_shape = shape_of(frame, header, request)
-        context = self._context(header, connection)
+        context = self._context(header, frame, connection)
         if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 3:
             named = f"{request.client_software_name}/{request.client_software_version}"
             connection.client_software = cut(named, MAX_NAME_BYTES)
         return _Asked(header, spec, context, request, started)
 
-    def _context(self, header: RequestHeader, connection: KafkaConnection) -> RequestContext:
+    def _context(
+        self, header: RequestHeader, frame: memoryview, connection: KafkaConnection
+    ) -> RequestContext:
+        client_id = cut(header.client_id or "", MAX_NAME_BYTES)
+        charge = None
+        if self._quotas.is_on:
+            charge = self._quotas.charge(
+                header.api_key, connection.access.principal, client_id, connection, len(frame)
+            )
         return RequestContext(
             api_version=header.api_version,
-            client_id=cut(header.client_id or "", MAX_NAME_BYTES),
+            client_id=client_id,
             client_host=connection.peer_host,
             zone=zone_of_client(header.client_id, self._services.identity.zone),
             client_software=connection.client_software,
             leadership=connection.leadership,
             is_first_waiting=connection.deferred == 0,
             access=connection.access,
+            charge=charge,
         )
 
     def _replied(self, asked: _Asked, response: Any) -> Reply:
+        if asked.context.charge is not None:
+            asked.context.charge.handled()
         if isinstance(response, Deferred):
             reply = Reply.deferred()
             response.then(partial(self._answer, asked, reply))
@@ -199,6 +217,16 @@ class Dispatcher:
         )
         if response is None:
             return None
+        charge = asked.context.charge
+        if charge is None:
+            return self._parts(header, response)
+        if hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = charge.throttle_time_ms
+        parts = self._parts(header, response)
+        charge.sent(sum(map(len, parts)))
+        return with_throttle_time(parts, header.api_key, header.api_version, charge.throttle_time_ms)
+
+    def _parts(self, header: RequestHeader, response: Any) -> Sequence[Buffer]:
         if isinstance(response, EncodedResponse):
             return sent_again(header.correlation_id, response.body)
         if header.api_key == ApiKey.PRODUCE:

@@ -30,6 +30,8 @@ from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.quotas.precedence import book_of
+from agent.quotas.quotas import Quotas
 from agent.security.access import Access
 from agent.security.audit import Audit
 from agent.security.connection_limits import ConnectionLimits
@@ -194,6 +196,10 @@ class Agent:
             lambda: self._peer_server.refused_connections if self._peer_server is not None else 0
         )
         self.catalog = Catalog(sequencer)
+        self._quotas = Quotas(clock, self.telemetry.throttled)
+        self.catalog.on_client_configs = lambda known: self._quotas.take(book_of(known.configs))
+        self._refused: dict[KafkaConnection, float] = {}
+        """Connections above connection_creation_rate, and when they are closed (monotonic)."""
         cache_settings = cache_settings or CacheSettings()
         self._peers = PeerClients(self._peer_link, clock, cache_settings, cache_observer)
         self.cache = ChunkCache(
@@ -330,6 +336,7 @@ class Agent:
             groups=groups,
             decoding=self._executor,
             telemetry=self.telemetry,
+            quotas=self._quotas,
         )
         self._dispatcher = Dispatcher(self._services)
         self._open_doors()
@@ -538,9 +545,13 @@ class Agent:
             self.telemetry.closed_connections.labels(reason).inc()
             log.warning("refused a connection", reason=reason, peer=connection.peer_host)
             connection.abort()
+        elif (wait := self._quotas.opened(connection.peer_host)) > 0:
+            connection.hold()
+            self._refused[connection] = self._clock.monotonic() + wait
 
     def _closed(self, door: Door | None, connection: KafkaConnection) -> None:
         del self._connections[connection]
+        self._refused.pop(connection, None)
         if door is not None:
             door.closed(connection)
 
@@ -551,6 +562,13 @@ class Agent:
                 self.telemetry.closed_connections.labels("no login").inc(len(late))
                 log.info("closed connections that did not log in", listener=name, count=len(late))
 
+    def _close_refused(self) -> None:
+        now = self._clock.monotonic()
+        for connection in [each for each, until in self._refused.items() if now >= until]:
+            del self._refused[connection]
+            self.telemetry.closed_connections.labels("connection_creation_rate").inc()
+            connection.abort()
+
     async def _sweep_connections(self) -> None:
         """Close what is idle or stuck for too long: seldom, and every second while somebody waits for memory."""
         idle = self._settings.idle_connection_ms / 1000
@@ -560,6 +578,7 @@ class Agent:
         while True:
             await self._clock.sleep(min(seldom, PRESSED_SWEEP_SECONDS))
             self._close_late_logins()
+            self._close_refused()
             pressed = Pressed(self._budget.is_contended, self._fetch_memory.is_contended)
             now = self._clock.monotonic()
             if now < due and pressed == NOT_PRESSED:

@@ -11,6 +11,7 @@ import msgspec
 
 from agent.identity import AgentIdentity
 from agent.leadership import KnownLeadership
+from agent.quotas.quotas import Charge, Quotas
 from agent.security.access import ANYBODY, Access
 from agent.settings import AgentSettings
 from sequencer.api import Sequencer
@@ -51,13 +52,15 @@ class Services:
     groups: GroupCoordinator
     decoding: Executor
     telemetry: AgentTelemetry
+    quotas: Quotas
 
 
 class RequestContext(msgspec.Struct, frozen=True, gc=False):
     """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
     `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
     connection's client knows of it. `is_first_waiting`: no produce request of the connection
-    waits for its answer. `access`: who the client is, and what it may do."""
+    waits for its answer. `access`: who the client is, and what it may do. `charge`: what the request uses of the
+    client's quotas, if it has any."""
 
     api_version: int
     client_id: str
@@ -67,6 +70,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     leadership: KnownLeadership = msgspec.field(default_factory=KnownLeadership)
     is_first_waiting: bool = True
     access: Access = ANYBODY
+    charge: Charge | None = None
 
 
 def zone_of_client(client_id: str | None, fallback: str) -> str:

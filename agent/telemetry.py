@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agent.quotas.precedence import Holder
 from agent.topic_counters import TopicCounters, TopicDollars
 from sequencer.metrics import StatisticsGauges
 from tailrace.counters import CallbackCounter, PlainCounter, PlainHistogram
@@ -13,6 +14,9 @@ from tailrace.kafka import ApiKey
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 API_NAMES = {api: api.name for api in ApiKey}
+MAX_THROTTLED = 100
+"""Throttled clients with metrics of their own; those after them share OTHERS."""
+OTHERS = Holder("(others)", "(others)", "(others)")
 _BYTES = tuple(4.0**power for power in range(5, 15))
 
 
@@ -65,6 +69,18 @@ class AgentTelemetry:
             "resource_type",
             "operation",
         )
+        self.throttled_requests = self._counter(
+            "throttled_requests", "Requests and connections above a client quota, by quota.", "quota"
+        )
+        self.throttle_seconds = self._counter(
+            "throttle_seconds",
+            f"How long clients were told to wait, by quota and by whom it holds: the first {MAX_THROTTLED} by name.",
+            "quota",
+            "user",
+            "client_id",
+            "ip",
+        )
+        self._throttled_names: dict[Holder, None] = {}
         self.request_failures = self._counter(
             "request_failures", "Requests that failed with an unexpected exception, by API.", "api"
         )
@@ -100,6 +116,16 @@ class AgentTelemetry:
         self.sequencer_statistics = StatisticsGauges(self.registry)
         self.topics = TopicCounters(self.registry)
         self.topic_dollars = TopicDollars(self.registry)
+
+    def throttled(self, quota: str, holder: Holder, ms: float) -> None:
+        """A client is above its quota, and waits for so long."""
+        self.throttled_requests.labels(quota).inc()
+        if holder not in self._throttled_names:
+            if len(self._throttled_names) >= MAX_THROTTLED:
+                holder = OTHERS
+            else:
+                self._throttled_names[holder] = None
+        self.throttle_seconds.labels(quota, *(name or "" for name in holder)).inc(ms / 1_000)
 
     def count_refused_peers(self, read: Callable[[], float]) -> None:
         """Export what `read` returns: RPC connections refused since the start."""

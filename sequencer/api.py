@@ -422,7 +422,8 @@ class MetadataRequest(Value, frozen=True):
 class Metadata(Value, frozen=True, kw_only=True):
     """`topics`/`ring` are None when the caller's are current. `topics` is also None where the caller takes changes:
     `changed` has the topics that are new or different, `deleted` the ids of those that are gone. `security_version`:
-    of the users and ACLs; a caller that has others asks `security`."""
+    of the users and ACLs; a caller that has others asks `security`. `client_configs_version`: the same of what
+    `client_configs` answers."""
 
     cluster_id: str
     incarnation: int
@@ -432,11 +433,13 @@ class Metadata(Value, frozen=True, kw_only=True):
     changed: list[Topic] = []
     deleted: list[UUID] = []
     security_version: int = 0
+    client_configs_version: int = 0
 
 
 class ConfigScope(enum.IntEnum):
     TOPIC = 0
     BROKER = 1
+    QUOTA = 2
 
 
 class ConfigOperation(enum.IntEnum):
@@ -453,8 +456,8 @@ class ConfigChange(Value, frozen=True):
 
 
 class AlterConfig(Value, frozen=True):
-    """`name`: topic name, or broker id as text ('' for the cluster-wide default). `replace`: drop what isn't
-    named."""
+    """`name`: topic name, broker id as text ('' for the cluster-wide default), or a quota's entity
+    (tailrace.quotas) as text. `replace`: drop what isn't named."""
 
     scope: ConfigScope
     name: str
@@ -470,6 +473,27 @@ class BrokerConfigsRequest(Value, frozen=True):
 
 class Configs(Value, frozen=True):
     configs: dict[str, str]
+
+
+class ClientConfigsRequest(Value, frozen=True):
+    """`known_version`: what the caller has; -1 for nothing."""
+
+    known_version: Int64 = -1
+
+
+class ClientConfig(Value, frozen=True):
+    """What is set under one name of a scope that is neither a topic nor a broker."""
+
+    scope: ConfigScope
+    name: str
+    configs: dict[str, str]
+
+
+class ClientConfigs(Value, frozen=True):
+    """Everything that is configured for clients; None when the caller's is current."""
+
+    version: int
+    configs: list[ClientConfig] | None
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -1592,6 +1616,7 @@ class Sequencer(Protocol):
     async def create_partitions(self, request: CreatePartitions) -> Topic: ...
     async def alter_config(self, request: AlterConfig) -> Empty: ...
     async def broker_configs(self, request: BrokerConfigsRequest) -> Configs: ...
+    async def client_configs(self, request: ClientConfigsRequest) -> ClientConfigs: ...
 
     # Users and access control lists.
     async def security(self, request: SecurityRequest) -> Security: ...

@@ -58,6 +58,7 @@ AS_SEEN = frozenset(
 AS_NEWEST = frozenset(
     {
         "broker_configs",
+        "client_configs",
         "describe_producers",
         "fetch_offsets",
         "find_batches",

@@ -19,8 +19,10 @@ from sequencer.api import (
     AgentInfo,
     AgentLease,
     AgentRef,
+    AlterConfig,
     BrokerConfigsRequest,
     Configs,
+    ConfigScope,
     Empty,
     ForgetObjects,
     Garbage,
@@ -44,6 +46,7 @@ from sequencer.live_files import live_files
 from sequencer.queries import Reader
 from sequencer.rules import (
     access,
+    client_configs,
     compaction,
     garbage,
     groups,
@@ -196,6 +199,12 @@ async def _forget_objects(draft: Draft, request: ForgetObjects, context: Context
     return answer
 
 
+def _alter_config(draft: Draft, request: AlterConfig, context: Context) -> Empty:
+    if request.scope in (ConfigScope.TOPIC, ConfigScope.BROKER):
+        return topics.alter_config(draft, request, context.validate_config)
+    return client_configs.alter_client_config(draft, request, context.settings)
+
+
 def _broker_configs(request: BrokerConfigsRequest, context: Context) -> Configs:
     row = context.state.get(BrokerConfigRow, request.name)
     return Configs({} if row is None else row.configs)
@@ -289,10 +298,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: topics.create_partitions(draft, request, context.settings),
             is_checkpointed=True,
         ),
-        _decides(
-            Sequencer.alter_config,
-            lambda draft, request, context: topics.alter_config(draft, request, context.validate_config),
-        ),
+        _decides(Sequencer.alter_config, _alter_config),
         # Users and access control lists.
         _decides(
             Sequencer.alter_scram,
@@ -360,6 +366,10 @@ QUERIES: dict[str, Query] = _by_name(
             lambda request, context: context.view.topics.answer(request, context.view.identity),
         ),
         _answers(Sequencer.broker_configs, _broker_configs),
+        _answers(
+            Sequencer.client_configs,
+            lambda request, context: client_configs.client_configs(context.state, request),
+        ),
         _answers(Sequencer.security, lambda request, context: access.security(context.state, request)),
         _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
         _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),

@@ -12,7 +12,13 @@ from sequencer.api import Metadata, MetadataRequest, Ring, Topic
 from sequencer.rules import leases
 from sequencer.rules.topics import topic_value
 from sequencer.store.rows import AgentRow, Changes, Identity, TopicRow
-from sequencer.store.state import METADATA_VERSION, RING_GENERATION, SECURITY_VERSION, HotState
+from sequencer.store.state import (
+    CLIENT_CONFIGS_VERSION,
+    METADATA_VERSION,
+    RING_GENERATION,
+    SECURITY_VERSION,
+    HotState,
+)
 
 MAX_CHANGES = 10_000
 """Topics whose last change is remembered; an agent that missed an older one gets everything."""
@@ -66,6 +72,7 @@ class TopicChanges:
             changed=changed,
             deleted=deleted,
             security_version=self._state.counter(SECURITY_VERSION),
+            client_configs_version=self._state.counter(CLIENT_CONFIGS_VERSION),
         )
 
     def _changed_since(self, version: int) -> list[UUID]:

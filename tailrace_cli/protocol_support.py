@@ -47,9 +47,9 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
   replication factor is reported as it was asked for, and has no effect: the object store replicates.
 - Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
   application and when the broker was killed, and when its changelog was read back from Parquet.
-- kafka-configs knows topics and brokers, and sets and deletes users' SCRAM credentials; it can't describe users, as it
-  asks for their quotas, too (`tailrace user list` can). It knows no groups or clients. kafka-acls works on an agent
-  whose listeners authenticate.
+- kafka-configs knows topics and brokers, sets and deletes users' SCRAM credentials, and the quotas of users, clients
+  and addresses (an address, not a host's name). It knows no groups. kafka-acls works on an agent whose listeners
+  authenticate.
 - kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
   are those of the code.
 - kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions

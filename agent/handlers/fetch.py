@@ -118,6 +118,12 @@ async def handle(
     fetch = services.sessions.begin(request, context.client_id)
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
+    if context.charge is not None:
+        if context.charge.is_over():
+            return FetchResponse(session_id=fetch.session_id)
+        largest = request.max_bytes if request.max_bytes > 0 else 2**31 - 1
+        request.max_bytes = int(min(largest, context.charge.window_bytes))
+        request.min_bytes = min(request.min_bytes, request.max_bytes)
     grant: Grant | None = None
     read_committed = request.isolation_level == READ_COMMITTED
     try:

@@ -25,6 +25,7 @@ from tailrace.kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
+from tailrace.kafka.messages.alter_client_quotas import AlteredEntry
 from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
 from tailrace.kafka.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -774,6 +775,20 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (Whole(DESCRIBE_CLUSTER, _with_code),),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (Whole(ALTER_CLUSTER, _scram_results),),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+        Whole(
+            Need(Operation.DESCRIBE_CONFIGS, CLUSTER),
+            lambda request, code: APIS[request.api.key].response(error_code=code, entries=None),
+        ),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        Whole(
+            Need(Operation.ALTER_CONFIGS, CLUSTER),
+            lambda request, code: APIS[request.api.key].response(
+                entries=[AlteredEntry(code, FAILED, entry.entity) for entry in request.entries]
+            ),
+        ),
+    ),
     ApiKey.DESCRIBE_CLUSTER: (),
     ApiKey.DESCRIBE_PRODUCERS: (_topics(READ_TOPIC, _producers),),
     ApiKey.DESCRIBE_TRANSACTIONS: (_TransactionsGuard(),),

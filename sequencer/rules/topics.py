@@ -138,14 +138,14 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
         topic = draft.topic_named(request.name)
         if topic is None:
             raise UnknownTopic(f"topic {request.name!r} does not exist")
-        configs = _changed(topic.configs, request)
+        configs = changed_configs(topic.configs, request)
         validate("topic", configs)
         changed: TopicRow | BrokerConfigRow = replace_row(topic, configs=configs)
     else:
         if _BROKER.fullmatch(request.name) is None:
             raise InvalidRequest(f"broker {request.name[:100]!r}: a broker id, or '' for all of them")
         row = draft.get(BrokerConfigRow, request.name)
-        configs = _changed({} if row is None else row.configs, request)
+        configs = changed_configs({} if row is None else row.configs, request)
         validate("broker", configs)
         changed = BrokerConfigRow(name=request.name, configs=configs)
     if not request.validate_only:
@@ -154,7 +154,8 @@ def alter_config(draft: Draft, request: AlterConfig, validate: ValidateConfig) -
     return Empty()
 
 
-def _changed(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
+def changed_configs(before: Mapping[str, str], request: AlterConfig) -> dict[str, str]:
+    """The configs as the request leaves them. Raises InvalidConfig."""
     configs = {} if request.replace else dict(before)
     for change in request.changes:
         if change.operation is ConfigOperation.DELETE:

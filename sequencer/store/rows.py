@@ -30,7 +30,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 class CounterRow(Row, frozen=True):
     """Named counters: 'commit_number', 'metadata_version', 'ring_generation', 'broker_id', 'producer_id',
-    'epoch', 'security_version'."""
+    'epoch', 'security_version', 'client_configs_version'."""
 
     name: str
     value: int
@@ -371,6 +371,14 @@ class AclRow(Row, frozen=True):
     created_ms: int
 
 
+class ClientConfigRow(Row, frozen=True):
+    """What is configured for clients: `scope` and `name` as in api.AlterConfig."""
+
+    scope: Int32
+    name: str
+    configs: dict[str, str]
+
+
 class LeaseRow(Row, frozen=True):
     name: str
     holder: str
@@ -485,6 +493,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
         "operation",
         "permission",
     ),
+    ClientConfigRow: ("scope", "name"),
     LeaseRow: ("name",),
     TablePinRow: ("topic_id",),
     SmallObjectRow: ("topic_id", "object_id"),

@@ -68,6 +68,7 @@ BROKER_ID = "broker_id"
 PRODUCER_ID = "producer_id"
 LOG_EPOCH = "epoch"
 SECURITY_VERSION = "security_version"
+CLIENT_CONFIGS_VERSION = "client_configs_version"
 
 _last_offset = attrgetter("last_offset")
 _infos = msgspec.msgpack.Decoder(AgentInfo)

@@ -9,15 +9,19 @@ A large answer that many clients get alike is encoded once (`encoded_once`) and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 from uuid import UUID
 
+from tailrace.buffers import Buffer
 from tailrace.kafka import ApiKey, encode_response
+from tailrace.kafka.apis import APIS
 from tailrace.kafka.compiler import Parts
 from tailrace.kafka.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from tailrace.kafka.schema import fields_of
 
 TEMPLATES = 4_096
 """Topics, times versions in use, whose template is kept."""
@@ -26,6 +30,7 @@ FIRST_VERSION = 5
 _CORRELATION_AT = 4
 _REST_AT = 8
 _CORRELATION = Struct(">i")
+_INT32 = Struct(">i")
 _HEAD = Struct(">ii")
 _ROW = Struct(">ihqqq")
 _MARK = PartitionProduceResponse(
@@ -47,6 +52,20 @@ def encoded_once(api_key: int, version: int, response: Any) -> bytes:
 def sent_again(correlation_id: int, encoded: bytes) -> Parts:
     """The whole frame of what `encoded_once` gave, which is not copied."""
     return [_HEAD.pack(_REST_AT - _CORRELATION_AT + len(encoded), correlation_id), encoded]
+
+
+def with_throttle_time(parts: Sequence[Buffer], api_key: int, version: int, ms: int) -> Parts:
+    """The same answer saying that its client is to be silent for so long. Only for answers that begin with that; others
+    are returned as they are."""
+    spec = APIS[api_key]
+    first = fields_of(spec.response)[0]
+    if not ms or first.name != "throttle_time_ms" or version not in first.versions:
+        return list(parts)
+    at = _REST_AT + spec.is_flexible(version)
+    number = int(len(parts[0]) <= at)
+    changed = bytearray(parts[number])
+    _INT32.pack_into(changed, at - number * len(parts[0]), ms)
+    return [*parts[:number], changed, *parts[number + 1 :]]
 
 
 def produce_answer(correlation_id: int, version: int, response: ProduceResponse) -> Parts:

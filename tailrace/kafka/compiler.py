@@ -46,6 +46,7 @@ _FORMATS = {
     Wire.INT16: "h",
     Wire.INT32: "i",
     Wire.INT64: "q",
+    Wire.FLOAT64: "d",
     Wire.UUID: "16s",
 }
 _FEW = 16

@@ -35,6 +35,7 @@ class Wire(Enum):
     INT16 = "int16"
     INT32 = "int32"
     INT64 = "int64"
+    FLOAT64 = "float64"
     UUID = "uuid"
     STRING = "string"
     BYTES = "bytes"
@@ -46,6 +47,7 @@ Int8 = Annotated[int, Wire.INT8]
 Int16 = Annotated[int, Wire.INT16]
 Int32 = Annotated[int, Wire.INT32]
 Int64 = Annotated[int, Wire.INT64]
+Float64 = Annotated[float, Wire.FLOAT64]
 Uuid = Annotated[UUID, Wire.UUID]
 String = Annotated[str, Wire.STRING]
 Bytes = Annotated[bytes, Wire.BYTES]

@@ -38,6 +38,7 @@ TEXTS = (
     "\\" * MAX_NAME_BYTES, "\x00", "\x00" * MAX_NAME_BYTES, "é" * 16_383, "😀" * 600, ".", "..", "a/b", "%s{}\n", "²",
     "9" * 5_000, "-1", "'; drop table runs; --", "consumer", "range", "(" * 2_000, "(a*)*" * 100,
 )  # fmt: skip
+QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "connection_creation_rate")
 CONFIGS = (
     "retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "message.timestamp.type",
     "follower.replication.throttled.replicas", "min.cleanable.dirty.ratio", "log.retention.ms", "no.such.config",
@@ -121,6 +122,9 @@ def _without_change_of_defaults(api: ApiKey, request: Any) -> Any:
         # A default for all topics would be obeyed, and be the bystanders' too.
         is_of_brokers = any(each.resource_type == BROKER_RESOURCE for each in request.resources)
         request.validate_only = request.validate_only or is_of_brokers
+    if api is ApiKey.ALTER_CLIENT_QUOTAS:
+        is_default = any(part.entity_name is None for each in request.entries for part in each.entity)
+        request.validate_only = request.validate_only or is_default
     return request
 
 
@@ -208,6 +212,8 @@ class _Maker:
             return self._pick((b"", b"\x00\x00\xff", bytes(1_000), b"\xff" * 70_000))
         if wire is Wire.RECORDS:
             return memoryview(self._records())
+        if wire is Wire.FLOAT64:
+            return self._pick((0.0, -1.0, 1.5, 1_000.0, 1e300, 2.0**63, float("inf"), float("nan")))
         if self._at_an_end == (kind, each):
             return self._pick((2**63 - 1, 2**63 - 2, -(2**63)))
         return self._number(each.name, WIDTHS[wire])
@@ -238,6 +244,10 @@ class _Maker:
             return ("range", "consumer", "roundrobin")
         if name == "value":
             return CONFIG_VALUES
+        if name == "entity_type":
+            return ("user", "client-id", "ip")
+        if name == "key" and self._api is ApiKey.ALTER_CLIENT_QUOTAS:
+            return QUOTAS
         if name in ("name", "topic", "topics", "topic_name", "topic_names"):
             return topics
         if name == "resource_name":

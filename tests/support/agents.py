@@ -22,6 +22,8 @@ from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import Submission
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import Lane, Lanes
+from agent.quotas.precedence import book_of
+from agent.quotas.quotas import Quotas
 from agent.security.access import ANYBODY
 from agent.services import RequestContext, Services
 from agent.settings import AgentSettings
@@ -129,6 +131,8 @@ class AgentBench:
             broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
         )
         catalog = Catalog(sequencer)
+        quotas = Quotas(clock, telemetry.throttled)
+        catalog.on_client_configs = lambda known: quotas.take(book_of(known.configs))
         self.services = Services(
             settings=self.settings,
             clock=clock,
@@ -153,6 +157,7 @@ class AgentBench:
             ),
             decoding=self._pool,
             telemetry=telemetry,
+            quotas=quotas,
         )
         await self.services.lanes.start()
         await self.services.groups.start()
@@ -245,6 +250,7 @@ def connection() -> KafkaConnection:
     made.leadership = KnownLeadership()
     made.produce_shape = None
     made.deferred = 0
+    made.muted_until = 0.0
     return made
 
 

@@ -27,6 +27,7 @@ from sequencer.store.rows import (
     AgentRow,
     AnswerRow,
     BrokerConfigRow,
+    ClientConfigRow,
     CommitRow,
     CounterRow,
     GroupOffsetRow,
@@ -52,7 +53,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 15
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -130,6 +131,7 @@ TABLES: dict[type[Row], sa.Table] = {
     BrokerConfigRow: _rows("broker_configs", BrokerConfigRow),
     ScramRow: _rows("scram_credentials", ScramRow),
     AclRow: _rows("acls", AclRow),
+    ClientConfigRow: _rows("client_configs", ClientConfigRow),
     LeaseRow: _rows("leases", LeaseRow, _UPDATED),
     TablePinRow: _rows("table_pins", TablePinRow),
     SmallObjectRow: _rows("small_objects", SmallObjectRow, _REMOVED),

@@ -50,6 +50,8 @@ def _single(field: Field, version: int, rng: random.Random, large: bool) -> Any:
         return sample(kind, version, rng, large)
     if kind is Wire.BOOL:
         return rng.random() < 0.5
+    if kind is Wire.FLOAT64:
+        return rng.choice((0.0, -1.5, 1e300, rng.random()))
     if kind is Wire.UUID:
         return UUID(int=rng.getrandbits(128))
     if kind is Wire.STRING:

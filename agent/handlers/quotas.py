@@ -1,0 +1,150 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.errors import EXPECTED, code_of
+from agent.quotas.precedence import quotas_of
+from agent.services import RequestContext, Services
+from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from sequencer.rules.access import MAX_CHANGES
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredEntry,
+)
+from tailrace.kafka.messages.alter_client_quotas import EntryData as AlteredEntity
+from tailrace.kafka.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from tailrace.quotas import (
+    CLIENT_ID,
+    DEFAULT,
+    ENTITY_TYPES,
+    IP,
+    USER,
+    InvalidQuota,
+    QuotaEntity,
+    checked_entity,
+    checked_limit,
+)
+
+MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
+_WITH_A_NAME = {MATCH_DEFAULT: "MATCH_TYPE_DEFAULT", MATCH_ANY: "MATCH_TYPE_SPECIFIED"}
+
+
+class _Refused(Exception):
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def describe(
+    services: Services, context: RequestContext, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    """The quotas of the entities that the filter finds."""
+    try:
+        is_wanted = _filter(request)
+        await services.catalog.refresh()
+    except _Refused as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
+    except EXPECTED as error:
+        return DescribeClientQuotasResponse(error_code=code_of(error), error_message=str(error), entries=None)
+    quotas = quotas_of(services.catalog.client_configs.configs)
+    return DescribeClientQuotasResponse(
+        error_message=None,
+        entries=[
+            EntryData(
+                [EntityData(kind, name or None) for kind, name in entity.parts.items()],
+                [ValueData(key, limit) for key, limit in limits.items()],
+            )
+            for entity, limits in quotas.items()
+            if is_wanted(entity)
+        ],
+    )
+
+
+def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool]:
+    """Whether an entity is asked for. Raises _Refused, in Kafka's words."""
+    names: dict[str, str | None] = {}
+    for component in request.components:
+        kind, match = component.entity_type, component.match
+        if not kind:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+        if kind in names:
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
+            )
+        if kind not in ENTITY_TYPES:
+            raise _Refused(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind[:100]}")
+        if component.match_type == MATCH_EXACT and match is None:
+            raise _Refused(
+                ErrorCode.INVALID_REQUEST,
+                "Request specified MATCH_TYPE_EXACT, but set match string to null.",
+            )
+        if component.match_type in _WITH_A_NAME and match is not None:
+            said = (
+                f"Request specified {_WITH_A_NAME[component.match_type]}, but also specified a match string."
+            )
+            raise _Refused(ErrorCode.INVALID_REQUEST, said)
+        if component.match_type not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+        names[kind] = None if component.match_type == MATCH_ANY else match or DEFAULT
+    if IP in names and names.keys() & {USER, CLIENT_ID}:
+        raise _Refused(
+            ErrorCode.INVALID_REQUEST,
+            "Invalid entity filter component combination. IP filter component should not be used with user or"
+            " clientId filter component.",
+        )
+
+    def is_wanted(entity: QuotaEntity) -> bool:
+        parts = entity.parts
+        if request.strict and len(parts) != len(names):
+            return False
+        return all(kind in parts and name in (None, parts[kind]) for kind, name in names.items())
+
+    return is_wanted
+
+
+async def alter(
+    services: Services, context: RequestContext, request: AlterClientQuotasRequest
+) -> AlterClientQuotasResponse:
+    """Change the quotas of each entity; one that is refused does not hinder the others."""
+    response = AlterClientQuotasResponse()
+    for number, entry in enumerate(request.entries):
+        row = AlteredEntry(error_message=None, entity=entry.entity)
+        response.entries.append(row)
+        try:
+            if number >= MAX_CHANGES:
+                raise InvalidQuota(f"more than {MAX_CHANGES} entities in one request")
+            await services.sequencer.alter_config(_change(entry, request.validate_only))
+        except InvalidQuota as error:
+            row.error_code, row.error_message = ErrorCode.INVALID_REQUEST, str(error)
+        except EXPECTED as error:
+            row.error_code, row.error_message = code_of(error), str(error)
+    await services.catalog.refresh_if_possible()
+    return response
+
+
+def _change(entry: AlteredEntity, validate_only: bool) -> AlterConfig:
+    """What the sequencer is asked for. Raises InvalidQuota."""
+    parts: list[tuple[str, str]] = []
+    for part in entry.entity:
+        if part.entity_name == "":
+            raise InvalidQuota(f"Empty {part.entity_type[:100]} not supported")
+        parts.append((part.entity_type, part.entity_name or DEFAULT))
+    entity = checked_entity(parts)
+    changes: dict[str, ConfigChange] = {}
+    for each in entry.ops:
+        if each.key in changes:
+            raise InvalidQuota(f"Duplicate quota key {each.key[:100]} in one entry")
+        value = checked_limit(entity, each.key, 1.0 if each.remove else each.value)
+        operation = ConfigOperation.DELETE if each.remove else ConfigOperation.SET
+        changes[each.key] = ConfigChange(each.key, operation, None if each.remove else repr(value))
+    return AlterConfig(ConfigScope.QUOTA, entity.text, list(changes.values()), validate_only=validate_only)

@@ -1,0 +1,95 @@
+"""Which quota holds for a client, and with whom it shares it: Kafka's order, from the most exact down. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from sequencer.api import ClientConfig, ConfigScope
+from tailrace.quotas import (
+    CONNECTION_CREATION_RATE,
+    DEFAULT,
+    InvalidQuota,
+    QuotaEntity,
+    entity_of,
+    limits_of,
+)
+
+
+class Holder(NamedTuple):
+    """Whose usage counts together: all clients of a user, of a client id, of both, or of an address."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+
+
+class Bound(NamedTuple):
+    """What a holder may use in a second."""
+
+    holder: Holder
+    limit: float
+
+
+class QuotaBook:
+    """All quotas, by what they bound."""
+
+    def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        self._limits: dict[str, dict[QuotaEntity, float]] = {}
+        for entity, limits in quotas.items():
+            for key, limit in limits.items():
+                self._limits.setdefault(key, {})[entity] = limit
+
+    @property
+    def has_client_quotas(self) -> bool:
+        """Whether there is any quota but those of addresses."""
+        return bool(self._limits.keys() - {CONNECTION_CREATION_RATE})
+
+    def of_client(self, key: str, user: str, client_id: str) -> Bound | None:
+        """The bound of a user's client; None where it has none."""
+        limits = self._limits.get(key)
+        if limits is None:
+            return None
+        for of_user, of_client in (
+            (user, client_id),
+            (user, DEFAULT),
+            (user, None),
+            (DEFAULT, client_id),
+            (DEFAULT, DEFAULT),
+            (DEFAULT, None),
+            (None, client_id),
+            (None, DEFAULT),
+        ):
+            limit = limits.get(QuotaEntity(of_user, of_client))
+            if limit is not None:
+                return Bound(
+                    Holder(
+                        None if of_user is None else user,
+                        None if of_client is None else client_id,
+                    ),
+                    limit,
+                )
+        return None
+
+    def of_address(self, key: str, ip: str) -> Bound | None:
+        """The bound of an address; None where it has none."""
+        limits = self._limits.get(key, {})
+        limit = limits.get(QuotaEntity(ip=ip), limits.get(QuotaEntity(ip=DEFAULT)))
+        return None if limit is None else Bound(Holder(ip=ip), limit)
+
+
+def quotas_of(configs: Iterable[ClientConfig]) -> dict[QuotaEntity, dict[str, float]]:
+    """The quotas among what is configured for clients. What this version does not know is left out."""
+    quotas: dict[QuotaEntity, dict[str, float]] = {}
+    for config in configs:
+        if config.scope is ConfigScope.QUOTA:
+            with suppress(InvalidQuota):
+                entity = entity_of(config.name)
+                quotas[entity] = limits_of(entity, config.configs)
+    return quotas
+
+
+def book_of(configs: Iterable[ClientConfig]) -> QuotaBook:
+    """The same, to be looked up."""
+    return QuotaBook(quotas_of(configs))

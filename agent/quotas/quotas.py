@@ -1,0 +1,235 @@
+"""Client quotas at one agent: each request is charged to its client, and a client above its quota is made to wait.
+
+As in Kafka a quota is per broker: each agent counts what comes to it, so N agents let a client have N times its quota.
+
+A request above a quota is served. Its answer says for how long the client should be silent (`throttle_time_ms`), and
+its connection is neither read nor served until then (KIP-219). A fetch by a client that is above its quota already is
+answered at once without records, before anything is read for it.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from agent.quotas.precedence import Bound, Holder, QuotaBook
+from agent.quotas.rates import FULL_SECONDS, SAMPLE_MS, SlidingRate
+from tailrace.clock import Clock
+from tailrace.kafka.api_keys import ApiKey
+from tailrace.quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+
+T = TypeVar("T")
+
+MAX_HOLDERS = 10_000
+"""Holders whose usage is remembered. Above it, those that are idle are forgotten; if none is, the older half."""
+MAX_SHORT_WAIT_MS = SAMPLE_MS
+"""Kafka's bound of one wait for request_percentage and connection_creation_rate."""
+PERCENT = 100.0
+_MAPPED = "::ffff:"
+"""How IPv6 writes that an address is one of IPv4."""
+_BYTE_RATES: dict[int, str] = {ApiKey.PRODUCE: PRODUCER_BYTE_RATE, ApiKey.FETCH: CONSUMER_BYTE_RATE}
+
+
+class MutedConnection(Protocol):
+    """A connection, as far as quotas know it. `muted_until`: monotonic seconds; 0.0 where it is not muted."""
+
+    muted_until: float
+
+    def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Read and handle nothing more until `wait` has ended."""
+        ...
+
+
+class Meter(msgspec.Struct, eq=False):
+    """What one holder uses of one quota."""
+
+    key: str
+    holder: Holder
+    limit: float
+    rate: SlidingRate
+
+
+Observe = Callable[[str, Holder, float], None]
+"""Called with what is bounded, whose usage was too much, and for how many ms the client waits."""
+
+
+class Quotas:
+    """All quotas of an agent, and what its clients use of them. `is_on`: whether any client has one."""
+
+    def __init__(self, clock: Clock, observe: Observe = lambda key, holder, ms: None) -> None:
+        self._clock = clock
+        self._observe = observe
+        self._book = QuotaBook({})
+        self._meters: dict[tuple[str, Holder], Meter] = {}
+        self.is_on = False
+
+    def take(self, book: QuotaBook) -> None:
+        """These are the quotas from now on. What was used is not forgotten."""
+        self._book = book
+        self.is_on = book.has_client_quotas
+
+    def charge(
+        self, api: int, principal: str, client_id: str, connection: MutedConnection, received_bytes: int
+    ) -> Charge | None:
+        """The account of one request; None where no quota holds for it."""
+        user = principal.partition(":")[2]
+        moved = taken = None
+        key = _BYTE_RATES.get(api)
+        if key is not None:
+            moved = self._meter(key, self._book.of_client(key, user, client_id))
+        taken = self._meter(REQUEST_PERCENTAGE, self._book.of_client(REQUEST_PERCENTAGE, user, client_id))
+        if moved is None and taken is None:
+            return None
+        return Charge(self, connection, moved, taken, received_bytes if api == ApiKey.PRODUCE else 0)
+
+    def opened(self, address: str) -> float:
+        """Count a connection from this address; for how many seconds it must wait to be closed, 0.0 if it may stay."""
+        host = address.removeprefix(_MAPPED)
+        meter = self._meter(CONNECTION_CREATION_RATE, self._book.of_address(CONNECTION_CREATION_RATE, host))
+        if meter is None:
+            return 0.0
+        wait_ms = self.record(meter, 1.0, MAX_SHORT_WAIT_MS)
+        if wait_ms:
+            meter.rate.record(self.now_ms, -1.0)  # only those that may stay are counted
+        return wait_ms / 1_000
+
+    async def unmuted(self, connection: MutedConnection) -> None:
+        """Wait until the connection may be served again."""
+        while (left := connection.muted_until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+        connection.muted_until = 0.0
+
+    @property
+    def now_ms(self) -> float:
+        return self._clock.monotonic() * 1_000
+
+    def record(self, meter: Meter, amount: float, longest_ms: float = math.inf) -> float:
+        """Add to what a holder uses; for how many ms it must wait."""
+        now_ms = self.now_ms
+        meter.rate.record(now_ms, amount)
+        wait_ms = float(round(min(longest_ms, meter.rate.excess_ms(now_ms, meter.limit))))
+        if wait_ms:
+            self._observe(meter.key, meter.holder, wait_ms)
+        return wait_ms
+
+    def _meter(self, key: str, bound: Bound | None) -> Meter | None:
+        if bound is None:
+            return None
+        meter = self._meters.get((key, bound.holder))
+        if meter is None:
+            if len(self._meters) >= MAX_HOLDERS:
+                self._make_room()
+            meter = self._meters[key, bound.holder] = Meter(key, bound.holder, bound.limit, SlidingRate())
+        meter.limit = bound.limit
+        return meter
+
+    def _make_room(self) -> None:
+        now_ms = self.now_ms
+        kept = {at: meter for at, meter in self._meters.items() if not meter.rate.is_idle(now_ms)}
+        if len(kept) >= MAX_HOLDERS:
+            kept = dict(list(kept.items())[MAX_HOLDERS // 2 :])
+        self._meters = kept
+
+
+class Charge:
+    """What one request uses of its client's quotas, and for how long the client has to wait for it."""
+
+    __slots__ = ("_connection", "_moved", "_quotas", "_received_bytes", "_seconds", "_taken", "_until")
+
+    def __init__(
+        self,
+        quotas: Quotas,
+        connection: MutedConnection,
+        moved: Meter | None,
+        taken: Meter | None,
+        received_bytes: int,
+    ) -> None:
+        self._quotas = quotas
+        self._connection = connection
+        self._moved = moved
+        self._taken = taken
+        self._received_bytes = received_bytes
+        self._seconds = 0.0
+        self._until = 0.0
+
+    @property
+    def window_bytes(self) -> float:
+        """The most that one answer may have, so that a client can ever be within its quota."""
+        return math.inf if self._moved is None else max(1.0, self._moved.limit * FULL_SECONDS)
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """How much is left of the wait; at least 1 if there was one."""
+        if not self._until:
+            return 0
+        return min(2**31 - 1, max(1, math.ceil(self._until * 1_000 - self._quotas.now_ms)))
+
+    def is_over(self) -> bool:
+        """Whether the client has moved too many bytes already. Then it has to wait, and the answer does not count."""
+        if self._moved is None:
+            return False
+        self._wait(self._quotas.record(self._moved, 0.0))
+        if not self._until:
+            return False
+        self._moved = None
+        return True
+
+    async def timed(self, work: Awaitable[T]) -> T:
+        """Do the work, and note for how long it holds the loop."""
+        if self._taken is None:
+            return await work
+        return await self._steps(work.__await__())
+
+    @types.coroutine
+    def _steps(self, work: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        step = partial(work.send, None)
+        while True:
+            began_ms = self._quotas.now_ms
+            try:
+                awaited = step()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._seconds += (self._quotas.now_ms - began_ms) / 1_000
+            try:
+                value = yield awaited
+            except BaseException as error:  # noqa: BLE001 - for the work to handle
+                step = partial(work.throw, error)
+            else:
+                step = partial(work.send, value)
+
+    def timed_at_once(self, seconds: float) -> None:
+        """The work was done in so many seconds of the loop."""
+        self._seconds += seconds
+
+    def handled(self) -> None:
+        """The request was handled: its bytes and its time count."""
+        if self._moved is not None and self._received_bytes:
+            self._wait(self._quotas.record(self._moved, self._received_bytes))
+        if self._taken is not None:
+            percent = self._seconds * PERCENT
+            self._wait(self._quotas.record(self._taken, percent, MAX_SHORT_WAIT_MS))
+
+    def sent(self, count: int) -> None:
+        """The answer has so many bytes: of a fetch they count."""
+        if self._moved is not None and not self._received_bytes:
+            self._wait(self._quotas.record(self._moved, count))
+
+    def _wait(self, ms: float) -> None:
+        if not ms:
+            return
+        self._until = max(self._until, (self._quotas.now_ms + ms) / 1_000)
+        connection = self._connection
+        if self._until > connection.muted_until:
+            connection.mute(self._until, lambda: self._quotas.unmuted(connection))

@@ -1,0 +1,62 @@
+"""A rate over a sliding window, as Kafka measures it (org.apache.kafka.common.metrics.stats.Rate). Pure.
+
+The window is made of samples of a second: the newest is being filled, SAMPLES - 1 are full. Until so much time has
+passed, a rate is taken over SAMPLES - 1 full samples all the same, so that a client may begin with a burst.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+SAMPLES = 11
+SAMPLE_MS = 1_000.0
+"""Kafka's defaults of quota.window.num and quota.window.size.seconds."""
+FULL_SECONDS = (SAMPLES - 1) * SAMPLE_MS / 1_000
+
+
+@dataclass(slots=True)
+class _Sample:
+    began_ms: float
+    last_ms: float
+    amount: float
+
+
+class SlidingRate:
+    """What was recorded, per second. Times are milliseconds that never go back."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = deque()
+
+    def record(self, now_ms: float, amount: float) -> None:
+        """Add an amount; a negative one takes back what was recorded."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1].began_ms >= SAMPLE_MS:
+            self._forget_old(now_ms)
+            samples.append(_Sample(now_ms, now_ms, 0.0))
+        samples[-1].amount += amount
+        samples[-1].last_ms = now_ms
+
+    def excess_ms(self, now_ms: float, bound: float) -> float:
+        """How long nothing more may be recorded until the rate is within its bound; 0 if it is."""
+        self._forget_old(now_ms)
+        if not self._samples:
+            return 0.0
+        window_ms = self._window_ms(now_ms)
+        rate = sum(sample.amount for sample in self._samples) * 1_000 / window_ms
+        return max(0.0, (rate - bound) / bound * window_ms)
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Whether nothing was recorded within the window."""
+        self._forget_old(now_ms)
+        return not self._samples
+
+    def _window_ms(self, now_ms: float) -> float:
+        elapsed = now_ms - self._samples[0].began_ms
+        missing = SAMPLES - 1 - elapsed // SAMPLE_MS
+        return max(1.0, elapsed + max(0.0, missing) * SAMPLE_MS)
+
+    def _forget_old(self, now_ms: float) -> None:
+        samples = self._samples
+        while samples and now_ms - samples[0].last_ms >= SAMPLES * SAMPLE_MS:
+            samples.popleft()

@@ -1,0 +1,67 @@
+"""What is configured for clients, such as their quotas: what may be stored, and what changes it.
+
+Agents keep all of it in memory and take it anew when its version has changed. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sequencer.api import (
+    AlterConfig,
+    ClientConfig,
+    ClientConfigs,
+    ClientConfigsRequest,
+    ConfigScope,
+    Empty,
+    InvalidConfig,
+    LimitReached,
+)
+from sequencer.rules.topics import changed_configs
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import ClientConfigRow
+from sequencer.store.state import CLIENT_CONFIGS_VERSION, Draft, HotState
+from tailrace.quotas import InvalidQuota, entity_of, limits_of
+
+
+def client_configs(state: HotState, request: ClientConfigsRequest) -> ClientConfigs:
+    """Everything, unless the caller has it."""
+    version = state.counter(CLIENT_CONFIGS_VERSION)
+    if request.known_version == version:
+        return ClientConfigs(version, None)
+    return ClientConfigs(
+        version,
+        [ClientConfig(ConfigScope(row.scope), row.name, row.configs) for row in state.all(ClientConfigRow)],
+    )
+
+
+def alter_client_config(draft: Draft, request: AlterConfig, settings: SequencerSettings) -> Empty:
+    """Change what is set under one name; with nothing left, the name goes."""
+    row = draft.get(ClientConfigRow, int(request.scope), request.name)
+    before = {} if row is None else row.configs
+    configs = changed_configs(before, request)
+    _check_quota(request.name, configs)
+    if request.validate_only or configs == before:
+        return Empty()
+    if configs:
+        draft.put(ClientConfigRow(int(request.scope), request.name, configs))
+    else:
+        draft.delete(ClientConfigRow, int(request.scope), request.name)
+    if row is None:
+        count = sum(1 for _ in draft.all(ClientConfigRow))
+        if count > settings.max_client_configs:
+            raise LimitReached(
+                f"{count} quotas; sequencer.max_client_configs allows {settings.max_client_configs}"
+            )
+    draft.bump_once(CLIENT_CONFIGS_VERSION)
+    return Empty()
+
+
+def _check_quota(name: str, configs: Mapping[str, str]) -> None:
+    try:
+        entity = entity_of(name)
+        limits_of(entity, configs)
+        if entity.text != name:
+            raise InvalidQuota(f"{name!r} is written {entity.text!r}")
+    except InvalidQuota as error:
+        raise InvalidConfig(str(error)) from error

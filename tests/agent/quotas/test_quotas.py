@@ -1,0 +1,218 @@
+"""Clients above their quotas: what they are told, and how they are held back. All time is simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.connection import KafkaConnection
+from agent.dispatch import Dispatcher
+from agent.memory_budget import MemoryBudget
+from agent.quotas.quotas import MAX_HOLDERS
+from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.quotas import QuotaEntity
+from tests.agent.test_connection import Transport
+from tests.support.agents import AgentBench, batch, run, settle
+
+RATE = 10_000
+ALL_CLIENTS = QuotaEntity(client_id="")
+
+
+async def set_quota(bench: AgentBench, entity: QuotaEntity = ALL_CLIENTS, **limits: float) -> None:
+    changes = [ConfigChange(key, ConfigOperation.SET, repr(value)) for key, value in limits.items()]
+    await bench.sequencer.alter_config(AlterConfig(ConfigScope.QUOTA, entity.text, changes))
+    await bench.services.catalog.refresh()
+
+
+class Client:
+    """One connection over a transport that only remembers. It sends whenever it is read."""
+
+    def __init__(self, bench: AgentBench, client_id: str = "c", max_inflight: int = 5) -> None:
+        self.client_id = client_id
+        self.max_inflight = max_inflight
+        self.transport = Transport()
+        self.sent_bytes = 0
+        self.requests = 0
+        self.connection = KafkaConnection(
+            Dispatcher(bench.services),
+            MemoryBudget(8 << 20),
+            max_frame_bytes=1 << 20,
+            max_inflight=64,
+            on_close=lambda connection: None,
+            monotonic=bench.clock.monotonic,
+        )
+        self.transport.connection = self.connection
+        self.connection.connection_made(self.transport)
+
+    def send(self, api: ApiKey, version: int, request: Any) -> None:
+        frame = b"".join(encode_request(7, api, version, request, self.client_id))
+        self.requests += 1
+        self.sent_bytes += len(frame)
+        while frame:
+            buffer = self.connection.get_buffer(-1)
+            taken = min(len(buffer), len(frame))
+            buffer[:taken] = frame[:taken]
+            self.connection.buffer_updated(taken)
+            frame = frame[taken:]
+
+    def send_if_read(self, api: ApiKey, version: int, request: Any) -> None:
+        """As a client with so many requests in flight: nothing while the agent does not read."""
+        while not self.transport.is_paused and self.requests - len(self.transport.sent) < self.max_inflight:
+            self.send(api, version, request)
+
+    def answer(self, api: ApiKey, version: int, number: int = -1) -> Any:
+        return decode_response(api, version, memoryview(self.transport.sent[number])[4:])[1]
+
+
+def produced(value: bytes) -> ProduceRequest:
+    data = [PartitionProduceData(0, memoryview(batch(value)))]
+    return ProduceRequest(acks=-1, topic_data=[TopicProduceData("t", partition_data=data)])
+
+
+def fetched(offset: int = 0) -> FetchRequest:
+    return FetchRequest(
+        max_bytes=50 << 20,
+        topics=[
+            FetchTopic("t", partitions=[FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)])
+        ],
+    )
+
+
+def test_a_producer_of_all_it_can_is_held_to_its_rate_by_counted_bytes() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await set_quota(bench, producer_byte_rate=RATE)
+        client = Client(bench)
+        value = bytes(3_000)
+        for _ in range(60 * 4):
+            client.send_if_read(ApiKey.PRODUCE, 9, produced(value))
+            await bench.advance(0.25, step=0.25)
+        # A burst of ten samples, and a request in flight, come on top.
+        assert RATE * 55 <= client.sent_bytes <= RATE * 72
+        throttled = [
+            client.answer(ApiKey.PRODUCE, 9, at).throttle_time_ms for at in range(len(client.transport.sent))
+        ]
+        assert throttled[0] == 0 and max(throttled) > 0
+        assert bench.services.telemetry.registry.get_sample_value(
+            "tailrace_throttle_seconds_total",
+            {"quota": "producer_byte_rate", "user": "", "client_id": "c", "ip": ""},
+        )
+
+    run(scenario)
+
+
+def test_a_muted_connection_answers_what_it_took_and_reads_on_when_the_wait_is_over() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await set_quota(bench, producer_byte_rate=100)
+        client = Client(bench)
+        client.send(ApiKey.PRODUCE, 9, produced(bytes(1_900)))
+        await bench.advance(1)
+        told = client.answer(ApiKey.PRODUCE, 9).throttle_time_ms
+        assert 0 < told < 20_000
+        assert client.transport.is_paused
+        client.send(ApiKey.METADATA, 9, MetadataRequest())
+        await bench.advance(told / 1_000 - 2, step=0.5)
+        assert len(client.transport.sent) == 1
+        await bench.advance(2)
+        assert len(client.transport.sent) == 2 and not client.transport.is_paused
+
+    run(scenario)
+
+
+def test_a_drain_does_not_wait_for_a_muted_client() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await set_quota(bench, producer_byte_rate=1)
+        client = Client(bench)
+        client.send(ApiKey.PRODUCE, 9, produced(bytes(5_000)))
+        client.send(ApiKey.METADATA, 9, MetadataRequest())
+        await settle()
+        client.connection.drain()
+        await bench.advance(1)
+        assert len(client.transport.sent) == 1 and client.transport.closed
+
+    run(scenario)
+
+
+def test_a_consumer_above_its_rate_gets_no_records_until_it_has_waited() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        writer = Client(bench, "writer")
+        writer.send(ApiKey.PRODUCE, 9, produced(bytes(30_000)))
+        await bench.advance(1)
+        await set_quota(bench, QuotaEntity(client_id="reader"), consumer_byte_rate=1_000)
+        first, second = Client(bench, "reader"), Client(bench, "reader")
+        first.send(ApiKey.FETCH, 12, fetched())
+        await bench.advance(1)
+        answer = first.answer(ApiKey.FETCH, 12)
+        assert len(answer.responses[0].partitions[0].records) > 30_000
+        assert answer.throttle_time_ms == pytest.approx(20_000, rel=0.1)
+        second.send(ApiKey.FETCH, 12, fetched())
+        await settle()
+        answer = second.answer(ApiKey.FETCH, 12)
+        assert not answer.responses and answer.throttle_time_ms > 10_000
+        other = Client(bench, "other")
+        other.send(ApiKey.FETCH, 12, fetched())
+        await bench.advance(1)
+        assert other.answer(ApiKey.FETCH, 12).responses
+
+    run(scenario)
+
+
+def test_time_on_the_loop_counts_for_request_percentage() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        await set_quota(bench, request_percentage=1.0)
+        client = Client(bench)
+        refresh = bench.services.catalog.refresh
+
+        async def slow() -> Any:
+            bench.clock.advance(0.2)  # as a handler that computes for so long
+            return await refresh()
+
+        bench.services.catalog.refresh = slow  # type: ignore[method-assign]
+        client.send(ApiKey.METADATA, 9, MetadataRequest())
+        await settle()
+        assert client.answer(ApiKey.METADATA, 9).throttle_time_ms == 1_000
+
+    run(scenario)
+
+
+def test_an_agent_without_quotas_opens_no_account() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.services.catalog.refresh()
+        assert not bench.services.quotas.is_on
+        await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=3)
+        assert not bench.services.quotas.is_on
+
+    run(scenario)
+
+
+def test_connections_of_an_address_above_its_rate_are_not_counted() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=1)
+        quotas = bench.services.quotas
+        waits = [quotas.opened("10.0.0.1") for _ in range(30)]
+        assert waits == [0.0] * 10 + [1.0] * 20
+        assert quotas.opened("::ffff:10.0.0.1") == 1.0 and quotas.opened("10.0.0.2") == 0.0
+        bench.clock.advance(11)
+        assert quotas.opened("10.0.0.1") == 0.0
+
+    run(scenario)
+
+
+def test_clients_that_are_remembered_are_bounded_in_number() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await set_quota(bench, QuotaEntity(ip=""), connection_creation_rate=1)
+        quotas = bench.services.quotas
+        for number in range(MAX_HOLDERS * 2):
+            quotas.opened(str(number))
+        assert len(quotas._meters) <= MAX_HOLDERS
+
+    run(scenario)

@@ -1,0 +1,51 @@
+"""A rate over a sliding window, as Kafka measures it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.quotas.rates import FULL_SECONDS, SAMPLE_MS, SAMPLES, SlidingRate
+
+
+def test_a_new_client_may_begin_with_what_full_samples_allow() -> None:
+    rate = SlidingRate()
+    rate.record(5_000, 100 * FULL_SECONDS)
+    assert rate.excess_ms(5_000, 100) == 0
+    rate.record(5_000, 50)
+    assert rate.excess_ms(5_000, 100) == 500
+
+
+def test_a_wait_that_is_kept_brings_the_rate_to_its_bound() -> None:
+    rate = SlidingRate()
+    rate.record(0, 3_000)
+    wait = rate.excess_ms(0, 200)
+    assert wait == 5_000
+    assert rate.excess_ms(wait, 200) == wait  # as Kafka's, the wait is taken over the window's full samples
+    assert rate.excess_ms(SAMPLES * SAMPLE_MS - 1, 1_000) == 0
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    rate = SlidingRate()
+    rate.record(0, 1e9)
+    assert not rate.is_idle(SAMPLES * SAMPLE_MS - 1)
+    assert rate.is_idle(SAMPLES * SAMPLE_MS)
+    assert rate.excess_ms(SAMPLES * SAMPLE_MS, 1) == 0
+
+
+def test_what_is_taken_back_was_never_used() -> None:
+    rate = SlidingRate()
+    rate.record(0, 1_000)
+    rate.record(1, -1_000)
+    assert rate.excess_ms(1, 1) == 0
+
+
+@given(st.lists(st.tuples(st.floats(1, 4_000), st.integers(1, 10_000)), min_size=60, max_size=120))
+def test_a_client_that_waits_as_told_is_held_to_its_rate(uses: list[tuple[float, int]]) -> None:
+    rate, now, used, bound = SlidingRate(), 0.0, 0.0, 1_000.0
+    for pause, amount in uses:
+        rate.record(now, amount)
+        used += amount
+        now += pause + rate.excess_ms(now, bound)
+    largest = max(amount for _, amount in uses)
+    assert used <= bound * (now / 1_000 + FULL_SECONDS + 1) + 2 * largest
