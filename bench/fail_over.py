@@ -29,8 +29,8 @@ from uuid import UUID
 
 from bench.process_figures import rss_mib
 from sequencer.api import CreateTopic
-from sequencer.committer import Committer
-from sequencer.follower import Follower
+from sequencer.engine.committer import Committer
+from sequencer.engine.follower import Follower
 from sequencer.store.rows import (
     Changes,
     GroupOffsetRow,

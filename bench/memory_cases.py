@@ -44,9 +44,9 @@ from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTop
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import split
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
-from tailrace_cli.data_folder import SECRET
+from tailrace_cli.connections.kafka_client import KafkaClient
 from tailrace_cli.demo.ports import free_port
-from tailrace_cli.kafka_client import KafkaClient
+from tailrace_cli.running.data_folder import SECRET
 
 MIB = 2**20
 BUDGETS = {

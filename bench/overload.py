@@ -45,9 +45,9 @@ from bench.memory_cases import CASES, SMALL, Sizes, run_case, show
 from bench.process_figures import cpu_seconds, rss_mib
 from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tailrace_cli.connections.kafka_client import KafkaClient
 from tailrace_cli.demo.embedded import serving
-from tailrace_cli.kafka_client import KafkaClient
-from tailrace_cli.loop import allow_open_files
+from tailrace_cli.running.loop import allow_open_files
 
 MIB = 2**20
 LOADS = "loads"

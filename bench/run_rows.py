@@ -23,7 +23,7 @@ import asyncpg
 from bench.process_figures import scheduled_seconds
 from bench.sequencer_commits import BATCH_BYTES, OLD_PARTITIONS, RECORDS, Bench, opened
 from sequencer.api import FindPartition, FindRequest, Topic
-from tailrace_cli.loop import collect_rarely
+from tailrace_cli.running.loop import collect_rarely
 from tests.support.servers import postgres_server
 
 PARTITIONS = 1_000

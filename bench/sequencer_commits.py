@@ -46,12 +46,12 @@ from sequencer.api import (
     SessionGrant,
     Topic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import open_row_store
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.mixed_object import BatchCoordinates
-from tailrace_cli.loop import collect_rarely
+from tailrace_cli.running.loop import collect_rarely
 from tests.support.servers import postgres_server
 
 BATCHES = 1_600

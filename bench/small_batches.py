@@ -37,8 +37,8 @@ from tailrace.kafka import ApiKey, encode_request
 from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.records import NewRecord, encode_batch
+from tailrace_cli.connections.kafka_client import KafkaClient
 from tailrace_cli.demo.embedded import serving
-from tailrace_cli.kafka_client import KafkaClient
 
 MIB = 2**20
 PARTITIONS = 16

@@ -28,7 +28,7 @@ from sequencer.api import (
     Topic,
     WatchRequest,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemEntropy

@@ -28,8 +28,8 @@ from sequencer.api import (
     SessionRef,
     TakeLease,
 )
+from sequencer.engine.term import REMEMBERED_ROUND_TRIPS, lease_for
 from sequencer.rules.sessions import COMPACTOR_BROKER_ID, COMPACTOR_LEASE
-from sequencer.term import REMEMBERED_ROUND_TRIPS, lease_for
 from tailrace.clock import Clock
 
 LEASE_MS = 4_000

@@ -31,11 +31,11 @@ from sequencer.api import (
 from sequencer.checkpoint.checkpointer import Checkpointer, forget_checkpoints
 from sequencer.client import SequencerClient
 from sequencer.collector import collect
-from sequencer.committer import Committer
-from sequencer.follower import Follower
-from sequencer.journal import JournalGap
+from sequencer.engine.committer import Committer
+from sequencer.engine.follower import Follower
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS, CalledSequencer, Method, NotCommitter
 from sequencer.observer import SequencerObserver, Unobserved
+from sequencer.reading.journal import JournalGap
 from sequencer.rpc_handler import RpcHandler
 from sequencer.rules.topics import ValidateConfig, accept_any_config
 from sequencer.settings import SequencerSettings

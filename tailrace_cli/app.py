@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from tailrace.settings import BadSettings
-from tailrace_cli import (
+from tailrace_cli.command_group import group_of_commands, print_help_when_bare
+from tailrace_cli.commands import (
     acl,
     audit,
     cluster,
@@ -29,7 +30,6 @@ from tailrace_cli import (
     transaction,
     user,
 )
-from tailrace_cli.bare import group_of_commands, print_help_when_bare
 from tailrace_cli.errors import CommandFailed
 
 app = group_of_commands(

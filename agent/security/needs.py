@@ -1,6 +1,6 @@
 """What a client needs for each API: Kafka's rules, as guards. Every API has its entry, if only an empty one.
 
-`python -m tailrace_cli.protocol_support` writes the table of docs/security.md from it.
+`python -m tailrace_cli.doc_pages.protocol_support` writes the table of docs/security.md from it.
 """
 
 from __future__ import annotations

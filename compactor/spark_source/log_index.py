@@ -15,8 +15,8 @@ from sequencer.api import (
     Topic,
 )
 from sequencer.client import SequencerClient
-from sequencer.queries import Reader
-from sequencer.recent_runs import RecentRuns
+from sequencer.reading.queries import Reader
+from sequencer.reading.recent_runs import RecentRuns
 from sequencer.rules.topics import topic_value
 from sequencer.store.rows import TopicRow
 from sequencer.store.sql.store import SqlRowStore

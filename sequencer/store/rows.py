@@ -459,8 +459,10 @@ class RunRow(Row, frozen=True):
 
 
 class JournalRow(Row, frozen=True):
-    """The hot rows that one transaction changed, encoded (sequencer.journal). Numbers have no gaps. `chain`: a sum of
-    the changes and of the chain before them."""
+    """The hot rows that one transaction changed, encoded (sequencer.reading.journal).
+
+    Numbers have no gaps. `chain`: a sum of the changes and of the chain before them.
+    """
 
     number: int
     chain: int

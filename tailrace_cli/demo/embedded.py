@@ -24,9 +24,9 @@ from tailrace.object_store.api import ObjectStore
 from tailrace.object_store.folder import FolderStore
 from tailrace.rpc import RpcSecurity
 from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
-from tailrace_cli.data_folder import SECRET
 from tailrace_cli.demo import job
 from tailrace_cli.demo.ports import free_port
+from tailrace_cli.running.data_folder import SECRET
 
 READY_SECONDS = 120.0
 """On a machine with nothing else to do it takes three."""

@@ -6,7 +6,7 @@ import asyncio
 
 from agent.server import Agent, AgentOptions
 from agent.settings import AgentSettings
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock

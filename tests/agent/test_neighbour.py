@@ -22,7 +22,7 @@ from sequencer.api import (
     RenewAgent,
     Ring,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.rpc import CallFailed, CallTimedOut, NotConnected

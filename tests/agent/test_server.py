@@ -12,7 +12,7 @@ from agent.produce.active_buffer import BufferedBatch
 from agent.server import DRAIN_MARGIN_SECONDS, Agent, AgentOptions
 from agent.settings import AgentSettings
 from sequencer.api import AgentRef, CreateTopic, MetadataRequest, Sequencer, SequencerUnavailable, Topic
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import coordinates

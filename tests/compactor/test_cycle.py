@@ -40,7 +40,7 @@ from sequencer.api import (
     SwapRequest,
     TakeLease,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import CRC_START, HEADER_BYTES, Compression, crc_of

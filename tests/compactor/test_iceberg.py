@@ -20,7 +20,7 @@ from compactor.tables.sync import SyncedTable, TableSync, WantedTable
 from compactor.tables.table import TableConflict
 from sequencer.api import DeleteRecords, DeleteRecordsPartition, DeleteTopic, Empty, TablePinsRequest
 from sequencer.collector import collect
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.folder import FolderStore

@@ -28,7 +28,7 @@ from sequencer.api import (
     DeleteTopic,
     MetadataRequest,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy

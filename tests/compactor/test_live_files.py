@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.tables.live import RowRange, count_rows, dead_rows, list_live_files
-from sequencer import live_files as page_module
 from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
@@ -21,7 +20,8 @@ from sequencer.api import (
     SequencerUnavailable,
     UnknownTopic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
+from sequencer.reading import live_files as page_module
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.header import ParquetHeader

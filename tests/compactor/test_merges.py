@@ -22,7 +22,7 @@ from sequencer.api import (
     Run,
     Topic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.rules.levels import DAY_MS, HOUR_MS, SMALL_BYTES, to_merge
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import SmallObjectRow

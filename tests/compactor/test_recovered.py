@@ -8,7 +8,7 @@ from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.api import GarbageRequest, ObjectKind
 from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.collector import collect
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.recovery.recover import recover
 from sequencer.store.memory import MemoryRowStore

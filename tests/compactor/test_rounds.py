@@ -13,7 +13,7 @@ from compactor.metrics import CompactorPages
 from compactor.rewrite import RewriteFailure
 from compactor.rounds import RoundOutcome, Rounds, Totals
 from sequencer.api import LeaseLost, Sequencer, SequencerUnavailable
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy

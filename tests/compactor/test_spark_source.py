@@ -51,7 +51,7 @@ from sequencer.api import (
     FindRequest,
     Topic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy

@@ -24,7 +24,7 @@ from compactor.spark_source.columns import KAFKA_COLUMNS
 from compactor.spark_source.log_reader import DataLost
 from compactor.spark_source.source import BatchSource, DefaultSource
 from sequencer.api import CreatePartitions
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store

@@ -42,7 +42,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.collector import collect
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.methods import CalledSequencer, Method
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.session import TASK_BASE_BYTES, task_memory_bytes
 from sequencer.api import CompactionRequest
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression

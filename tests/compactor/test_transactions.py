@@ -43,7 +43,7 @@ from sequencer.api import (
     RunBatch,
     Topic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.sql.store import open_row_store
 from tailrace.object_store.memory import MemoryStore
 from tailrace.record_batch import MARKER_BYTES, Compression, read_header

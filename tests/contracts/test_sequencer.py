@@ -67,7 +67,7 @@ from sequencer.api import (
     WatchRequest,
     first_turn,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from tests.support.clocks import SeededEntropy
 from tests.support.sequencer_bench import (

@@ -62,7 +62,7 @@ from sequencer.api import (
     TransactionState,
     UnknownPartition,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG

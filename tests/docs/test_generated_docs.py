@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tailrace_cli.protocol_support import page
+from tailrace_cli.doc_pages.protocol_support import page
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -16,7 +16,7 @@ CODE_PATH = re.compile(r"`((?:agent|cache|compactor|sequencer|tailrace|tests)/[\
 def test_protocol_support_is_what_the_code_says() -> None:
     written = (ROOT / "docs" / "protocol-support.md").read_text()
 
-    assert written == page(), "run: python -m tailrace_cli.protocol_support"
+    assert written == page(), "run: python -m tailrace_cli.doc_pages.protocol_support"
 
 
 def test_links_lead_to_files() -> None:

@@ -14,13 +14,13 @@ from compactor.cycle import CompactionSummary
 from compactor.metrics import CompactorPages
 from compactor.rounds import Rounds
 from sequencer.api import Sequencer
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.http import SequencerPages
 from sequencer.metrics import SequencerMetrics
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock
-from tailrace_cli.loop_watch import LoopWatch
-from tailrace_cli.process_metrics import add_process_metrics
+from tailrace_cli.running.loop_watch import LoopWatch
+from tailrace_cli.running.process_metrics import add_process_metrics
 from tests.support.clocks import SeededEntropy
 
 TABLE = Path("docs/operations.md").read_text().split("## Metrics")[1].split("## Stopping")[0]

@@ -14,7 +14,7 @@ from agent.connection import KafkaConnection
 from agent.dispatch import Dispatcher, _Asked
 from agent.handlers import HANDLERS
 from agent.memory_budget import MemoryBudget
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore

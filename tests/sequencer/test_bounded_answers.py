@@ -28,7 +28,7 @@ from sequencer.api import (
     TransactionRef,
 )
 from sequencer.bounds import MAX_ANSWER_BYTES, MAX_ANSWER_RUNS, AnswerRoom, run_bytes
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.pages import (
     all_groups,
     all_offsets,
@@ -235,7 +235,7 @@ def test_partitions_without_anything_to_compact_end_a_page_too(monkeypatch: pyte
 
 def test_listings_come_in_pages_and_are_whole_when_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sequencer.bounds.MAX_PAGE", 3)
-    monkeypatch.setattr("sequencer.queries.MAX_PAGE", 3)
+    monkeypatch.setattr("sequencer.reading.queries.MAX_PAGE", 3)
 
     async def scenario() -> None:
         async with a_backlog(partitions=4, runs=1) as sequencer:
@@ -280,7 +280,7 @@ def test_positions_with_long_metadata_are_bounded_in_bytes() -> None:
 
 
 def test_producers_of_a_partition_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.queries.MAX_PAGE", 3)
+    monkeypatch.setattr("sequencer.reading.queries.MAX_PAGE", 3)
 
     async def scenario() -> None:
         clock = ManualClock()

@@ -19,7 +19,7 @@ from sequencer.api import (
     SessionRef,
 )
 from sequencer.collector import Collection, collect
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.clock import SystemClock

@@ -34,7 +34,7 @@ from sequencer.api import (
     TakeLease,
     TransactionRef,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.record_batch import TRANSACTIONAL_FLAG

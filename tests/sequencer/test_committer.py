@@ -25,7 +25,7 @@ from sequencer.api import (
     SequencerUnavailable,
     SessionGrant,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.observer import Unobserved
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Row, TransactionRow

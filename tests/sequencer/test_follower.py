@@ -40,10 +40,10 @@ from sequencer.api import (
     TransactionsRequest,
     Value,
 )
-from sequencer.committer import Committer
-from sequencer.follower import Behind, Follower
-from sequencer.journal import CHAIN, NUMBER, Journal, JournalGap
+from sequencer.engine.committer import Committer
+from sequencer.engine.follower import Behind, Follower
 from sequencer.methods import AS_NEWEST, AS_SEEN, METHODS
+from sequencer.reading.journal import CHAIN, NUMBER, Journal, JournalGap
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow, Row, TopicRow
 from sequencer.store.state import Draft, HotState
@@ -137,7 +137,7 @@ def test_taking_over_looks_at_the_end_of_the_journal_and_loads_nothing() -> None
 
 
 def test_a_copy_that_the_journal_no_longer_reaches_is_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.journal.MAX_ROWS", 4)
+    monkeypatch.setattr("sequencer.reading.journal.MAX_ROWS", 4)
 
     async def use(world: World) -> None:
         await world.create("a")
@@ -216,7 +216,7 @@ def test_what_is_called_up_to_date_has_what_was_written_before_the_call() -> Non
 
 
 def test_the_journal_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.journal.MAX_BYTES", 2_000)
+    monkeypatch.setattr("sequencer.reading.journal.MAX_BYTES", 2_000)
 
     async def use(world: World) -> None:
         await world.create(*(f"t{number}" for number in range(30)))

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from sequencer.api import AgentInfo, LagsRequest, ObjectKind, Run, SessionRef
+from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases, sessions
 from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.groups import lags
@@ -33,7 +34,6 @@ from sequencer.store.rows import (
     TransactionRow,
 )
 from sequencer.store.state import Draft, HotState
-from sequencer.upkeep import Upkeep
 from tests.support.clocks import ManualClock
 
 ME = Identity("c", 1, 1)

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-import sequencer.queries as reading
+import sequencer.reading.queries as reading
 from sequencer.api import OffsetQuery, OffsetsAnswer, OffsetSpec, OffsetsRequest
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.pages import all_offsets
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, ScannedRuns

@@ -22,7 +22,7 @@ from sequencer.api import (
     TakeLease,
     TransactionRef,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import NO_OBJECT
 from sequencer.store.memory import MemoryRowStore

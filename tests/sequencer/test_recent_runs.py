@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.api import ObjectKind, Run
-from sequencer.recent_runs import LEAST_RUNS, RecentRuns
+from sequencer.reading.recent_runs import LEAST_RUNS, RecentRuns
 from sequencer.store.rows import Changes, RunRow
 from tailrace.ids import TopicPartition
 from tailrace.turns import at_once

@@ -6,9 +6,9 @@ from collections import Counter
 from uuid import UUID
 
 from sequencer.api import InitProducer
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
+from sequencer.engine.requests import DECISIONS, QUERIES
 from sequencer.methods import METHODS
-from sequencer.requests import DECISIONS, QUERIES
 from sequencer.store.memory import MemoryRowStore
 from tests.support.clocks import ManualClock, SeededEntropy
 

@@ -37,7 +37,7 @@ from sequencer.api import (
     Value,
 )
 from sequencer.client import SequencerClient
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.methods import METHODS, Method, SequencerMethods
 from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore

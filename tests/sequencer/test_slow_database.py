@@ -24,9 +24,9 @@ from sequencer.api import (
     SessionRef,
 )
 from sequencer.client import SequencerClient
+from sequencer.engine.term import MAX_LEASE_MS, lease_for
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.term import MAX_LEASE_MS, lease_for
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.simulated_link import SimulatedLink
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 import sequencer.bounds as bounds
-import sequencer.subscriptions as subscriptions
+import sequencer.reading.subscriptions as subscriptions
 from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from sequencer import topic_changes
 from sequencer.api import Metadata, MetadataRequest
+from sequencer.reading import topic_changes
+from sequencer.reading.topic_changes import TopicChanges
 from sequencer.store.rows import Changes, CounterRow, Identity, TopicRow
 from sequencer.store.state import METADATA_VERSION, HotState
-from sequencer.topic_changes import TopicChanges
 
 ME = Identity("c", 1, 1)
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-import sequencer.group_commit as group_commit
+import sequencer.engine.group_commit as group_commit
 from sequencer.api import (
     AddToTransaction,
     AgentInfo,
@@ -47,7 +47,7 @@ from sequencer.api import (
     TransactionRef,
 )
 from sequencer.checkpoint.checkpointer import Checkpointer
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.pages import all_groups
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import Changes, LogEpoch, PartitionRow, ProducerRow, RememberedBatch, TopicRow

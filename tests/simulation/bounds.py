@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
-from sequencer import bounds, group_commit
-from sequencer import queries as reading
+from sequencer import bounds
+from sequencer.engine import group_commit
+from sequencer.reading import queries as reading
 from sequencer.rules import compaction
 
 LOW: tuple[tuple[ModuleType, str, int], ...] = (

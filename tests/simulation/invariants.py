@@ -9,8 +9,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from sequencer.api import BatchStatus, ObjectKind, Run
-from sequencer.follower import Follower
-from sequencer.journal import NUMBER
+from sequencer.engine.follower import Follower
+from sequencer.reading.journal import NUMBER
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY
 from sequencer.rules.levels import SMALL_BYTES
 from sequencer.store.rows import (

@@ -32,8 +32,9 @@ import agent.groups.stored_group as stored_group
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
-import sequencer.follower as follower_module
-import sequencer.group_commit as group_commit_module
+import sequencer.engine.follower as follower_module
+import sequencer.engine.group_commit as group_commit_module
+import sequencer.engine.term as term_module
 import sequencer.recovery.bucket_scan as bucket_module
 import sequencer.rules.compaction as compaction
 import sequencer.rules.deleted_topics as deleted_topics
@@ -46,7 +47,6 @@ import sequencer.rules.sessions as sessions
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
 import sequencer.server as node_module
-import sequencer.term as term_module
 import tailrace.keepers as keepers
 from agent.fetch.window import Window
 from agent.fetch.windows import Windows
@@ -74,6 +74,10 @@ from sequencer.api import (
     RunOutcome,
     SequencerUnavailable,
 )
+from sequencer.engine.term import Term
+from sequencer.reading.subscriptions import Subscriptions
+from sequencer.reading.topic_changes import TopicChanges
+from sequencer.reading.view import View
 from sequencer.rules import assign
 from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.store.memory import MemoryRowStore
@@ -92,10 +96,6 @@ from sequencer.store.rows import (
 )
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
-from sequencer.subscriptions import Subscriptions
-from sequencer.term import Term
-from sequencer.topic_changes import TopicChanges
-from sequencer.view import View
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.record_batch import crc_of, read_header
 from tailrace.turns import Steps, at_once

@@ -41,7 +41,7 @@ from sequencer.api import (
     SequencerUnavailable,
     Topic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.buffers import Buffer

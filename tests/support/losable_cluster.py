@@ -23,7 +23,7 @@ from sequencer.api import (
     Topic,
 )
 from sequencer.checkpoint.checkpointer import Checkpointer
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import recover
 from sequencer.settings import SequencerSettings

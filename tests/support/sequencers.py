@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sequencer.api import Sequencer
 from sequencer.client import SequencerClient
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.rpc_handler import RpcHandler
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

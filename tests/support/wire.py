@@ -17,7 +17,7 @@ from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import StoreMetrics
 from sequencer.api import CreateTopic, SequencerUnavailable, Topic
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import RowStore
 from sequencer.store.sql.store import SqlRowStore

@@ -12,7 +12,7 @@ from agent.topic_counters import TopicCounts
 from agent.topic_usage import ProcessCounts
 from tailrace.cost import GIB, MONTH_SECONDS, Usage, bill_of, read_prices
 from tailrace_cli.app import app
-from tailrace_cli.cost import STORED, usage_a_month
+from tailrace_cli.commands.cost import STORED, usage_a_month
 from tailrace_cli.workload import (
     BadWorkload,
     Workload,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from tailrace.clock import SystemClock
-from tailrace_cli import loop, loop_watch
+from tailrace_cli.running import loop, loop_watch
 
 
 def holds_the_loop(seconds: float) -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 NEVER_DRAINED = """
 import asyncio
-from tailrace_cli.process import ShutdownSignals
+from tailrace_cli.running.process import ShutdownSignals
 
 async def main():
     shutdown = ShutdownSignals(0.1, last_resort_seconds=0.2)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.clock import SystemClock, SystemEntropy
+from tailrace_cli.connections.login import client_properties
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.login import client_properties
-from tailrace_cli.secure_serve import secured
+from tailrace_cli.running.secure_serve import secured
 from tailrace_cli.settings import Settings
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tailrace.settings import load_settings
 from tailrace_cli.app import main
-from tailrace_cli.data_folder import SECRET, open_data_folder
 from tailrace_cli.errors import CommandFailed
-from tailrace_cli.security import DatabasePassword, is_loopback, open_security
+from tailrace_cli.running.data_folder import SECRET, open_data_folder
+from tailrace_cli.running.security import DatabasePassword, is_loopback, open_security
 from tailrace_cli.settings import Settings
 from tests.support.clocks import SeededEntropy
 

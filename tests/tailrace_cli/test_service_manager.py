@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-from tailrace_cli.service_manager import service_manager_notified
+from tailrace_cli.running.service_manager import service_manager_notified
 from tests.support.agents import settle
 from tests.support.clocks import ManualClock
 

@@ -9,8 +9,8 @@ import sys
 
 from tailrace.clock import SystemClock
 from tailrace.settings import load_settings
+from tailrace_cli.running.supervisor import ChildPlan, Supervisor, next_pause, plan_children
 from tailrace_cli.settings import Settings
-from tailrace_cli.supervisor import ChildPlan, Supervisor, next_pause, plan_children
 
 
 def settings_of(**flags: object) -> Settings:

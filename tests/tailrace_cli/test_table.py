@@ -23,7 +23,7 @@ from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock

@@ -37,7 +37,7 @@ MIGRATION_SECONDS = 300.0
 CONNECTIONS: dict[Lane, int] = {"lease": 1, "commits": 2, "reads": 8}
 """Connections per lane: slow reads delay neither commits nor the lease; slow commits don't delay the lease."""
 LEASE_SECONDS = 10.0
-"""A database that takes longer than this is unavailable. For a slow one and the lease see `sequencer.term`."""
+"""A database that takes longer than this is unavailable. For a slow one and the lease see `sequencer.engine.term`."""
 WRITTEN_AT_ONCE = 1_000
 """Rows per statement: encoding them blocks the event loop."""
 LOAD_PAGE_SECONDS = 10.0

@@ -28,7 +28,7 @@ from sequencer.api import (
     SaveGroup,
     SequencerUnavailable,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from tailrace.kafka.error_codes import ErrorCode

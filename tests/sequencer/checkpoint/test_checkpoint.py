@@ -28,7 +28,7 @@ from sequencer.api import (
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import Checkpointer, DatabaseIsOlder, write_cluster_file
 from sequencer.checkpoint.format import CheckpointedRows, HeadPlace, InvalidCheckpoint
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

@@ -29,7 +29,7 @@ from sequencer.api import (
     TransactionRef,
     TransactionsRequest,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.recovery.invariants import check_hot_rows
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
 from sequencer.settings import SequencerSettings

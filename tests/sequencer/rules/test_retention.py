@@ -19,7 +19,7 @@ from sequencer.api import (
     ObjectKind,
     Run,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.rules.retention import RetentionLimits, expired_end, limits_of
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore

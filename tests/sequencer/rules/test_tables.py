@@ -19,7 +19,7 @@ from sequencer.api import (
     TablePinsRequest,
     UnknownTopic,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore

@@ -15,7 +15,7 @@ from sequencer.api import (
     ForgetObjects,
     GarbageRequest,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import StoreStatistics
 from tests.support.clocks import ManualClock, SeededEntropy

@@ -1,0 +1,373 @@
+"""The committer: the sequencer's interface over a row store that it alone writes.
+
+It holds the committer's lease (term) and the state (sequencer.reading.view). Requests that change rows go through one
+queue to one task (group_commit); the others are answered from the view and the store. The tables in `requests` say
+what each method does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+
+from sequencer.api import (
+    Empty,
+    IncarnationChanged,
+    RetentionSummary,
+    SequencerError,
+    SequencerUnavailable,
+    TopicExists,
+    Value,
+)
+from sequencer.checkpoint.checkpointer import FINISH_WAIT_S, Checkpointer
+from sequencer.engine.expiry import Expiry
+from sequencer.engine.follower import Follower
+from sequencer.engine.group_commit import GroupCommit
+from sequencer.engine.requests import DECISIONS, QUERIES, Context, Decision, Query
+from sequencer.engine.term import Term
+from sequencer.methods import METHODS, Method, SequencerMethods
+from sequencer.observer import SequencerObserver, Unobserved, timed, timed_reads
+from sequencer.reading.journal import NUMBER, Journal
+from sequencer.reading.view import View
+from sequencer.rules import leases, topics
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import Identity, RowStore
+from sequencer.store.state import COMMIT_NUMBER, HotState
+from tailrace.clock import Clock, Entropy, wait_for
+from tailrace.keepers import outlived
+from tailrace.object_store.api import StoreError
+
+_log = structlog.get_logger(__name__)
+
+LAST_WRITE_S = 30.0
+"""How long the end of a term waits for its last write: longer than a database's own bounds let one take."""
+
+
+class Committer(SequencerMethods):
+    """The sequencer's interface over a row store. `start` before use, `close` at the end.
+
+    `holder` names this process in the committer's lease; `address` is where others reach it. Each `start` is a term of
+    its own, under an epoch of its own (`term`). `known_commit` is the newest commit that the caller knows of: a
+    database that ends before it has lost later commits. `reads` is the same store over separate connections, so that
+    readers do not delay the committer. `keeps_journal`: whether this database has a journal that others follow
+    (sequencer.reading.journal). `follower`: this server's copy of the rows, used in place of the term's first load.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        clock: Clock,
+        entropy: Entropy,
+        settings: SequencerSettings | None = None,
+        validate_config: topics.ValidateConfig = topics.accept_any_config,
+        *,
+        holder: str | None = None,
+        address: str = "",
+        checkpointer: Checkpointer | None = None,
+        known_commit: int = 0,
+        reads: RowStore | None = None,
+        observer: SequencerObserver | None = None,
+        keeps_journal: bool = False,
+        follower: Follower | None = None,
+    ) -> None:
+        self._store = store
+        self._keeps_journal = keeps_journal
+        self._follower = follower
+        self._observer = observer or Unobserved()
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings or SequencerSettings()
+        self._holder = holder or str(entropy.uuid())
+        self._address = address
+        self._checkpointer = checkpointer
+        self._known_commit = known_commit
+        self._lost: SequencerError | None = None
+        self._term = self._new_term()
+        self._readying = asyncio.Lock()
+        self._committing: asyncio.Task[None] | None = None
+        self._keeping: list[asyncio.Task[None]] = []
+        self._is_closed = False
+        timed_store = timed_reads(reads or store, self._observer, clock)
+        self._view = View(
+            timed_store, clock, self._settings, checkpointer=checkpointer, catch_up=self._catch_up
+        )
+        self._group_commit = GroupCommit(
+            self._view,
+            store,
+            clock,
+            settings=self._settings,
+            observer=self._observer,
+            ensure_ready=self.ensure_ready,
+        )
+        self._context = Context(
+            view=self._view,
+            store=store,
+            reads=timed_store,
+            clock=clock,
+            entropy=entropy,
+            settings=self._settings,
+            validate_config=validate_config,
+            slack_ms=lambda: leases.slack_ms(self._term.round_trip_s),
+        )
+        self._expiry = Expiry(self._context, self._group_commit, self.ensure_ready)
+        self._calls: dict[str, Callable[[Any], Awaitable[Value]]] = {
+            **{name: partial(self._decide, decision) for name, decision in DECISIONS.items()},
+            **{name: partial(self._answer, query) for name, query in QUERIES.items()},
+            "commit": self._group_commit.commit,
+            "apply_retention": self._apply_retention,
+        }
+
+    # --- answering
+
+    async def call(self, method: Method, request: Value) -> Value:
+        """Carry out any method."""
+        return await self._calls[method.name](request)
+
+    async def _answer(self, query: Query, request: Value) -> Value:
+        await self.ensure_ready()
+        answer = query.answer(request, self._context)
+        if isinstance(answer, Value):
+            return answer
+        looked_up: Value = await answer
+        return looked_up
+
+    async def _decide(self, decision: Decision, request: Value) -> Value:
+        try:
+            answer = await self._decided(decision, request)
+        except TopicExists:
+            await self._wait_checkpointed()  # this may be a retry of the request that created it
+            raise
+        if decision.is_checkpointed and not getattr(request, "validate_only", False):
+            await self._wait_checkpointed()
+        return answer
+
+    async def _decided(self, decision: Decision, request: Value) -> Value:
+        context, name = self._context, decision.name
+        if decision.is_alone:
+            return await self._group_commit.decide_alone(
+                name, lambda draft: decision.decide(draft, request, context)
+            )
+        request_id = decision.request_id(request)
+        if request_id is None:
+            return await self._group_commit.decide(
+                name, lambda draft: decision.decide(draft, request, context)
+            )
+        return await self._group_commit.decide_once(
+            name,
+            request_id,
+            METHODS[name].answer,
+            lambda draft: decision.decide(draft, request, context),
+        )
+
+    async def _apply_retention(self, request: Empty) -> RetentionSummary:
+        return await self._expiry.apply_retention()
+
+    async def _wait_checkpointed(self) -> None:
+        """Wait until a checkpoint in the bucket has what was just written. Raises SequencerUnavailable."""
+        if self._checkpointer is not None:
+            await self._checkpointer.saved()
+
+    async def _catch_up(self) -> None:
+        await self._group_commit.catch_up()
+
+    # --- life
+
+    async def start(self) -> None:
+        """Become the committer and load the state. Raises SequencerUnavailable while another is."""
+        self._view.identity = await self._store.open()
+        if self.identity.incarnation <= 0:
+            raise IncarnationChanged("this database is being filled by `tailrace recover`; wait, or empty it")
+        self._term = self._new_term()
+        await self._term.begin()
+        self._keeping = [asyncio.create_task(self._term.keep(), name="sequencer: lease")]
+        try:
+            await self.ensure_ready()
+        except BaseException:
+            await self._end_keeping()
+            raise
+        self._observer.term_began()
+        self._group_commit.begin(self._term)
+        self._committing = asyncio.create_task(self._group_commit.run(), name="sequencer: commits")
+        self._keeping.append(asyncio.create_task(self._expire_in_time(), name="sequencer: expiry"))
+
+    def _new_term(self) -> Term:
+        return Term(
+            self._store,
+            self._clock,
+            holder=f"{self._holder}#{self._entropy.uuid()}",
+            address=self._address,
+            lease_ms=self._settings.committer_lease_ms,
+            observer=self._observer,
+        )
+
+    async def close(self) -> None:
+        """Finish what is being written, refuse the rest, give the lease back. The store stays open.
+
+        The lease is renewed until the last write has ended, and given back only then, whatever went wrong before. A
+        write that doesn't end in LAST_WRITE_S is left to itself, and the lease to run out: the store takes no write of
+        this term's epoch once another term has begun.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._group_commit.stop()
+        self._view.feed.wake_all()
+        self._view.subscriptions.wake_all()
+        if self._committing is not None and not await wait_for(self._clock, self._committing, LAST_WRITE_S):
+            await self._leave_last_write(self._committing)
+            return
+        await self._finish_checkpoints()
+        await self._end_keeping()
+        await self._term.release()
+
+    async def _leave_last_write(self, committing: asyncio.Task[None]) -> None:
+        where = io.StringIO()
+        committing.print_stack(file=where)
+        _log.error("the last write of a term does not end; it is left to itself", where=where.getvalue())
+        self._term.end("its last write did not end")
+        committing.cancel()
+        await self._end_keeping()
+        self._group_commit.refuse_waiting()
+
+    async def _end_keeping(self) -> None:
+        keeping, self._keeping = self._keeping, []
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        await self._term.stop_renewing()
+
+    @property
+    def lost(self) -> SequencerError | None:
+        """Why this database may not be served any more, by any process that knew it: for good."""
+        refusal = None if self._checkpointer is None else self._checkpointer.refusal
+        return self._lost or refusal
+
+    async def _finish_checkpoints(self) -> None:
+        """Export that this committer's term ended with nothing unknown."""
+        if self._checkpointer is None or self._view.is_stale or not self.is_committer:
+            return
+        finished = asyncio.ensure_future(self._checkpointer.finish())
+        with suppress(StoreError, SequencerError):
+            if await wait_for(self._clock, finished, FINISH_WAIT_S):
+                await finished
+        finished.cancel()
+        await asyncio.gather(finished, return_exceptions=True)
+
+    @property
+    def identity(self) -> Identity:
+        """Which database this is; known after `start`."""
+        return self._view.identity
+
+    @property
+    def commit_number(self) -> int:
+        """The newest commit that is known."""
+        return max(self._known_commit, self._view.state.counter(COMMIT_NUMBER))
+
+    @property
+    def journal_number(self) -> int:
+        """The number of the journal as of which answers are."""
+        return self._view.state.counter(NUMBER)
+
+    @property
+    def epoch(self) -> int:
+        """The fencing epoch of the term."""
+        return self._term.epoch
+
+    @property
+    def is_committer(self) -> bool:
+        """Whether this process still holds the committer's lease, as far as it can know."""
+        return self._term.left_s > 0
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds for which this process surely stays the committer; 0 when it is not."""
+        return self._term.left_s
+
+    @property
+    def round_trip_s(self) -> float:
+        """How long the database took to answer lately."""
+        return self._term.round_trip_s
+
+    async def confirm(self, margin_s: float) -> None:
+        """Return once the lease surely holds for more than `margin_s`. Raises SequencerUnavailable."""
+        await self._term.confirm(margin_s)
+
+    # --- the state
+
+    async def ensure_ready(self) -> None:
+        """Hold the lease and a state that is the store's, or raise SequencerUnavailable."""
+        if self._is_closed:
+            raise SequencerUnavailable("the sequencer is closing; ask another")
+        await self._term.confirm()
+        if not self._view.is_stale:
+            return
+        async with self._readying:
+            if self._view.is_stale:
+                await self._load()
+
+    async def _load(self) -> None:
+        await self._check_identity()
+        loaded = await self._followed() or await self._loaded()
+        self._check_not_older(loaded)
+        journal = None
+        if self._keeps_journal:
+            oldest = await self._store.journal_from(0, 1)
+            journal = Journal(oldest[0].number if oldest else loaded.counter(NUMBER) + 1)
+        self._term.check()
+        self._view.replace(loaded, self._term.epoch, journal)
+
+    async def _followed(self) -> HotState | None:
+        """The follower's copy, which is exact: the lease is ours, so nobody writes."""
+        follower, self._follower = self._follower, None
+        return None if follower is None else await follower.hand_over()
+
+    async def _loaded(self) -> HotState:
+        rows = await timed(self._observer, self._clock, "load", self._store.load())
+        return await HotState.built(rows, self._clock)
+
+    def give_back(self) -> HotState | None:
+        """The state at the end of the term, to be followed from there; None where it was never loaded."""
+        state = self._view.state
+        state.unwatch()
+        return state if self._view.journal is not None else None
+
+    def _check_not_older(self, loaded: HotState) -> None:
+        """Raise IncarnationChanged where the database has lost what was durable: a standby that lagged leads it now."""
+        if self._lost is not None:
+            raise self._lost
+        known, found = self.commit_number, loaded.counter(COMMIT_NUMBER)
+        if found < known:
+            self._lost = IncarnationChanged(
+                f"the database is at commit {found}, and was at {known}: it has lost what came between (a standby that"
+                " lagged, an older copy). Bring the newer one back, or rebuild an empty one with `tailrace recover`"
+            )
+            raise self._lost
+
+    async def _check_identity(self) -> None:
+        """Raise IncarnationChanged where another database has taken the place of the one that was opened."""
+        now = await self._store.identity()
+        was = self.identity
+        if (now.cluster_id, now.incarnation) != (was.cluster_id, was.incarnation):
+            self._lost = IncarnationChanged(
+                f"the database is incarnation {now.incarnation} of cluster {now.cluster_id!r} now, it was"
+                f" {was.incarnation} of {was.cluster_id!r}: drop all state and start anew"
+            )
+            raise self._lost
+
+    async def _expire_in_time(self) -> None:
+        """End what runs out: leases of agents and sessions, transactions."""
+        while self._term.over is None:
+            await self._clock.sleep(self._settings.committer_lease_ms / 3000)
+            with outlived(_log, "what ran out is not ended yet", SequencerError):
+                try:
+                    await self._expiry.end_expired()
+                except SequencerUnavailable:
+                    if self._is_closed:  # a normal stop: nothing to log
+                        return
+                    raise

@@ -1,0 +1,210 @@
+"""Expiry: ends what has run out (leases, sessions, transactions), and removes what retention no longer keeps.
+
+Each step is one transaction of bounded size, decided by the committer like any request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from sequencer.api import AgentRef, RetentionSummary
+from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
+from sequencer.engine.requests import Context
+from sequencer.reading.upkeep import Upkeep
+from sequencer.rules import deleted_topics, groups, leases, repeats, retention, transactions
+from sequencer.store.rows import AgentRow, ProducerRow, Row, SessionRow, TransactionRow
+from sequencer.store.state import Draft, Key
+from tailrace.turns import Steps, Turns
+
+GROUPS_PER_STEP = 500
+"""Consumer groups that one transaction of expiry looks at."""
+ROWS_IN_A_TURN = 5_000
+MOST_LOOKED_AT = 1_000_000
+"""Rows of a kind that one call looks at."""
+
+
+@dataclass(slots=True)
+class _Removed:
+    """What `apply_retention` counts over its steps."""
+
+    runs: int = 0
+    objects: int = 0
+    partitions: int = 0
+    offsets: int = 0
+    producers: int = 0
+    sessions: int = 0
+    agents: int = 0
+
+
+class Expiry:
+    """See the module. `ensure_ready` raises SequencerUnavailable where the state can't be used."""
+
+    def __init__(
+        self, context: Context, group_commit: GroupCommit, ensure_ready: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._group_commit = group_commit
+        self._ensure_ready = ensure_ready
+
+    async def end_expired(self) -> None:
+        """End what has run out by now."""
+        await (
+            self._ensure_ready()
+        )  # also without requests: notice at once that another database is behind the store
+        if self._has_expired(await self._context.store.now_ms()):
+            await self._group_commit.decide("expire", self._expire)
+
+    def _has_expired(self, now_ms: int) -> bool:
+        state = self._context.state
+        return (
+            any(
+                0 < row.expires_ms <= now_ms and self._context.has_left(AgentRef(row.broker_id, row.epoch))
+                for row in state.all(AgentRow)
+            )
+            or any(row.expires_ms <= now_ms for row in state.rows(SessionRow, state.open_sessions))
+            or transactions.has_timed_out(state, now_ms)
+        )
+
+    def _expire(self, draft: Draft) -> Steps[tuple[int, int]]:
+        """End what has run out: gives the counts of agents' leases and of sessions. Only some transactions are ended
+        by one step."""
+        agents = leases.expire_agents(draft, self._context.has_left)
+        sessions = leases.expire_sessions(draft)
+        yield from transactions.abort_timed_out(draft, ROWS_OF_A_GROUP)
+        return agents, sessions
+
+    async def apply_retention(self) -> RetentionSummary:
+        """End what has run out, and remove what is too old or too much."""
+        removed, settings = _Removed(), self._settings
+
+        def expire(draft: Draft) -> Steps[None]:
+            agents, sessions = yield from self._expire(draft)
+            removed.agents += agents
+            removed.sessions += sessions
+            retention.expire_swaps(draft, settings.swap_answers_ms)
+            leases.forget_agents(draft)
+            repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
+
+        await self._group_commit.decide("apply_retention", expire)
+        await self._upkeep.fill()
+        removed.offsets = await self._expire_groups()
+        removed.producers = await self._expire_unused(ProducerRow, retention.expire_producers)
+        await self._expire_unused(TransactionRow, transactions.expire_transactional_ids)
+        while True:
+            plan = await retention.plan_retention(
+                self._context.state, self._context.reads, settings, self._upkeep.partitions
+            )
+            runs = await self._remove_runs(plan.removable, removed)
+            moved = await self._move_log_starts(plan.due)
+            removed.partitions += moved
+            if not runs and not moved and not plan.has_more:
+                break
+        await self._remove_deleted_topics()
+        return RetentionSummary(
+            runs_removed=removed.runs,
+            objects_retired=removed.objects,
+            partitions_moved=removed.partitions,
+            offsets_expired=removed.offsets,
+            producers_expired=removed.producers,
+            sessions_closed=removed.sessions,
+            agents_expired=removed.agents,
+        )
+
+    @property
+    def _upkeep(self) -> Upkeep:
+        """What is due of the state that is shown now: it is another after a reload."""
+        return self._context.view.upkeep
+
+    async def _remove_deleted_topics(self) -> None:
+        """Remove what is left of deleted topics, some rows at a time; a partition's row once it has no runs."""
+        upkeep, state = self._upkeep, self._context.state
+        if not upkeep.may_have_deleted_topics:
+            return
+        upkeep.may_have_deleted_topics = False
+        try:
+            gone = await deleted_topics.deleted_topics(state)
+        except asyncio.CancelledError:
+            upkeep.may_have_deleted_topics = True
+            raise
+        if not gone:
+            return
+        upkeep.may_have_deleted_topics = True  # until a later call finds nothing
+        await self._remove_rows(await deleted_topics.rows_of(state, gone))
+        await self._remove_rows(
+            await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
+        )
+
+    async def _remove_rows(self, rows: list[deleted_topics.Found]) -> None:
+        step = self._settings.removal_step
+        for at in range(0, len(rows), step):
+            remove = partial(deleted_topics.remove, found=rows[at : at + step])
+            await self._group_commit.decide("apply_retention", remove)
+
+    async def _remove_runs(self, partitions: list[tuple[UUID, int]], removed: _Removed) -> int:
+        """Remove what lies below the log start of these partitions, some runs at a time. Returns how many."""
+        before = removed.runs
+        left = partitions
+        while left:
+            step = await self._group_commit.decide_alone(
+                "apply_retention",
+                partial(
+                    retention.remove_runs, store=self._context.store, partitions=left, settings=self._settings
+                ),
+            )
+            removed.runs += step.runs
+            removed.objects += step.objects
+            left = step.left
+        return removed.runs - before
+
+    async def _move_log_starts(self, due: list[retention.DueLogStart]) -> int:
+        """Move the log starts that were planned, some at a time. Returns how many moved."""
+        step = self._settings.removal_step
+        moved = 0
+        for at in range(0, len(due), step):
+            move = partial(retention.move_log_starts, planned=due[at : at + step], settings=self._settings)
+            moved += await self._group_commit.decide("apply_retention", move)
+        return moved
+
+    async def _expire_unused(self, kind: type[Row], expire: Callable[[Draft, list[Key], int], int]) -> int:
+        """Forget rows that were not used for so long, some at a time. Returns how many."""
+        step, upkeep = self._settings.removal_step, self._upkeep
+        now_ms = await self._context.store.now_ms()
+        turns = Turns(ROWS_IN_A_TURN)
+
+        def expiring(keys: list[Key]) -> Callable[[Draft], int]:
+            return lambda draft: expire(draft, keys, upkeep.kept_ms[kind])
+
+        expired = looked = 0
+        while looked < MOST_LOOKED_AT:
+            keys, taken = upkeep.take_unused(kind, now_ms, step)
+            looked += taken
+            if not taken:
+                break
+            if keys:
+                try:
+                    expired += await self._group_commit.decide("apply_retention", expiring(keys))
+                finally:
+                    upkeep.put_back_unused(kind, keys, now_ms)
+            await turns.did(taken)
+        return expired
+
+    async def _expire_groups(self) -> int:
+        """Forget what no member comes back for, some groups at a time. Returns how many positions."""
+        left = await self._upkeep.groups.take(self._context.state, await self._context.store.now_ms())
+        offsets = 0
+        while left:
+            expire = partial(
+                groups.expire_groups,
+                group_ids=left[:GROUPS_PER_STEP],
+                settings=self._settings,
+                max_offsets=self._settings.removal_step,
+            )
+            expired = await self._group_commit.decide("apply_retention", expire)
+            offsets += expired.offsets
+            left = left[expired.groups :]
+        return offsets

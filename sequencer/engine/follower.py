@@ -1,0 +1,213 @@
+"""A follower: a server's own copy of the hot rows, which follows the committer by the journal.
+
+It loads all rows once. Then it reads the new rows of the journal every `pause_s`, and whenever a caller needs it up to
+date. So a takeover from the committer reads the end of the journal and loads nothing. The copy also answers queries,
+as of the journal number that the caller brings, or a later one.
+
+Invariants:
+- the copy is at each moment the committer's state as of one number of the journal, never half of a transaction;
+- a copy that the journal does not continue (sequencer.reading.journal.JournalGap) is never used again; it is reloaded;
+- no answer is as of a lower number than the asker has seen. Runs are looked up in the database, which is ahead of the
+  copy: an answer with runs is given once the copy has what was in the database then (queries.Reader's `settle`).
+
+A database without a journal has no followers: a copy that was just loaded and is not continued waits `RELOAD_PAUSE_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import structlog
+
+from sequencer.api import IncarnationChanged, SequencerError, SequencerUnavailable, Value
+from sequencer.engine.requests import QUERIES, QueryContext
+from sequencer.methods import AS_NEWEST, Method
+from sequencer.reading.journal import NUMBER, JournalGap, changes_of, continuing
+from sequencer.reading.recent_runs import RecentRuns
+from sequencer.reading.view import Shown
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import Changes, RowStore
+from sequencer.store.state import HotState
+from tailrace.clock import Clock, wait_for
+from tailrace.keepers import outlived
+from tailrace.turns import Turns, in_turns
+
+_log = structlog.get_logger(__name__)
+
+ROWS_AT_ONCE = 16
+"""Rows of the journal that one query reads; each may have some megabytes."""
+DECODED_IN_A_TURN = 2_000
+RELOAD_PAUSE_S = 10.0
+PATIENCE_S = 0.5
+"""How long a question waits for the journal before it is passed on."""
+
+
+class Behind(SequencerUnavailable):
+    """The copy is not as new as was asked for."""
+
+
+class Follower:
+    """See the module. `run` is its task.
+
+    Args:
+        state: a copy to begin with, in place of a load: of a committer whose term has ended.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        clock: Clock,
+        *,
+        pause_s: float,
+        settings: SequencerSettings | None = None,
+        state: HotState | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._pause_s = pause_s
+        self._settings = settings or SequencerSettings()
+        self._given = state
+        self._shown: Shown | None = None
+        self._lock = asyncio.Lock()
+        self._begun = self._ended = 0
+        self._is_handed_over = False
+
+    @property
+    def state(self) -> HotState | None:
+        """The copy, where there is one."""
+        return None if self._shown is None else self._shown.state
+
+    @property
+    def number(self) -> int:
+        """The number of the journal as of which the copy is; -1 without one."""
+        return -1 if self._shown is None else self._shown.state.counter(NUMBER)
+
+    async def answer(self, method: Method, request: Value, seen: int) -> Value:
+        """Answer a question as of number `seen` or later.
+
+        Raises SequencerUnavailable (Behind, or what the database raises), JournalGap: ask the committer.
+        """
+        if method.name in AS_NEWEST or self.number < seen:
+            await self._catch_up_in_time()
+        shown = self._shown
+        if shown is None or self.number < seen:
+            raise Behind(f"this server's copy is as of {self.number}, and {seen} was seen")
+        answer = QUERIES[method.name].answer(request, QueryContext(shown, self._store, self._settings))
+        if not isinstance(answer, Value):
+            answer = await answer
+        if self._shown is not shown:
+            raise Behind("this server's copy was replaced meanwhile")
+        return cast("Value", answer)
+
+    async def _catch_up_in_time(self) -> None:
+        caught_up = asyncio.ensure_future(self.catch_up())
+        try:
+            if not await wait_for(self._clock, caught_up, PATIENCE_S):
+                raise Behind("the journal was not read in time")
+            await caught_up
+        finally:
+            caught_up.cancel()
+            await asyncio.gather(caught_up, return_exceptions=True)
+
+    async def run(self) -> None:
+        """Follow until the copy is handed over."""
+        while not self._is_handed_over:
+            pause = self._pause_s
+            with outlived(_log, "the committer is not followed for a while", SequencerError):
+                try:
+                    await self.load()
+                    if self._shown is not None:
+                        await self.catch_up()
+                except JournalGap as error:
+                    _log.info("the copy of the rows can't be continued; it is loaded anew", reason=str(error))
+                    pause = RELOAD_PAUSE_S
+            await self._clock.sleep(pause)
+
+    async def catch_up(self) -> None:
+        """Return once the copy has all that was in the database when this was called. Callers share reads.
+
+        Raises:
+            SequencerUnavailable: there is no copy, or the database does not answer.
+            JournalGap: the copy can't be continued; there is none from now on.
+        """
+        asked = self._begun
+        async with self._lock:
+            if self._ended > asked:
+                return  # a read that began after the call has ended
+            self._begun += 1
+            await self._read()
+            self._ended = self._begun
+
+    async def hand_over(self) -> HotState | None:
+        """The copy with all that is in the database, for a committer under its lease: nobody writes now. None where it
+        can't be continued. The follower is over then."""
+        if self._shown is None:
+            return None
+        try:
+            await self.catch_up()
+        except JournalGap as error:
+            _log.warning("the copy of the rows can't be continued; all are loaded", reason=str(error))
+            return None
+        state, self._shown = self.state, None
+        self._is_handed_over = True
+        return state
+
+    async def load(self) -> None:
+        """Load all rows where there is no copy, and a journal to follow."""
+        async with self._lock:
+            await self._load_if_missing()
+
+    async def _load_if_missing(self) -> None:
+        if self._shown is not None or self._is_handed_over or not await self._store.journal_from(0, 1):
+            return  # without a journal there is nothing to follow
+        identity, state = await self._store.identity(), self._given
+        self._given = None
+        if state is None:
+            state = await HotState.built(await self._store.load(), self._clock)
+            if await self._store.identity() != identity:
+                raise SequencerUnavailable("the database was replaced while it was loaded")
+        self._shown = Shown(
+            self._store,
+            state,
+            identity,
+            recent=RecentRuns(0),
+            catch_up=self._caught_up,
+            settle=self._caught_up,
+        )
+
+    async def _caught_up(self) -> None:
+        try:
+            await self.catch_up()
+        except JournalGap as error:
+            raise Behind(str(error)) from error
+
+    def _apply(self, shown: Shown, changes: Changes) -> None:
+        try:
+            shown.state.apply(changes)
+            shown.topics.apply(changes)
+        except BaseException:
+            self._shown = None  # it may have half of the transaction
+            raise
+
+    async def _read(self) -> None:
+        shown = self._shown
+        if shown is None:
+            raise Behind("this server has no copy of the rows")
+        try:
+            turns = Turns(DECODED_IN_A_TURN)
+            while True:
+                rows = await self._store.journal_from(shown.state.counter(NUMBER), ROWS_AT_ONCE)
+                now = await self._store.identity()
+                if now != shown.identity:
+                    raise IncarnationChanged(
+                        f"the database is {now} now, and was {shown.identity}: start anew"
+                    )
+                for row in continuing(shown.state, rows):
+                    changes = await in_turns(changes_of(row, shown.state), turns)
+                    self._apply(shown, changes)
+                if len(rows) < ROWS_AT_ONCE:
+                    return
+        except (JournalGap, IncarnationChanged):
+            self._shown = None
+            raise

@@ -1,0 +1,425 @@
+"""What each method of the interface does: the rule that decides it (DECISIONS) or the query that answers it (QUERIES).
+
+A decision changes rows: the committer runs it on a draft, in its turn, and answers once the changes are durable. A
+query reads what the committer shows. Both are functions of the request and of the committer's context.
+
+An entry names its method by the declaration (`Sequencer.renew_session`), so that a type checker compares the request
+and the answer with the interface's. Two methods are neither: `commit` is decided in the order of its session's numbers
+(sequencer.engine.group_commit), and `apply_retention` takes many transactions (sequencer.engine.expiry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from sequencer.api import (
+    AgentInfo,
+    AgentLease,
+    AgentRef,
+    AlterConfig,
+    BrokerConfigsRequest,
+    Configs,
+    ConfigScope,
+    Empty,
+    ForgetObjects,
+    Garbage,
+    GarbageRequest,
+    GroupOwner,
+    InitProducer,
+    KnownKeys,
+    LocateGroup,
+    ObjectRef,
+    ProducerGrant,
+    RenewAgent,
+    RunsAnswer,
+    Sequencer,
+    StampAnswer,
+    StampRequest,
+    TablePins,
+    TablePinsRequest,
+    Value,
+)
+from sequencer.reading.live_files import live_files
+from sequencer.reading.queries import Reader
+from sequencer.reading.view import Shown, View
+from sequencer.rules import (
+    access,
+    client_configs,
+    compaction,
+    garbage,
+    groups,
+    leases,
+    sessions,
+    shares,
+    tables,
+    topics,
+    transactions,
+)
+from sequencer.rules.topics import ValidateConfig
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import BrokerConfigRow, ObjectRow, RowStore
+from sequencer.store.state import PRODUCER_ID, Draft, HotState
+from tailrace.clock import Clock, Entropy
+from tailrace.turns import Steps, Turns, in_turns
+
+R = TypeVar("R", bound=Value)
+A = TypeVar("A", bound=Value)
+Declared = Callable[[Sequencer, R], Coroutine[Any, Any, A]]
+"""A method of the interface, as it is declared there."""
+
+STAMPED_IN_A_TURN = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueryContext:
+    """What a query uses besides the request, on a committer or a follower. `reads` is the store by connections of its
+    own."""
+
+    view: Shown
+    reads: RowStore
+    settings: SequencerSettings
+
+    @property
+    def state(self) -> HotState:
+        """The rows that readers see."""
+        return self.view.state
+
+    @property
+    def reader(self) -> Reader:
+        """Answers from these rows and the store."""
+        return self.view.reader
+
+
+@dataclass(frozen=True, slots=True)
+class Context(QueryContext):
+    """What a committer's rules and queries use besides the request. `slack_ms` says by how much leases are longer, as
+    the database is slow."""
+
+    view: View
+    store: RowStore
+    clock: Clock
+    entropy: Entropy
+    validate_config: ValidateConfig
+    slack_ms: Callable[[], int]
+
+    def has_left(self, agent: AgentRef) -> bool:
+        """Whether an agent was silent for so long that its lease may be ended."""
+        return self.view.heard.has_left(agent, self.clock.monotonic(), self.settings, self.slack_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a method that changes rows is carried out.
+
+    `request_id`: the id under which the first answer is kept for retries; None: decide each time.
+    `is_alone`: it awaits look-ups in the store, so it is a group of its own.
+    `is_checkpointed`: it is answered once a checkpoint has it.
+    """
+
+    name: str
+    decide: Callable[[Draft, Any, Context], Any]
+    request_id: Callable[[Any], UUID | None]
+    is_alone: bool = False
+    is_checkpointed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """How a method that only reads is answered: at once, or by an awaitable. Those that a follower answers
+    (sequencer.methods) use a QueryContext alone."""
+
+    name: str
+    answer: Callable[[Any, Any], Any]
+
+
+def _request_id(request: Value) -> UUID | None:
+    return getattr(request, "request_id", None)
+
+
+def _decides(
+    method: Declared[R, A],
+    decide: Callable[[Draft, R, Context], A | Steps[A]],
+    *,
+    request_id: Callable[[R], UUID | None] = _request_id,
+    is_checkpointed: bool = False,
+) -> Decision:
+    return Decision(method.__name__, decide, request_id, is_checkpointed=is_checkpointed)
+
+
+def _decides_alone(method: Declared[R, A], decide: Callable[[Draft, R, Context], Awaitable[A]]) -> Decision:
+    return Decision(method.__name__, decide, _request_id, is_alone=True)
+
+
+def _answers(method: Declared[R, A], answer: Callable[[R, Context], A]) -> Query:
+    return Query(method.__name__, answer)
+
+
+def _looks_up(method: Declared[R, A], answer: Callable[[R, Context], Awaitable[A]]) -> Query:
+    return Query(method.__name__, answer)
+
+
+# --- what takes more than a rule
+
+
+def _register_agent(draft: Draft, request: AgentInfo, context: Context) -> AgentLease:
+    lease = leases.register_agent(draft, request, context.view.identity, context.settings, context.slack_ms())
+    context.view.heard.note(lease, context.clock.monotonic())
+    return lease
+
+
+def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLease:
+    lease = leases.renew_agent(draft, request, context.view.identity, context.settings, context.slack_ms())
+    context.view.heard.note(lease, context.clock.monotonic(), is_renewal=True)
+    return lease
+
+
+def _init_producer(
+    draft: Draft, request: InitProducer, context: Context
+) -> ProducerGrant | Steps[ProducerGrant]:
+    """Kafka gives idempotent producers a new id each time, and their bumped epochs are checked per partition. A
+    transactional id keeps its producer id."""
+    if request.transactional_id is None:
+        return ProducerGrant(draft.next_value(PRODUCER_ID), 0)
+    return transactions.init_producer(draft, request, context.settings)
+
+
+def _init_producer_id(request: InitProducer) -> UUID | None:
+    """A retry of an idempotent producer's request may get another id: the first is never used."""
+    return None if request.transactional_id is None else request.request_id
+
+
+async def _forget_objects(draft: Draft, request: ForgetObjects, context: Context) -> Empty:
+    grace_ms = context.settings.deletion_grace_ms
+    answer = await garbage.forget_objects(draft, context.store, request, grace_ms)
+    # Noted even if the write fails: the caller has deleted the bytes already.
+    context.view.note_collected(request.object_ids)
+    return answer
+
+
+def _alter_config(draft: Draft, request: AlterConfig, context: Context) -> Empty:
+    if request.scope in (ConfigScope.TOPIC, ConfigScope.BROKER):
+        return topics.alter_config(draft, request, context.validate_config)
+    return client_configs.alter_client_config(draft, request, context.settings)
+
+
+def _broker_configs(request: BrokerConfigsRequest, context: Context) -> Configs:
+    row = context.state.get(BrokerConfigRow, request.name)
+    return Configs({} if row is None else row.configs)
+
+
+async def _stamp_batches(request: StampRequest, context: Context) -> StampAnswer:
+    return await in_turns(transactions.stamp_batches(context.state, request), Turns(STAMPED_IN_A_TURN))
+
+
+def _locate_group(request: LocateGroup, context: Context) -> GroupOwner:
+    heard, now, slack_ms = context.view.heard, context.clock.monotonic(), context.slack_ms()
+    return leases.locate_group(
+        context.state, request, lambda agent: heard.has_stopped(agent, now, context.settings, slack_ms)
+    )
+
+
+async def _garbage(request: GarbageRequest, context: Context) -> Garbage:
+    found = await garbage.find_garbage(context.state, context.reads, request.limit, context.settings)
+    checkpointer = context.view.checkpointer
+    if checkpointer is None:
+        return found
+    # A recovery from the last durable checkpoint needs every object that it names.
+    saved = [
+        (object_id, key) for object_id, key in found.objects if checkpointer.is_saved(ObjectRow, (object_id,))
+    ]
+    return Garbage(saved, found.sessions)
+
+
+async def _known_keys(request: KnownKeys, context: Context) -> KnownKeys:
+    return KnownKeys(await context.reads.keys_known(request.keys))
+
+
+async def _table_pins(request: TablePinsRequest, context: Context) -> TablePins:
+    return tables.table_pins(context.state, request, await context.reads.now_ms())
+
+
+async def _object_runs(request: ObjectRef, context: Context) -> RunsAnswer:
+    return RunsAnswer(await context.reads.runs_of_object(request.object_id))
+
+
+# --- the tables
+
+
+def _by_name(entries: Iterable[Any]) -> dict[str, Any]:
+    return {entry.name: entry for entry in entries}
+
+
+DECISIONS: dict[str, Decision] = _by_name(
+    (
+        # Upload sessions.
+        _decides(
+            Sequencer.open_session,
+            lambda draft, request, context: sessions.open_session(
+                draft,
+                request,
+                context.entropy.uuid(),
+                context.view.identity,
+                context.settings,
+                context.slack_ms(),
+            ),
+        ),
+        _decides(
+            Sequencer.renew_session,
+            lambda draft, request, context: sessions.renew_session(
+                draft, request, context.view.identity, context.settings, context.slack_ms()
+            ),
+        ),
+        _decides(Sequencer.close_session, lambda draft, request, _: sessions.close_session(draft, request)),
+        # Agents and the ring.
+        _decides(Sequencer.register_agent, _register_agent),
+        _decides(Sequencer.renew_agent, _renew_agent),
+        _decides(Sequencer.release_agent, lambda draft, request, _: leases.release_agent(draft, request)),
+        _decides(
+            Sequencer.suspect_agent,
+            lambda draft, request, context: leases.suspect_agent(
+                draft, request, has_left=context.has_left(request)
+            ),
+        ),
+        _decides(Sequencer.take_lease, lambda draft, request, _: leases.take_lease(draft, request)),
+        # Topics and configs.
+        _decides(
+            Sequencer.create_topic,
+            lambda draft, request, context: topics.create_topic(
+                draft, request, context.entropy.uuid(), context.validate_config, context.settings
+            ),
+            is_checkpointed=True,
+        ),
+        _decides(Sequencer.delete_topic, lambda draft, request, _: topics.delete_topic(draft, request)),
+        _decides(
+            Sequencer.create_partitions,
+            lambda draft, request, context: topics.create_partitions(draft, request, context.settings),
+            is_checkpointed=True,
+        ),
+        _decides(Sequencer.alter_config, _alter_config),
+        # Users and access control lists.
+        _decides(
+            Sequencer.alter_scram,
+            lambda draft, request, context: access.alter_scram(draft, request, context.settings),
+        ),
+        _decides(
+            Sequencer.create_acls,
+            lambda draft, request, context: access.create_acls(draft, request, context.settings),
+        ),
+        _decides(Sequencer.delete_acls, lambda draft, request, _: access.delete_acls(draft, request)),
+        # Records.
+        _decides(Sequencer.delete_records, lambda draft, request, _: topics.delete_records(draft, request)),
+        # Producers and transactions.
+        _decides(Sequencer.init_producer, _init_producer, request_id=_init_producer_id),
+        _decides(
+            Sequencer.add_to_transaction,
+            lambda draft, request, context: transactions.add_to_transaction(draft, request, context.settings),
+        ),
+        _decides(
+            Sequencer.end_transaction, lambda draft, request, _: transactions.end_transaction(draft, request)
+        ),
+        _decides(
+            Sequencer.abort_producer, lambda draft, request, _: transactions.abort_producer(draft, request)
+        ),
+        # Groups.
+        _decides(Sequencer.load_group, lambda draft, request, _: groups.load_group(draft, request)),
+        _decides(
+            Sequencer.save_group,
+            lambda draft, request, context: groups.save_group(draft, request, context.settings),
+        ),
+        _decides(Sequencer.delete_group, lambda draft, request, _: groups.delete_group(draft, request)),
+        _decides(
+            Sequencer.commit_offsets,
+            lambda draft, request, context: groups.commit_offsets(draft, request, context.settings),
+        ),
+        _decides(Sequencer.delete_offsets, lambda draft, request, _: groups.delete_offsets(draft, request)),
+        # Share groups: the row itself has the last answers, for retries.
+        _decides(
+            Sequencer.share_records,
+            lambda draft, request, context: shares.share_records(draft, request, context.settings),
+            request_id=lambda request: None,
+        ),
+        _decides(
+            Sequencer.alter_share_offsets,
+            lambda draft, request, context: shares.alter_share_offsets(draft, request, context.settings),
+        ),
+        # Garbage, tables and compaction.
+        _decides(Sequencer.pin_table, lambda draft, request, _: tables.pin_table(draft, request)),
+        _decides(Sequencer.release_table, lambda draft, request, _: tables.release_table(draft, request)),
+        _decides_alone(Sequencer.forget_objects, _forget_objects),
+        _decides(
+            Sequencer.session_swept,
+            lambda draft, request, context: garbage.session_swept(draft, request, context.settings),
+        ),
+        _decides_alone(
+            Sequencer.swap, lambda draft, request, context: compaction.swap(draft, context.store, request)
+        ),
+    )
+)
+
+QUERIES: dict[str, Query] = _by_name(
+    (
+        _answers(
+            Sequencer.metadata,
+            lambda request, context: context.view.topics.answer(request, context.view.identity),
+        ),
+        _answers(Sequencer.broker_configs, _broker_configs),
+        _answers(
+            Sequencer.client_configs,
+            lambda request, context: client_configs.client_configs(context.state, request),
+        ),
+        _answers(Sequencer.security, lambda request, context: access.security(context.state, request)),
+        _looks_up(Sequencer.find_batches, lambda request, context: context.reader.find_batches(request)),
+        _looks_up(Sequencer.list_offsets, lambda request, context: context.reader.list_offsets(request)),
+        _answers(
+            Sequencer.offsets_for_epochs, lambda request, context: context.reader.offsets_for_epochs(request)
+        ),
+        _looks_up(
+            Sequencer.feed,
+            lambda request, context: context.view.feed.follow(
+                request, min(request.max_wait_ms, context.settings.max_feed_wait_ms)
+            ),
+        ),
+        _looks_up(
+            Sequencer.watch,
+            lambda request, context: context.view.subscriptions.watch(
+                request, min(request.max_wait_ms, context.settings.max_feed_wait_ms)
+            ),
+        ),
+        _looks_up(Sequencer.sizes, lambda request, context: context.reader.sizes(request)),
+        _looks_up(
+            Sequencer.live_files,
+            lambda request, context: live_files(context.state, context.reader, context.reads, request),
+        ),
+        _answers(
+            Sequencer.describe_producers, lambda request, context: context.reader.describe_producers(request)
+        ),
+        _looks_up(Sequencer.stamp_batches, _stamp_batches),
+        _answers(
+            Sequencer.transactions, lambda request, context: transactions.describe(context.state, request)
+        ),
+        _answers(Sequencer.locate_group, _locate_group),
+        _answers(Sequencer.list_groups, lambda request, context: groups.list_groups(context.state, request)),
+        _answers(
+            Sequencer.fetch_offsets, lambda request, context: groups.fetch_offsets(context.state, request)
+        ),
+        _answers(
+            Sequencer.share_offsets, lambda request, context: shares.share_offsets(context.state, request)
+        ),
+        _answers(Sequencer.lags, lambda request, context: groups.lags(context.state, request)),
+        _looks_up(Sequencer.garbage, _garbage),
+        _looks_up(Sequencer.known_keys, _known_keys),
+        _looks_up(
+            Sequencer.compaction_candidates,
+            lambda request, context: compaction.find_candidates(
+                context.state, context.reads, request, context.settings
+            ),
+        ),
+        _looks_up(Sequencer.table_pins, _table_pins),
+        _looks_up(Sequencer.objects, lambda request, context: context.reader.objects(request)),
+        _looks_up(Sequencer.object_runs, _object_runs),
+        _looks_up(Sequencer.statistics, lambda request, context: context.reader.statistics()),
+    )
+)

@@ -1,0 +1,505 @@
+"""Queries: the bounds of partitions from the state, and their runs from the store, as of one commit number.
+
+Runs are removed only below a log start that is already durable and visible (sequencer.rules.retention). So a look-up in
+the store fits the bounds that it began with, unless the log start has moved meanwhile: then it is repeated. It is also
+repeated when it finds a run that is newer than the bounds (a swap that is written but not yet shown): the aborted
+ranges of an answer must be those of its own runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import msgspec
+
+from sequencer.api import (
+    AbortedTransaction,
+    ActiveProducer,
+    BatchStatus,
+    EpochAnswer,
+    EpochRequest,
+    EpochResult,
+    FindAnswer,
+    FindPartition,
+    FindRequest,
+    FoundPartition,
+    ObjectDescription,
+    ObjectKind,
+    ObjectRecord,
+    ObjectsAnswer,
+    ObjectsRequest,
+    OffsetQuery,
+    OffsetResult,
+    OffsetsAnswer,
+    OffsetSpec,
+    OffsetsRequest,
+    PartitionError,
+    PartitionSize,
+    ProducerQuery,
+    ProducersAnswer,
+    Run,
+    SequencerUnavailable,
+    SizesAnswer,
+    SizesRequest,
+    Statistics,
+)
+from sequencer.bounds import MAX_PAGE, AnswerRoom
+from sequencer.reading.recent_runs import RecentRuns
+from sequencer.store.rows import (
+    AbortedRow,
+    GroupRow,
+    ObjectRow,
+    OpenRangeRow,
+    PartitionBytes,
+    PartitionRow,
+    ProducerRow,
+    RowStore,
+    ScannedRuns,
+    SessionRow,
+    TopicRow,
+    TransactionRow,
+    key_of,
+)
+from sequencer.store.state import COMMIT_NUMBER, HotState
+from sequencer.store.sums import statistics_of
+from tailrace.turns import Turns
+
+PARTITIONS_AT_ONCE = 32
+"""Partitions whose runs are looked up by one query, with a fair share each of what the answer has room for."""
+LEAST_RUNS = 64
+LEAST_BYTES = 1 << 16
+"""No partition's share is less, so that a large range isn't read in tiny steps."""
+LOOK_UPS_AT_ONCE = 4
+"""Look-ups by time that one request has under way: half of the connections to the database."""
+MAX_LOOK_UPS = 200
+"""Of one answer of `list_offsets`."""
+MAX_SCANNED = 10_000
+"""Runs that one look-up by time looks at by their own timestamps before it is stopped; once the look-ups of an answer
+have looked at so many together, it ends."""
+ANSWERED_IN_A_TURN = 2_000
+RANGES_AS_A_PARTITION = 20
+"""As many aborted ranges take as long to look through as a partition's bounds."""
+_ATTEMPTS = 10
+_end_offset = attrgetter("end_offset")
+_commit_number = attrgetter("commit_number")
+_UNKNOWN_PARTITION = FoundPartition(
+    error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
+    log_start_offset=-1,
+    high_watermark=-1,
+    last_stable_offset=-1,
+    leader_epoch=-1,
+    runs=[],
+    aborted=[],
+)
+_UNKNOWN_OFFSET = OffsetResult(
+    error=PartitionError.UNKNOWN_TOPIC_OR_PARTITION,
+    offset=-1,
+    timestamp=-1,
+    leader_epoch=-1,
+    log_start_offset=-1,
+    high_watermark=-1,
+    run=None,
+)
+
+
+class Reader:
+    """Answers from the state that `current` gives (it is another after a reload) and from the store.
+
+    `catch_up` returns once `current` shows all that was in the store when it was called. `settle` does the same for a
+    copy that is behind the store at any time; None where what is in the store is shown at once.
+    """
+
+    def __init__(
+        self,
+        store: RowStore,
+        current: Callable[[], HotState],
+        catch_up: Callable[[], Awaitable[None]],
+        recent: RecentRuns,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._settle = settle
+        self._store = store
+        self._recent = recent
+        self._current = current
+        self._catch_up = catch_up
+
+    async def find_batches(self, request: FindRequest) -> FindAnswer:
+        """Bounds of each partition, and the runs from the offset on, for as many as there is room for."""
+        for _ in range(_ATTEMPTS):
+            number = self._current().counter(COMMIT_NUMBER)
+            turns = Turns(ANSWERED_IN_A_TURN)
+            look_ups: list[_LookUp] = []
+            for requested in request.partitions:
+                look_ups.append(_LookUp.of(self._current(), requested))
+                await turns.did()
+            if await self._look_up([each for each in look_ups if each.has_runs], request.max_bytes):
+                partitions: list[FoundPartition] = []
+                for look_up in look_ups:
+                    partitions.append(look_up.answer())
+                    await turns.did(1 + len(look_up.aborted) // RANGES_AS_A_PARTITION)
+                return FindAnswer(number, partitions)
+        raise SequencerUnavailable("the log changed at each attempt to read; ask again")
+
+    async def _look_up(self, look_ups: Sequence[_LookUp], max_bytes: int) -> bool:
+        """Look runs up, in order, until the answer is full. Returns False if the log has changed meanwhile."""
+        room = AnswerRoom(max_bytes)
+        for first in range(0, len(look_ups), PARTITIONS_AT_ONCE):
+            if room.is_full:
+                break
+            if not await self._look_up_some(look_ups[first : first + PARTITIONS_AT_ONCE], room):
+                return False
+        return True
+
+    async def _look_up_some(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> bool:
+        # Aborted ranges are read before the runs: a swap that has shortened them since has left a newer run.
+        state = self._current()
+        number = state.counter(COMMIT_NUMBER)
+        for look_up in look_ups:
+            requested = look_up.requested
+            look_up.aborted = state.aborted_from(requested.topic_id, requested.partition, requested.offset)
+        runs = await self._runs_of(look_ups, room)
+        if self._settle is not None:
+            await (
+                self._settle()
+            )  # a log start that has moved shows now: runs below it may be gone from the store
+        if not all(self._has_kept_log_start(look_up.row) for look_up in look_ups):
+            return False
+        for look_up, found in zip(look_ups, runs, strict=True):
+            look_up.runs = room.take(found, look_up.requested.max_bytes)
+        newest = (max(map(_commit_number, look_up.visible), default=0) for look_up in look_ups)
+        if max(newest, default=0) > number:
+            await self._catch_up()
+            return False
+        return True
+
+    async def _runs_of(self, look_ups: Sequence[_LookUp], room: AnswerRoom) -> list[Sequence[Run]]:
+        """The runs of each partition: those in memory, or a fair share of the room from the store."""
+        runs: list[Sequence[Run]] = []
+        in_store: list[int] = []
+        for index, look_up in enumerate(look_ups):
+            requested = look_up.requested
+            recent = self._recent.find(
+                requested.topic_id, requested.partition, requested.offset, requested.max_bytes, room.runs
+            )
+            runs.append(recent or ())
+            if recent is None:
+                in_store.append(index)
+        if in_store:
+            max_runs = max(LEAST_RUNS, min(1000, room.runs // len(in_store)))
+            share = max(LEAST_BYTES, room.log_bytes // len(in_store))
+            partitions = [look_ups[index].requested for index in in_store]
+            found = await self._store.runs_from_many(
+                [
+                    (each.topic_id, each.partition, each.offset, min(each.max_bytes, share))
+                    for each in partitions
+                ],
+                max_runs,
+            )
+            for index, runs_found in zip(in_store, found, strict=True):
+                runs[index] = runs_found
+        return runs
+
+    def _has_kept_log_start(self, row: PartitionRow | None) -> bool:
+        assert row is not None, "only live partitions are looked up"
+        current = self._current().live_partition(row.topic_id, row.partition)
+        return current is not None and current.log_start_offset == row.log_start_offset
+
+    async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
+        """The offset, or the run to look into, for each query."""
+        number = self._current().counter(COMMIT_NUMBER)
+        room, turns = AnswerRoom(), Turns(ANSWERED_IN_A_TURN)
+        results: list[OffsetResult] = []
+        look_ups = 0
+        work = _Scanned()
+        while (
+            len(results) < len(request.queries)
+            and look_ups < MAX_LOOK_UPS
+            and work.runs < MAX_SCANNED
+            and not room.is_full
+        ):
+            some = request.queries[len(results) : len(results) + LOOK_UPS_AT_ONCE]
+            at_bounds = [self._offset_at_bounds(query) for query in some]
+            by_time = [
+                self._offset_by_time(query, work)
+                for query, known in zip(some, at_bounds, strict=True)
+                if known is None
+            ]
+            looked_up = iter(await asyncio.gather(*by_time) if by_time else ())
+            for known in at_bounds:
+                result = known if known is not None else next(looked_up)
+                results.append(result)
+                if result.run is not None:
+                    room.take_all([result.run])
+            look_ups += len(by_time)
+            await turns.did(len(some))
+        return OffsetsAnswer(number, results)
+
+    def _offset_at_bounds(self, query: OffsetQuery) -> OffsetResult | None:
+        """The answer that the partition's bounds alone give; None where a run must be looked up."""
+        state = self._current()
+        row = state.live_partition(query.topic_id, query.partition)
+        if row is None:
+            return _UNKNOWN_OFFSET
+        if query.timestamp >= 0 or query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+            return None
+        stable = state.last_stable_offset(row)
+        if query.timestamp == OffsetSpec.LATEST:
+            return _offset_result(row, stable, stable if query.read_committed else row.end_offset)
+        if query.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
+            return _offset_result(row, stable, row.log_start_offset)
+        return _offset_result(row, stable, -1)
+
+    async def _offset_by_time(self, query: OffsetQuery, work: _Scanned) -> OffsetResult:
+        state = self._current()
+        row = state.live_partition(query.topic_id, query.partition)
+        if row is None:
+            return _UNKNOWN_OFFSET
+        stable = state.last_stable_offset(row)
+        from_offset = max(row.log_start_offset, query.from_offset)
+        if query.timestamp == OffsetSpec.MAX_TIMESTAMP:
+            found = await self._store.run_of_max_timestamp(
+                row.topic_id, row.partition, from_offset, MAX_SCANNED
+            )
+        else:
+            found = await self._first_reaching(row, query.timestamp, from_offset)
+        work.runs += found.scanned
+        run = found.run
+        end = stable if query.read_committed else row.end_offset
+        if run is None or run.base_offset >= end or run.kind is ObjectKind.MARKERS:
+            run = None
+        result = _offset_result(row, stable, -1, run)
+        if found.next_offset is None or found.next_offset >= end:
+            return result
+        return msgspec.structs.replace(result, next_offset=found.next_offset)
+
+    async def _first_reaching(self, row: PartitionRow, timestamp: int, from_offset: int) -> ScannedRuns:
+        found = await self._store.first_run_reaching(
+            row.topic_id, row.partition, timestamp, from_offset, MAX_SCANNED
+        )
+        run = found.run
+        if run is not None and run.batches and run.base_offset < from_offset:
+            # Only the batches at and above log start count.
+            left = [
+                batch.max_timestamp
+                for batch in run.batches
+                if batch.status is BatchStatus.STORED and batch.base_offset + batch.record_count > from_offset
+            ]
+            if max(left, default=-1) < timestamp:
+                return await self._store.first_run_reaching(
+                    row.topic_id, row.partition, timestamp, run.end_offset, MAX_SCANNED
+                )
+        return found
+
+    def offsets_for_epochs(self, request: EpochRequest) -> EpochAnswer:
+        """The end of each requested epoch of the log."""
+        results: list[EpochResult] = []
+        for query in request.queries:
+            row = self._current().live_partition(query.topic_id, query.partition)
+            if row is None:
+                results.append(EpochResult(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, -1, -1))
+            else:
+                results.append(EpochResult(PartitionError.NONE, *_end_of_epoch(row, query.leader_epoch)))
+        return EpochAnswer(results)
+
+    def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
+        """The idempotent producers known on a partition."""
+        state = self._current()
+        if state.live_partition(request.topic_id, request.partition) is None:
+            return ProducersAnswer(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, [])
+        ids = state.producers_on.get(request.topic_id, request.partition) or {}
+        chosen = heapq.nsmallest(MAX_PAGE + 1, (number for number in ids if number > request.after))
+        rows = [state.get(ProducerRow, request.topic_id, request.partition, number) for number in chosen]
+        return ProducersAnswer(
+            PartitionError.NONE,
+            [
+                ActiveProducer(
+                    producer_id=row.producer_id,
+                    producer_epoch=row.producer_epoch,
+                    last_sequence=row.recent[-1].last_sequence,
+                    last_timestamp=row.last_timestamp,
+                    transaction_start_offset=-1
+                    if (began := state.get(OpenRangeRow, *key_of(row))) is None
+                    else began.first_offset,
+                )
+                for row in rows[:MAX_PAGE]
+                if row is not None
+            ],
+            chosen[MAX_PAGE - 1] if len(chosen) > MAX_PAGE else -1,
+        )
+
+    async def sizes(self, request: SizesRequest) -> SizesAnswer:
+        """Bounds, bytes and runs of partitions, by topic id and partition."""
+        state = self._current()
+        after = request.after
+        wanted = None if request.topic_ids is None else set(request.topic_ids)
+        topics = [
+            row
+            for row in state.all(TopicRow)
+            if (wanted is None or row.topic_id in wanted) and (after is None or row.topic_id >= after[0])
+        ]
+        rows: list[PartitionRow] = []
+        turns = Turns(ANSWERED_IN_A_TURN)
+        for topic in sorted(topics, key=lambda topic: topic.topic_id.int):
+            first = 0 if after is None or after[0] != topic.topic_id else after[1] + 1
+            numbers = range(first, min(topic.partitions, first + MAX_PAGE + 1 - len(rows)))
+            for number in numbers:
+                row = state.get(PartitionRow, topic.topic_id, number)
+                if row is not None:
+                    rows.append(row)
+                await turns.did()
+            if len(rows) > MAX_PAGE:
+                break
+        page = rows[:MAX_PAGE]
+        held = {
+            (size.topic_id, size.partition): size
+            for size in await self._store.partition_bytes(list(dict.fromkeys(row.topic_id for row in page)))
+        }
+        return SizesAnswer(
+            [_size_of(row, held.get((row.topic_id, row.partition))) for row in page],
+            (page[-1].topic_id, page[-1].partition) if len(rows) > MAX_PAGE else None,
+        )
+
+    async def objects(self, request: ObjectsRequest) -> ObjectsAnswer:
+        """Objects in the order of their keys."""
+        rows = await self._store.objects_after(request.after_key, max(1, min(request.limit, MAX_PAGE)))
+        return ObjectsAnswer([object_record(row) for row in rows])
+
+    async def statistics(self) -> Statistics:
+        """Counts and bytes, for metrics."""
+        state = self._current()
+        sums = statistics_of(state.counter)
+        now_ms = await self._store.now_ms()
+        open_rows = (state.get(TransactionRow, name) for name in state.open_transactions)
+        started = [row.started_ms for row in open_rows if row is not None]
+        open_sessions = len(state.open_sessions)
+        return Statistics(
+            runs=sums.runs,
+            objects=sums.objects,
+            retired_objects=sums.retired_objects,
+            retired_bytes=sums.retired_bytes,
+            live_bytes=sums.live_bytes,
+            open_sessions=open_sessions,
+            dead_sessions=state.count(SessionRow) - open_sessions,
+            producers=state.count(ProducerRow),
+            groups=state.count(GroupRow),
+            commit_number=state.counter(COMMIT_NUMBER),
+            uncompacted_bytes=sums.uncompacted_bytes,
+            open_transactions=len(started),
+            oldest_transaction_ms=max(0, now_ms - min(started)) if started else 0,
+        )
+
+
+def object_record(row: ObjectRow) -> ObjectRecord:
+    """What the store's row says of an object."""
+    description = ObjectDescription(
+        object_id=row.object_id,
+        kind=row.kind,
+        key=row.key,
+        size=row.size,
+        crc=row.crc,
+        index_start=row.index_start,
+        created_ms=row.created_ms,
+        format_version=row.format_version,
+        index_crc=row.index_crc,
+    )
+    return ObjectRecord(description, row.live_runs, row.retired_ms)
+
+
+def _size_of(row: PartitionRow, held: PartitionBytes | None) -> PartitionSize:
+    return PartitionSize(
+        topic_id=row.topic_id,
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        high_watermark=row.end_offset,
+        bytes=0 if held is None else held.bytes,
+        runs=0 if held is None else held.runs,
+    )
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """Runs that the look-ups of one answer looked at."""
+
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class _LookUp:
+    """A requested partition, as of one commit number (`row` None: there is none); then what was found of it."""
+
+    requested: FindPartition
+    row: PartitionRow | None
+    last_stable_offset: int
+    runs: Sequence[Run] = ()
+    aborted: Sequence[AbortedRow] = ()
+    """Ranges that end at or after the requested offset."""
+
+    @classmethod
+    def of(cls, state: HotState, requested: FindPartition) -> _LookUp:
+        row = state.live_partition(requested.topic_id, requested.partition)
+        return cls(requested, row, -1 if row is None else state.last_stable_offset(row))
+
+    @property
+    def visible(self) -> Sequence[Run]:
+        """The runs within the bounds: one that was appended since is not of this answer."""
+        row, runs = self.row, self.runs
+        if row is None or not runs:
+            return ()
+        if runs[-1].end_offset <= row.end_offset:
+            return runs
+        return runs[: bisect_right(runs, row.end_offset, key=_end_offset)]
+
+    @property
+    def has_runs(self) -> bool:
+        row = self.row
+        return row is not None and row.log_start_offset <= self.requested.offset < row.end_offset
+
+    def answer(self) -> FoundPartition:
+        row, offset = self.row, self.requested.offset
+        if row is None:
+            return _UNKNOWN_PARTITION
+        visible = self.visible
+        end_offset = visible[-1].end_offset if visible else offset
+        ranges = [
+            AbortedTransaction(aborted.producer_id, aborted.first_offset, aborted.last_offset)
+            for aborted in self.aborted
+            if aborted.first_offset < end_offset
+        ]
+        return FoundPartition(
+            error=PartitionError.NONE
+            if row.log_start_offset <= offset <= row.end_offset
+            else PartitionError.OFFSET_OUT_OF_RANGE,
+            log_start_offset=row.log_start_offset,
+            high_watermark=row.end_offset,
+            last_stable_offset=self.last_stable_offset,
+            leader_epoch=row.epochs[-1].epoch,
+            runs=list(visible),
+            aborted=sorted(ranges, key=lambda aborted: aborted.first_offset) if visible else [],
+        )
+
+
+def _offset_result(row: PartitionRow, stable: int, offset: int, run: Run | None = None) -> OffsetResult:
+    return OffsetResult(
+        error=PartitionError.NONE,
+        offset=offset,
+        timestamp=-1,
+        leader_epoch=row.epochs[-1].epoch,
+        log_start_offset=row.log_start_offset,
+        high_watermark=row.end_offset,
+        run=run,
+        last_stable_offset=stable,
+    )
+
+
+def _end_of_epoch(row: PartitionRow, epoch: int) -> tuple[int, int]:
+    current = row.epochs[-1].epoch
+    if epoch > current or epoch < row.epochs[0].epoch:
+        return -1, -1
+    ends = [start for _, start in row.epochs[1:]] + [row.end_offset]
+    known = [(number, end) for (number, _), end in zip(row.epochs, ends, strict=True) if number <= epoch]
+    return known[-1]

@@ -1,0 +1,131 @@
+"""What readers see: the rows of the newest transaction that was shown, and what is kept in memory beside them.
+
+A transaction is shown in one turn of the loop: readers see all of it or nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID
+
+from sequencer.checkpoint.checkpointer import Checkpointer
+from sequencer.reading.feed import CommitFeed
+from sequencer.reading.journal import Journal
+from sequencer.reading.queries import Reader
+from sequencer.reading.recent_runs import RecentRuns
+from sequencer.reading.subscriptions import Subscriptions
+from sequencer.reading.topic_changes import TopicChanges
+from sequencer.reading.upkeep import Upkeep
+from sequencer.rules import leases
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import Identity, RowStore
+from sequencer.store.state import COMMIT_NUMBER, Draft, HotState
+from tailrace.clock import Clock
+from tailrace.turns import Turns, in_turns
+
+REMEMBERED_IN_A_TURN = 2_000
+"""Partitions whose newest runs are remembered in one turn of the loop."""
+MAX_COLLECTED = 100_000
+"""Objects remembered as collected: far more than are deleted within the time in which a batch is retried."""
+
+
+class Shown:
+    """The rows that queries are answered from, and what is computed from them.
+
+    `catch_up` returns once the state shows what was in the store when it was called. `settle`: see queries.Reader.
+    """
+
+    def __init__(
+        self,
+        reads: RowStore,
+        state: HotState,
+        identity: Identity,
+        *,
+        recent: RecentRuns,
+        catch_up: Callable[[], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.identity = identity
+        """Which database this is."""
+        self.state = state
+        self.topics = TopicChanges(state)
+        self.recent = recent
+        self.reader = Reader(reads, lambda: self.state, catch_up, recent, settle)
+
+
+class View(Shown):
+    """The state of one committer. Empty and stale until `replace`."""
+
+    def __init__(
+        self,
+        reads: RowStore,
+        clock: Clock,
+        settings: SequencerSettings,
+        *,
+        checkpointer: Checkpointer | None,
+        catch_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        nowhere = Identity(cluster_id="", incarnation=0, schema_version=0)
+        recent = RecentRuns(settings.max_feed_runs)
+        super().__init__(reads, HotState({}), nowhere, recent=recent, catch_up=catch_up)
+        self._clock = clock
+        self.checkpointer = checkpointer
+        self.is_stale = True
+        """Whether the state may differ from the store's: it must be loaded before it is used."""
+        self.heard = leases.LastHeard(clock.monotonic())
+        self._settings = settings
+        self.upkeep = Upkeep(self.state, settings)
+        self.feed = CommitFeed(
+            clock,
+            max_commits=settings.max_feed_commits,
+            max_runs=settings.max_feed_runs,
+            max_waiters=settings.max_feed_waiters,
+        )
+        self.subscriptions = Subscriptions(clock, settings, self.recent)
+        self.journal: Journal | None = None
+        """Where the database has one."""
+        self._collected: dict[UUID, None] = {}
+
+    def replace(self, loaded: HotState, epoch: int, journal: Journal | None = None) -> None:
+        """Show a state that is the store's, under this committer epoch."""
+        self.state = loaded
+        self.journal = journal
+        self.topics = TopicChanges(loaded)
+        self.upkeep = Upkeep(loaded, self._settings)
+        self.heard = leases.LastHeard(self._clock.monotonic())
+        self.is_stale = False
+        if self.checkpointer is not None:
+            self.checkpointer.begin(self.identity, epoch, loaded)
+        self.recent.clear()
+        self.feed.restart(loaded)
+        self.subscriptions.restart(loaded, epoch)
+
+    async def show(self, draft: Draft) -> None:
+        """Show what was written: all of it, in one turn."""
+        state = draft.durable
+        if state is not self.state:
+            return  # loaded anew meanwhile
+        turns = Turns(REMEMBERED_IN_A_TURN)
+        replaced = await in_turns(self.recent.replaced_by(draft.changes), turns)
+        state.apply(draft.changes)
+        if self.checkpointer is not None:
+            self.checkpointer.written(draft.changes)
+        self.topics.apply(draft.changes)
+        self.upkeep.note(draft.changes)
+        self.recent.forget(replaced)
+        number = state.counter(COMMIT_NUMBER)
+        self.feed.publish(number, draft.published)
+        self.subscriptions.publish(number, draft.published, replaced)
+        # Until a run is remembered, it is looked up in the store.
+        await in_turns(self.recent.add(draft.published), turns)
+
+    def note_collected(self, object_ids: Iterable[UUID]) -> None:
+        """The collector has deleted these objects' bytes."""
+        for object_id in object_ids:
+            self._collected[object_id] = None
+        while len(self._collected) > MAX_COLLECTED:
+            del self._collected[next(iter(self._collected))]
+
+    def is_collected(self, object_id: UUID) -> bool:
+        """Whether the object's bytes were deleted lately."""
+        return object_id in self._collected

@@ -1,0 +1,57 @@
+"""`tailrace cluster`: its id, its brokers and its size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
+from tailrace_cli.output import JsonFlag, print_json, print_table
+
+if TYPE_CHECKING:
+    from tailrace_cli.connections.kafka_client import KafkaClient
+
+
+def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
+    """Show the cluster's id, its brokers and what they lead."""
+
+    async def run(client: KafkaClient) -> dict[str, Any]:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.messages.describe_cluster import DescribeClusterRequest
+        from tailrace.kafka.messages.metadata import MetadataRequest
+        from tailrace_cli.connections.kafka_client import check
+
+        answer = await client.ask(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+        check(answer.error_code, answer.error_message, "the cluster")
+        topics = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+        partitions = [each for topic in topics for each in topic.partitions]
+        leads = [each.leader_id for each in partitions]
+        return {
+            "cluster_id": answer.cluster_id,
+            "topics": len(topics),
+            "partitions": len(partitions),
+            "partitions_without_leader": sum(leader < 0 for leader in leads),
+            "brokers": [
+                {
+                    "id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "leads": leads.count(broker.broker_id),
+                }
+                for broker in sorted(answer.brokers, key=lambda broker: int(broker.broker_id))
+            ],
+        }
+
+    found = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(found)
+        return
+    print(
+        f"cluster {found['cluster_id']}: {found['topics']} topics, {found['partitions']} partitions, "
+        f"{found['partitions_without_leader']} without a leader"
+    )
+    print_table(
+        ("broker", "host", "port", "rack", "leads partitions"),
+        [(each["id"], each["host"], each["port"], each["rack"], each["leads"]) for each in found["brokers"]],
+        if_none="no brokers",
+    )

@@ -1,0 +1,203 @@
+"""`tailrace compact`: open the store and the sequencer, then run the Spark job, which only this module imports."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sequencer.api import MetadataRequest, Sequencer
+from tailrace.clock import SystemClock
+from tailrace.http_server import HttpServer
+from tailrace.rpc.link import split_address
+from tailrace.telemetry import name_process
+from tailrace_cli.connections.opened_log import OpenedLog, opened_log
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.security import open_http_tls
+from tailrace_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from compactor.cycle import CompactionSettings, CompactionSummary
+    from compactor.job import SparkRunner
+    from compactor.tables.follow import TablesFollowing
+
+    StartedRunner = AbstractAsyncContextManager[SparkRunner]
+
+PROGRESS_EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """What `tailrace compact` was told; where a value is None, the default holds.
+
+    `every_s`: run until stopped, a round so often. `spark`: Spark's settings by their names.
+    """
+
+    master: str | None = None
+    every_s: float | None = None
+    topics: frozenset[str] = frozenset()
+    spark: Mapping[str, str] = field(default_factory=dict)
+    min_bytes: int | None = None
+    min_age_ms: int | None = None
+
+
+async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, Any]:
+    """Compact until nothing qualifies, or for ever, and return the figures by name. Raises CommandFailed.
+
+    Without a store, a database and a sequencer, it compacts the data folder of `serve`, which may be running.
+    """
+    name_process(lambda: "compact")
+    with _extra_explained():
+        from compactor.java import NoJava
+        from compactor.job import ExecutorsUnfit, spark_runner
+
+        async with opened_log(settings) as log, _tables_of(log) as tables:
+            await _check_topics(log.sequencer, options.topics)
+            started = spark_runner(log.store_url, master=options.master, spark_settings=options.spark)
+            try:
+                if options.every_s is None:
+                    return await _compact_once(log, tables, started, options)
+                await _compact_until_stopped(log, tables, started, options)
+            except (NoJava, ExecutorsUnfit) as error:
+                raise CommandFailed(str(error)) from error
+    raise CommandFailed("Spark's driver has ended; start the compactor again (a supervisor does)")
+
+
+@contextmanager
+def _extra_explained() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise CommandFailed(
+            f"the compactor needs {error.name or error}; install it with `pip install 'tailrace[compactor]'`"
+        ) from error
+
+
+@asynccontextmanager
+async def _tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
+    from compactor.tables.follow import TablesFollowing
+    from compactor.tables.opening import opened_tables
+
+    namespace = log.settings.tables.namespace
+    async with opened_tables(
+        log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace
+    ) as (_, syncing):
+        yield TablesFollowing(log.sequencer, syncing, log.runtime.clock)
+
+
+async def _check_topics(sequencer: Sequencer, topics: frozenset[str]) -> None:
+    """Raise CommandFailed for a topic that doesn't exist: a misspelt name would compact nothing, without a word."""
+    if topics:
+        known = {topic.name for topic in (await sequencer.metadata(MetadataRequest())).topics or []}
+        if missing := sorted(topics - known):
+            raise CommandFailed(
+                f"--topic {missing[0]!r}: there is no such topic; `tailrace topic list` shows them"
+            )
+
+
+def _cycle_settings(options: CompactOptions) -> CompactionSettings:
+    from compactor.cycle import CompactionSettings
+
+    plain = CompactionSettings(topics=options.topics)
+    return replace(
+        plain,
+        min_bytes=plain.min_bytes if options.min_bytes is None else options.min_bytes,
+        min_age_ms=plain.min_age_ms if options.min_age_ms is None else options.min_age_ms,
+    )
+
+
+async def _compact_once(
+    log: OpenedLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
+) -> dict[str, Any]:
+    from compactor.cycle import CompactionSummary
+
+    summary = CompactionSummary()
+    async with started as runner, _progress_shown(summary):
+        await _run_round(log, tables, runner, options=options, summary=summary)
+    figures = msgspec.to_builtins(summary)
+    assert isinstance(figures, dict), "a summary has fields"
+    return figures
+
+
+async def _compact_until_stopped(
+    log: OpenedLog, tables: TablesFollowing, started: StartedRunner, options: CompactOptions
+) -> None:
+    """Rounds until a signal (CancelledError), or until Spark's driver has ended. Metrics where `http` is set."""
+    from compactor.job import ExecutorsUnfit
+    from compactor.metrics import CompactorPages
+    from compactor.rounds import Rounds
+
+    async def run_round(summary: CompactionSummary) -> None:
+        await _run_round(log, tables, runner, options=options, summary=summary)
+
+    assert options.every_s is not None, "asked by the caller"
+    rounds = Rounds(run_round, log.runtime.clock, foreseen=(ExecutorsUnfit,))
+    async with AsyncExitStack() as stack:
+        if "http" in log.settings.model_fields_set:
+            http = HttpServer(CompactorPages(rounds, log.sequencer, log.runtime.clock), log.runtime.clock)
+            stack.push_async_callback(http.close)
+            await http.start(*split_address(log.settings.http), open_http_tls(log.settings))
+        runner = await stack.enter_async_context(started)
+        await rounds.keep_on(options.every_s, until=lambda: runner.has_stopped)
+
+
+async def _run_round(
+    log: OpenedLog,
+    tables: TablesFollowing,
+    runner: SparkRunner,
+    *,
+    options: CompactOptions,
+    summary: CompactionSummary,
+) -> None:
+    from compactor.cycle import run_cycle
+
+    await run_cycle(
+        log.sequencer,
+        runner,
+        clock=log.runtime.clock,
+        entropy=log.runtime.entropy,
+        settings=_cycle_settings(options),
+        summary=summary,
+        tables=tables,
+    )
+
+
+def cancelled_by_signals() -> None:
+    """Have SIGTERM and SIGINT cancel this task: the swap in hand is finished, the lease given back."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+@asynccontextmanager
+async def _progress_shown(summary: CompactionSummary) -> AsyncIterator[None]:
+    """A bar on a terminal, of the bytes that were planned so far."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("compacting"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        async def keep_current() -> None:
+            clock = SystemClock()
+            while True:
+                progress.update(bar, completed=summary.source_bytes, total=summary.planned_bytes or None)
+                await clock.sleep(PROGRESS_EVERY_S)
+
+        showing = asyncio.create_task(keep_current())
+        try:
+            yield
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)

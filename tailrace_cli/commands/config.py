@@ -1,0 +1,162 @@
+"""`tailrace config`: Kafka's configs of a topic, or of the whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace_cli.command_group import group_of_commands
+from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker, parse_pairs
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.output import JsonFlag, print_json, print_table
+
+if TYPE_CHECKING:
+    from tailrace_cli.connections.kafka_client import KafkaClient
+
+app = group_of_commands("Configs of a topic or of the cluster: list, get, set, unset.")
+
+RESOURCE_TOPIC, RESOURCE_BROKER = 2, 4
+_SET, _DELETE = 0, 1
+_SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "static", 5: "default"}
+
+TopicFlag = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Default: the cluster.")
+]
+
+
+@app.command("list")
+def list_configs(
+    topic: TopicFlag = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also show unset configs, with their defaults.")
+    ] = False,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the configs that are set; with --all, every config."""
+    rows = _describe(bootstrap, topic)
+    if not every:
+        rows = [row for row in rows if row["source"] in ("topic", "broker", "cluster")]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            ("config", "value", "from"),
+            [(row["name"], row["value"], row["source"]) for row in rows],
+            if_none="no config is set; --all shows the defaults",
+        )
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    topic: TopicFlag = None,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print one config's value."""
+    rows = {row["name"]: row for row in _describe(bootstrap, topic)}
+    if name not in rows:
+        import difflib
+
+        close = difflib.get_close_matches(name, rows, n=1)
+        raise CommandFailed(
+            f"no config {name!r}; "
+            + (f"did you mean {close[0]}?" if close else "`config list --all` shows them all")
+        )
+    if as_json:
+        print_json(rows[name])
+    else:
+        print("" if rows[name]["value"] is None else rows[name]["value"])
+
+
+@app.command("set")
+def set_configs(
+    pairs: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...")],
+    topic: TopicFlag = None,
+    bootstrap: BootstrapFlag = None,
+) -> None:
+    """Set configs."""
+    configs = parse_pairs(pairs, "config")
+
+    async def run(client: KafkaClient) -> None:
+        await alter_resource(client, *_resource(topic), configs, [])
+
+    ask_broker(bootstrap, run)
+    print(f"set {', '.join(configs)} of {_whose(topic)}")
+
+
+@app.command()
+def unset(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    topic: TopicFlag = None,
+    bootstrap: BootstrapFlag = None,
+) -> None:
+    """Reset configs to their defaults."""
+
+    async def run(client: KafkaClient) -> None:
+        await alter_resource(client, *_resource(topic), {}, names)
+
+    ask_broker(bootstrap, run)
+    print(f"unset {', '.join(names)} of {_whose(topic)}")
+
+
+async def describe_resource(client: KafkaClient, kind: int, name: str) -> list[dict[str, Any]]:
+    """All configs of a topic or broker, by name. Raises KafkaRefused."""
+    from tailrace.kafka import ApiKey
+    from tailrace.kafka.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from tailrace_cli.connections.kafka_client import check
+
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    answer = await client.ask(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=[resource]))
+    (result,) = answer.results
+    check(result.error_code, result.error_message, f"configs of {name!r}")
+    rows = [
+        {
+            "name": row.name,
+            "value": row.value,
+            "source": _SOURCES.get(row.config_source, str(row.config_source)),
+            "read_only": row.read_only,
+        }
+        for row in result.configs
+    ]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+async def alter_resource(
+    client: KafkaClient, kind: int, name: str, configs: Mapping[str, str], unset: Sequence[str]
+) -> None:
+    """Set and unset configs of a topic or of the cluster. Raises KafkaRefused."""
+    from tailrace.kafka import ApiKey
+    from tailrace.kafka.messages.incremental_alter_configs import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+    from tailrace_cli.connections.kafka_client import check
+
+    changes = [
+        AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in configs.items()
+    ]
+    changes += [AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in unset]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    (result,) = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)).responses
+    check(result.error_code, result.error_message, f"configs of {name or 'the cluster'} were not changed")
+
+
+def _resource(topic: str | None) -> tuple[int, str]:
+    return (RESOURCE_BROKER, "") if topic is None else (RESOURCE_TOPIC, topic)
+
+
+def _whose(topic: str | None) -> str:
+    return "the cluster" if topic is None else f"topic {topic}"
+
+
+def _describe(bootstrap: str | None, topic: str | None) -> list[dict[str, Any]]:
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        return await describe_resource(client, *_resource(topic))
+
+    return ask_broker(bootstrap, run)

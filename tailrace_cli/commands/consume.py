@@ -1,0 +1,316 @@
+"""`tailrace consume`: records of topics as lines, templates or JSON, by librdkafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from tailrace.clock import SystemClock
+from tailrace_cli.connections.broker import PATIENCE_SECONDS
+from tailrace_cli.connections.connecting import BootstrapFlag, PartitionsFlag
+from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.output import JsonFlag
+from tailrace_cli.record_text import Encoding, Record, compile_template, parse_time_ms, to_json
+
+ATTEMPTS = 10
+POLL_RECORDS = 1_000
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where reading begins, and the moment at which it stops; a negative offset counts from the end."""
+
+    offset: int | None = None
+    since_ms: int | None = None
+    is_end: bool = False
+    until_ms: int | None = None
+
+
+def consume(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    partition: PartitionsFlag = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            "-o",
+            metavar="START",
+            help="start, end, an offset, or -N for the last N of each partition.",
+        ),
+    ] = "start",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Start at a time: 2026-01-31T12:00, ms, or 2h for 2 hours ago.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Leave out records of this time and later."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Join this group, start at its committed offsets, and commit."),
+    ] = None,
+    template: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help=r"Of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
+        ),
+    ] = "{value}",
+    encoding: Annotated[
+        Encoding, typer.Option("--encoding", "-e", help="Encoding of printed keys, values and headers.")
+    ] = Encoding.TEXT,
+    uncommitted: Annotated[
+        bool,
+        typer.Option("--uncommitted", help="Also read records of open and aborted transactions."),
+    ] = False,
+    bootstrap: BootstrapFlag = None,
+    client: ClientFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Read topics from the start to their current end.
+
+    With --follow it keeps reading.
+
+    Prints one record per line. With --group, the group assigns partitions and first offsets, and the offsets of
+    printed records are committed.
+    """
+    began = _parse_start(start, since, until)
+    if group is not None and (partition or began.offset is not None or began.since_ms is not None):
+        raise CommandFailed(
+            "a group has its own offsets; leave out --partition, --from and --since, or use `tailrace group reset`"
+        )
+    write = (lambda record: to_json(record, encoding)) if as_json else compile_template(template, encoding)
+    watch = BrokerWatch(bootstrap)
+    config = client_config(
+        watch,
+        client or [],
+        **{
+            "group.id": group or "tailrace-cli",  # librdkafka wants one; without --group it is never joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "latest" if began.is_end else "earliest",
+            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
+            "allow.auto.create.topics": False,
+        },
+    )
+    _read(config, topics, partition or [], began, group, watch, write, count=count, follow=follow)
+
+
+def _read(
+    config: dict[str, Any],
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    began: Start,
+    group: str | None,
+    watch: BrokerWatch,
+    write: Callable[[Record], str],
+    *,
+    count: int | None,
+    follow: bool,
+) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    try:
+        consumer = Consumer(config)
+    except KafkaException as error:
+        raise refused("--client", error.args[0]) from None
+    unread = Unread()
+    try:
+        if group is None:
+            _assign(consumer, _partitions(consumer, topics, partitions, watch), began, unread)
+        else:
+            consumer.subscribe(
+                list(topics),
+                on_assign=lambda _, given: unread.add(given),
+                on_revoke=lambda _, taken: unread.remove(taken),
+            )
+        printed = 0
+        for messages in _polled(consumer, unread, watch, follow=follow):
+            read: dict[tuple[str, int], int] = {}
+            for message in messages:
+                read[message.topic(), message.partition()] = message.offset() + 1
+                record = _record_of(message)
+                if began.until_ms is None or (record.timestamp_ms or 0) < began.until_ms:
+                    print(write(record))
+                    printed += 1
+                if printed == count:
+                    break
+            sys.stdout.flush()
+            if group is not None and read:
+                consumer.commit(offsets=_places(read), asynchronous=False)
+            if printed == count:
+                return
+    except KafkaException as error:
+        raise refused(", ".join(topics), error.args[0]) from None
+    except KeyboardInterrupt:
+        return  # the way to end --follow
+    finally:
+        consumer.close()
+
+
+class Unread:
+    """The assigned partitions whose end was not reached yet; each with the offset of its end, where it is known."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, int], int | None] = {}
+        self.is_assigned = False
+
+    def add(self, partitions: Sequence[Any], ends: Sequence[int] | None = None) -> None:
+        """These were assigned."""
+        self.is_assigned = True
+        for place, each in enumerate(partitions):
+            self._ends[each.topic, each.partition] = None if ends is None else ends[place]
+
+    def remove(self, partitions: Sequence[Any]) -> None:
+        """These were taken away."""
+        for each in partitions:
+            self._ends.pop((each.topic, each.partition), None)
+
+    def read(self, topic: str, partition: int, offset: int) -> None:
+        """The record at this offset came."""
+        end = self._ends.get((topic, partition))
+        if end is not None and offset + 1 >= end:
+            del self._ends[topic, partition]
+
+    def ended(self, topic: str, partition: int) -> None:
+        """The partition has nothing more at the moment."""
+        self._ends.pop((topic, partition), None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was assigned has been read to its end."""
+        return self.is_assigned and not self._ends
+
+
+def _polled(consumer: Any, unread: Unread, watch: BrokerWatch, *, follow: bool) -> Iterator[list[Any]]:
+    """Records as they come, until every partition's end, or for ever. Raises CommandFailed, KafkaException."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    while follow or not unread.is_done:
+        messages = []
+        for message in consumer.consume(POLL_RECORDS, POLL_SECONDS):
+            error = message.error()
+            if error is None:
+                unread.read(message.topic(), message.partition(), message.offset())
+                messages.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.ended(message.topic(), message.partition())
+            elif not error.retriable():
+                raise KafkaException(error)
+        if watch.is_down and not unread.is_assigned:
+            raise watch.failure()
+        yield messages
+
+
+def _partitions(
+    consumer: Any, topics: Sequence[str], chosen: Sequence[int], watch: BrokerWatch
+) -> list[tuple[str, int]]:
+    """The partitions to be read. Raises CommandFailed."""
+    found: list[tuple[str, int]] = []
+    for name in topics:
+        topic = _described(consumer, name, watch)
+        if topic.error is not None:
+            raise refused(f"topic {name!r}", topic.error)
+        for partition in chosen or sorted(topic.partitions):
+            if partition not in topic.partitions:
+                raise CommandFailed(
+                    f"topic {name!r} has no partition {partition}; it has {len(topic.partitions)}"
+                )
+            found.append((name, partition))
+    return found
+
+
+def _described(consumer: Any, topic: str, watch: BrokerWatch) -> Any:
+    """The topic's metadata. Raises CommandFailed where no broker gives it."""
+    from confluent_kafka import KafkaException
+
+    for _ in range(ATTEMPTS):
+        try:
+            return consumer.list_topics(topic, PATIENCE_SECONDS / ATTEMPTS).topics[topic]
+        except KafkaException:
+            consumer.poll(0)  # what was complained of meanwhile
+            if watch.is_down:
+                break
+    raise watch.failure()
+
+
+def _assign(consumer: Any, partitions: Sequence[tuple[str, int]], began: Start, unread: Unread) -> None:
+    """Have the consumer read from the start that was asked for; the ends of now are where it may stop."""
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    def offsets(time: int) -> list[int]:
+        asked = [TopicPartition(topic, partition, time) for topic, partition in partitions]
+        answered = consumer.offsets_for_times(asked, PATIENCE_SECONDS)
+        found = {(each.topic, each.partition): each.offset for each in answered}
+        return [found[place] for place in partitions]
+
+    firsts, ends = offsets(OFFSET_BEGINNING), offsets(OFFSET_END)
+    if began.since_ms is not None:
+        starts = [
+            end if since < 0 else since for since, end in zip(offsets(began.since_ms), ends, strict=True)
+        ]
+    elif began.is_end:
+        starts = ends
+    elif began.offset is None:
+        starts = firsts
+    elif began.offset < 0:
+        starts = [max(first, end + began.offset) for first, end in zip(firsts, ends, strict=True)]
+    else:
+        starts = [max(first, began.offset) for first in firsts]
+    consumer.assign(_places(dict(zip(partitions, starts, strict=True))))
+    unread.add([TopicPartition(*place) for place in partitions], ends)
+    for place, start, end in zip(partitions, starts, ends, strict=True):
+        if start >= end:
+            unread.ended(*place)
+
+
+def _places(offsets: dict[tuple[str, int], int]) -> list[Any]:
+    from confluent_kafka import TopicPartition
+
+    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+
+
+def _record_of(message: Any) -> Record:
+    kind, timestamp = message.timestamp()
+    return Record(
+        value=message.value(),
+        key=message.key(),
+        headers=message.headers() or (),
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=timestamp if kind else None,
+    )
+
+
+def _parse_start(start: str, since: str | None, until: str | None) -> Start:
+    """What --from, --since and --until say. Raises CommandFailed."""
+    now = SystemClock().wall_ms()
+    until_ms = None if until is None else parse_time_ms(until, now)
+    if since is not None:
+        if start != "start":
+            raise CommandFailed("--from and --since both say where to begin; give one")
+        return Start(since_ms=parse_time_ms(since, now), until_ms=until_ms)
+    if start in ("start", "end"):
+        return Start(is_end=start == "end", until_ms=until_ms)
+    try:
+        return Start(offset=int(start), until_ms=until_ms)
+    except ValueError:
+        raise CommandFailed(
+            f"--from {start!r}: expected start, end, an offset such as 42, or -10: the last 10"
+        ) from None

@@ -1,0 +1,153 @@
+"""`tailrace cost`: dollars a month, of running processes by topic or of a described workload."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace_cli.connections.connecting import parse_pairs
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.output import JsonFlag, print_json, print_table
+
+if TYPE_CHECKING:
+    from agent.topic_usage import ProcessCounts
+    from tailrace.cost import Bill, Prices, Usage
+
+DEFAULT_PAGE = "http://127.0.0.1:9644"
+PATIENCE_SECONDS = 10
+STORED = "(stored)"
+"""The row of all that is stored: which topic has how much is not in the metrics."""
+
+
+def cost(
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-metrics",
+            metavar="URL",
+            help=f"An agent's or a sequencer's address for metrics; can be repeated. Default: {DEFAULT_PAGE}",
+        ),
+    ] = None,
+    over: Annotated[
+        float,
+        typer.Option("--over", min=0, max=86_400, help="Watch for so many seconds. 0: all since the start."),
+    ] = 0,
+    workload: Annotated[
+        Path | None, typer.Option("--workload", metavar="FILE", help="A workload as TOML: nothing need run.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="One value of a workload; can be repeated."),
+    ] = None,
+    prices: Annotated[
+        str,
+        typer.Option("--prices", metavar="NAME|FILE", help="s3-standard, s3-express, or a TOML file."),
+    ] = "s3-standard",
+    as_json: JsonFlag = False,
+) -> None:
+    """What topics cost a month (30 days): by what agents count, or of a described workload.
+
+    Prices are those of a table that you can copy and edit.
+    """
+    from tailrace.cost import BadPrices, bill_of, read_prices
+
+    try:
+        table = read_prices(prices)
+    except BadPrices as error:
+        raise CommandFailed(str(error)) from None
+    if workload is not None or changes:
+        if metrics:
+            raise CommandFailed("--from-metrics and a workload were given; give one of them")
+        usage = {"(workload)": _usage_of_workload(workload, changes or [])}
+    else:
+        from tailrace_cli.running.loop import run
+
+        usage = run(_usage_of_processes(metrics or [DEFAULT_PAGE], over))
+    _show({name: bill_of(used, table) for name, used in usage.items()}, usage, table, as_json=as_json)
+
+
+def _usage_of_workload(file: Path | None, changes: Sequence[str]) -> Usage:
+    from tailrace_cli.workload import BadWorkload, read_workload, usage_of
+
+    try:
+        text = file.read_text() if file is not None else ""
+        return usage_of(read_workload(text, parse_pairs(changes, "--set")))
+    except (BadWorkload, OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(str(error)) from None
+
+
+async def _usage_of_processes(pages: Sequence[str], over: float) -> dict[str, Usage]:
+    """What each topic uses in a month at the rate at which it was used, of all processes together."""
+    from tailrace.clock import SystemClock
+
+    clock = SystemClock()
+    first = await asyncio.gather(*(_read(page) for page in pages))
+    if over:
+        await clock.sleep(over)
+        later = await asyncio.gather(*(_read(page) for page in pages))
+        return usage_a_month([(new.since(old), over) for new, old in zip(later, first, strict=True)])
+    now = clock.wall_ms() / 1000
+    return usage_a_month([(counts, now - counts.started_at) for counts in first])
+
+
+def usage_a_month(counted: Sequence[tuple[ProcessCounts, float]]) -> dict[str, Usage]:
+    """From what processes counted in so many seconds each, to a month of all of them, by topic."""
+    from agent.topic_usage import usage_by_topic
+    from tailrace.cost import GIB, MONTH_SECONDS, Usage
+
+    month: dict[str, Usage] = {}
+    for counts, seconds in counted:
+        for topic, used in usage_by_topic(counts).items():
+            month[topic] = month.get(topic, Usage()) + used * (MONTH_SECONDS / max(seconds, 1.0))
+    stored = max((counts.object_bytes for counts, _ in counted), default=0.0)
+    month[STORED] = Usage(storage_gib_months=stored / GIB, database_months=1.0)
+    return month
+
+
+async def _read(page: str) -> ProcessCounts:
+    import aiohttp
+    from prometheus_client.parser import text_string_to_metric_families
+
+    from agent.topic_usage import read_counts
+    from tailrace_cli.connections.login import client_properties, tls_context
+
+    properties = client_properties()
+    login = None
+    if "sasl.username" in properties:
+        login = aiohttp.BasicAuth(properties["sasl.username"], properties.get("sasl.password", ""), "utf-8")
+    url = f"{page.rstrip('/').removesuffix('/metrics')}/metrics"
+    try:
+        async with (
+            aiohttp.ClientSession(
+                auth=login if url.startswith("https:") else None,
+                timeout=aiohttp.ClientTimeout(PATIENCE_SECONDS),
+            ) as client,
+            client.get(url, ssl=tls_context(properties) or True) as answer,
+        ):
+            answer.raise_for_status()
+            return read_counts(text_string_to_metric_families(await answer.text()))
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise CommandFailed(f"{url}: {error or 'no answer'}; give the --http address of an agent") from None
+
+
+def _show(bills: Mapping[str, Bill], usage: Mapping[str, Usage], prices: Prices, *, as_json: bool) -> None:
+    total = sum(bill.total for bill in bills.values())
+    if as_json:
+        topics: dict[str, Any] = {
+            name: {"dollars": {**bill.items, "total": bill.total}, "usage": asdict(usage[name])}
+            for name, bill in bills.items()
+        }
+        print_json({"prices": prices.name, "dollars_a_month": total, "topics": topics})
+        return
+    rows = [
+        (name, *(f"{dollars:,.2f}" for dollars in bill.items.values()), f"{bill.total:,.2f}")
+        for name, bill in sorted(bills.items(), key=lambda each: -each[1].total)
+    ]
+    columns = ("topic", "put", "get", "storage", "sql", "compute", "cross-zone", "total")
+    print_table(columns, rows, title=f"Dollars a month, by the prices of {prices.name} ({prices.date})")
+    print(f"together: ${total:,.2f} a month")

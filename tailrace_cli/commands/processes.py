@@ -1,0 +1,321 @@
+"""`tailrace serve`, `agent`, `sequencer`, `compact`, `bundle`, `demo`, `version`: their flags and what they start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.output import JsonFlag, print_json, print_table
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings as TOML; flags and TAILRACE_* override it."),
+]
+Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")]
+Database = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME."),
+]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option(
+        "--database-password-file",
+        metavar="FILE",
+        help="The database's password. Or set PGPASSWORD or PGPASSFILE.",
+    ),
+]
+SecretFile = Annotated[
+    str | None,
+    typer.Option(
+        "--rpc-secret-file", metavar="FILE", help="The secret that all processes of a cluster share."
+    ),
+]
+Sequencers = Annotated[
+    str | None,
+    typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Addresses of the sequencer servers."),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option("--listen", metavar="HOST:PORT", help="Address for Kafka clients. Default: 127.0.0.1:9092"),
+]
+Advertise = Annotated[
+    str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients connect to.")
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Address for metrics, health and the overview. Default: 127.0.0.1:9644",
+    ),
+]
+Rpc = Annotated[
+    str | None, typer.Option("--rpc", metavar="HOST:PORT", help="Address for other Tailrace processes.")
+]
+RpcAdvertise = Annotated[
+    str | None,
+    typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address that they connect to."),
+]
+Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone that this agent runs in.")]
+LogLevelFlag = Annotated[
+    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+]
+LogFormatFlag = Annotated[
+    str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, json or console.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to `app`."""
+    for command in (serve, agent, sequencer, compact, bundle, demo, version):
+        app.command()(command)
+
+
+def serve(
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Folder for all data. Default: ./data")
+    ] = None,
+    listen: Listen = None,
+    http: Http = None,
+    advertise: Advertise = None,
+    rpc: Rpc = None,
+    zone: Zone = None,
+    store: Store = None,
+    database: Database = None,
+    database_password_file: PasswordFile = None,
+    rpc_secret_file: SecretFile = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="With TLS and logins: makes a certificate and an admin user in DATA/secure."
+        ),
+    ] = False,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Run everything in one process, on SQLite and a folder."""
+    settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
+                         store=store, database=database, database_password_file=database_password_file,
+                         rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
+    from tailrace_cli.running.process import run_serve
+
+    _run(run_serve(settings, is_secure=secure), settings.store)
+
+
+def agent(
+    context: typer.Context,
+    store: Store = None,
+    database: Database = None,
+    database_password_file: PasswordFile = None,
+    sequencer: Sequencers = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    rpc: Rpc = None,
+    rpc_advertise: RpcAdvertise = None,
+    http: Http = None,
+    zone: Zone = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", help="Processes, one per core, on ports P, P+1, ..."),
+    ] = None,
+    rpc_secret_file: SecretFile = None,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Run one agent of a cluster, or N with --processes."""
+    settings = _settings(config, store=store, database=database, sequencers=sequencer, listen=listen,
+                         advertise=advertise, rpc=rpc, rpc_advertise=rpc_advertise, http=http, zone=zone,
+                         processes=processes, database_password_file=database_password_file,
+                         rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
+    if settings.processes > 1:
+        from tailrace_cli.running.supervisor import run_supervisor
+
+        _run(run_supervisor(settings, config), None)
+        return
+    from tailrace_cli.running.process import run_agent
+
+    _run(run_agent(settings), settings.store)
+
+
+def sequencer(
+    database: Database = None,
+    database_password_file: PasswordFile = None,
+    rpc: Rpc = None,
+    rpc_advertise: RpcAdvertise = None,
+    http: Http = None,
+    store: Store = None,
+    rpc_secret_file: SecretFile = None,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+) -> None:
+    """Run a sequencer server on PostgreSQL.
+
+    Several servers can share one database. Without --store the server collects no garbage.
+    """
+    settings = _settings(config, database=database, rpc=rpc, rpc_advertise=rpc_advertise, http=http, store=store,
+                         database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
+                         log_level=log_level, log_format=log_format)  # fmt: skip
+    from tailrace_cli.running.process import run_sequencer
+
+    _run(run_sequencer(settings), settings.store)
+
+
+def compact(
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
+    ] = None,
+    store: Store = None,
+    database: Database = None,
+    database_password_file: PasswordFile = None,
+    sequencer: Sequencers = None,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="Run until stopped, a round every 60s, 5m or 1h."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Compact only this topic. May be repeated."),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", metavar="URL", help="Spark's master. Default: spark-submit's, else local[*]"
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. May be repeated."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Address for metrics and health, with --every."),
+    ] = None,
+    min_bytes: Annotated[
+        int | None,
+        typer.Option("--min-bytes", min=1, help="Compact partitions with this much uncompacted data."),
+    ] = None,
+    min_age_ms: Annotated[
+        int | None, typer.Option("--min-age-ms", min=0, help="Compact any data older than this.")
+    ] = None,
+    rpc_secret_file: SecretFile = None,
+    config: ConfigFile = None,
+    log_level: LogLevelFlag = None,
+    log_format: LogFormatFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Rewrite mixed objects as Parquet, with Spark."""
+    settings = _settings(config, data=data, store=store, database=database, sequencers=sequencer, http=http,
+                         database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
+                         log_level=log_level, log_format=log_format)  # fmt: skip
+    from tailrace_cli.commands.compact import CompactOptions, cancelled_by_signals, run_compact
+    from tailrace_cli.connections.connecting import parse_pairs
+    from tailrace_cli.record_text import parse_duration_ms
+    from tailrace_cli.running.loop import run
+
+    options = CompactOptions(
+        master=master,
+        every_s=None if every is None else parse_duration_ms(every, "--every") / 1000,
+        topics=frozenset(topic or ()),
+        spark=parse_pairs(conf or (), "--conf"),
+        min_bytes=min_bytes,
+        min_age_ms=min_age_ms,
+    )
+
+    async def compacted() -> dict[str, Any]:
+        cancelled_by_signals()
+        return await run_compact(settings, options)
+
+    try:
+        figures = run(compacted())
+    except asyncio.CancelledError:
+        raise typer.Exit(0 if every else 130) from None
+    failures = figures["failures"]
+    if as_json:
+        print_json(figures)
+    else:
+        print_table(
+            ("figure", "value"),
+            [
+                (name.replace("_", " "), len(value) if isinstance(value, list) else value)
+                for name, value in figures.items()
+            ],
+        )
+    if failures:
+        raise CommandFailed(f"{len(failures)} items could not be rewritten; the first: {failures[0]}")
+
+
+def bundle(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")] = Path("."),
+) -> None:
+    """Write what spark-submit needs to run the compactor."""
+    from compactor.bundle import write_bundle
+
+    for path in write_bundle(folder):
+        print(path)
+
+
+def demo(
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="Keep the data in this folder. Default: a temporary one."),
+    ] = None,
+) -> None:
+    """Run the main job on real data and check the result."""
+    try:
+        from tailrace_cli.demo.embedded import main as run_demo
+    except ModuleNotFoundError as error:
+        raise CommandFailed(
+            f"the demo needs {error.name!r}, which is not installed; run it as `make demo` from a clone"
+        ) from error
+    code = run_demo(data)
+    if code:
+        raise typer.Exit(code)
+
+
+def version(as_json: JsonFlag = False) -> None:
+    """Print Tailrace's version."""
+    try:
+        installed = installed_version("tailrace")
+    except PackageNotFoundError:
+        installed = "0"
+    if as_json:
+        print_json({"version": installed})
+    else:
+        print(installed)
+
+
+def _settings(config: Path | None, **flags: Any) -> Any:
+    """The effective settings. Sets logging up accordingly."""
+    from tailrace.settings import load_settings
+    from tailrace.telemetry import configure_logging
+    from tailrace_cli.running.security import refuse_password_in_command
+    from tailrace_cli.settings import Settings
+
+    refuse_password_in_command("--database", flags.get("database"))
+    settings = load_settings(Settings, flags=flags, file=config)
+    configure_logging(settings.log_level, settings.log_format)
+    return settings
+
+
+def _run(process: Coroutine[Any, Any, None], store: str | None) -> None:
+    from tailrace.object_store.open import load_backend
+    from tailrace_cli.running.loop import allow_open_files, keep_freed_memory, run
+
+    load_backend(store)
+    keep_freed_memory()
+    allow_open_files()
+    try:
+        run(process)
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None

@@ -1,0 +1,221 @@
+"""`tailrace produce`: records from arguments, lines or JSON into a topic, by librdkafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from tailrace.clock import SystemClock
+from tailrace_cli.connections.broker import PATIENCE_SECONDS
+from tailrace_cli.connections.connecting import BootstrapFlag, parse_pairs
+from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.output import JsonFlag
+from tailrace_cli.record_text import Encoding, Record, from_json, parse_time_ms, to_bytes, to_json, unescape
+
+MAX_SHOWN_ERRORS = 3
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]...", help="Without values, each line of stdin is one."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator",
+            "-K",
+            metavar="TEXT",
+            help=r"Text between key and value of a line, such as '\t'.",
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Default: by the key, as Java clients do."),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", metavar="TIME", help="2026-01-31T12:00, ms, or 2h for 2 hours ago."),
+    ] = None,
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", help="Send an empty value as null (a deletion).")
+    ] = False,
+    lines_of_json: Annotated[
+        bool,
+        typer.Option(
+            "--from-json", help="Each line is a JSON object, as `tailrace consume --json` prints it."
+        ),
+    ] = False,
+    encoding: Annotated[
+        Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
+    ] = Encoding.TEXT,
+    compression: Annotated[
+        str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    bootstrap: BootstrapFlag = None,
+    client: ClientFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write records to a topic: values, or lines of stdin.
+
+    Exits 0 once every record is acknowledged. A record is one line; for other bytes, see --encoding and --from-json.
+    """
+    shared = Record(
+        value=None,
+        key=to_bytes(key, encoding),
+        headers=[
+            (name, to_bytes(value, encoding)) for name, value in parse_pairs(header or [], "--header").items()
+        ],
+        partition=partition,
+        timestamp_ms=None if timestamp is None else parse_time_ms(timestamp, SystemClock().wall_ms()),
+    )
+    if lines_of_json and (values or key_separator):
+        raise CommandFailed(
+            "--from-json reads stdin, and each line has its key; leave out VALUE and --key-separator"
+        )
+    lines: Iterable[str] = values if values else _lines_of_stdin()
+    separator = None if key_separator is None else unescape(key_separator)
+    records = (
+        _merged(from_json(line, encoding), shared)
+        if lines_of_json
+        else _of_line(line, shared, separator, encoding, is_tombstone=tombstone)
+        for line in lines
+    )
+    watch = BrokerWatch(bootstrap)
+    config = client_config(
+        watch,
+        client or [],
+        **{
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "compression.type": compression,
+            "delivery.timeout.ms": int(PATIENCE_SECONDS * 1000),
+        },
+    )
+    count = _send(config, topic, records, watch, encoding, as_json=as_json)
+    if not as_json:
+        print(f"{count} record{'' if count == 1 else 's'} written to {topic}", file=sys.stderr)
+
+
+def _send(
+    config: dict[str, Any],
+    topic: str,
+    records: Iterator[Record],
+    watch: BrokerWatch,
+    encoding: Encoding,
+    *,
+    as_json: bool,
+) -> int:
+    from confluent_kafka import KafkaException, Producer
+
+    failures: list[str] = []
+    acknowledged = 0
+
+    def delivered(error: Any, message: Any) -> None:
+        nonlocal acknowledged
+        if error is not None:
+            failures.append(str(refused(f"{topic}-{message.partition()}", error)))
+            return
+        acknowledged += 1
+        if as_json:
+            # librdkafka keeps no headers of what it has sent.
+            print(
+                to_json(
+                    Record(
+                        value=message.value(),
+                        key=message.key(),
+                        topic=topic,
+                        partition=message.partition(),
+                        offset=message.offset(),
+                        timestamp_ms=message.timestamp()[1],
+                    ),
+                    encoding,
+                )
+            )
+
+    misread: CommandFailed | None = None
+    try:
+        producer = Producer(config)
+        try:
+            for record in records:
+                _hand_over(producer, topic, record, delivered)
+                producer.poll(0)
+                if len(failures) >= MAX_SHOWN_ERRORS:
+                    break
+        except CommandFailed as error:
+            misread = error  # a line that is no record: what came before it is written all the same
+        left = len(producer)
+        while left and not (watch.is_down and not acknowledged):  # it ends: each record has its time-out
+            left = producer.flush(1.0)
+    except KafkaException as error:
+        raise refused(f"topic {topic!r}", error.args[0]) from None
+    if (failures or left) and watch.is_down and not acknowledged:
+        raise watch.failure()
+    if failures or left:
+        shown = "; ".join(failures[:MAX_SHOWN_ERRORS]) or "no answer in time"
+        raise CommandFailed(
+            f"{acknowledged} records were acknowledged, {len(failures) + left} were not: {shown}"
+        )
+    if misread is not None:
+        raise CommandFailed(f"{acknowledged} records were acknowledged, then: {misread}")
+    return acknowledged
+
+
+def _hand_over(producer: Any, topic: str, record: Record, delivered: Any) -> None:
+    given: dict[str, Any] = {
+        "key": record.key,
+        "headers": list(record.headers) or None,
+        "on_delivery": delivered,
+    }
+    if record.partition is not None:
+        given["partition"] = record.partition
+    if record.timestamp_ms is not None:
+        given["timestamp"] = record.timestamp_ms
+    while True:
+        try:
+            producer.produce(topic, record.value, **given)
+            return
+        except BufferError:  # librdkafka's queue is full: wait for acknowledgements
+            producer.poll(0.1)
+
+
+def _lines_of_stdin() -> Iterator[str]:
+    if sys.stdin.isatty():
+        print("a line is a record; end with Ctrl-D", file=sys.stderr)
+    # Bytes that are no UTF-8 come out as they went in.
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")  # type: ignore[union-attr]
+    return (line.removesuffix("\n") for line in sys.stdin)
+
+
+def _of_line(
+    line: str, shared: Record, separator: str | None, encoding: Encoding, *, is_tombstone: bool
+) -> Record:
+    key, value = shared.key, line
+    if separator is not None:
+        head, found, value = line.partition(separator)
+        if not found:
+            raise CommandFailed(f"--key-separator {separator!r} is not in the line {line[:80]!r}")
+        key = to_bytes(head, encoding)
+    data = None if is_tombstone and not value else to_bytes(value, encoding)
+    return _merged(Record(value=data, key=key), shared)
+
+
+def _merged(record: Record, shared: Record) -> Record:
+    """The record, with what the flags say of all where it says nothing itself."""
+    return Record(
+        value=record.value,
+        key=shared.key if record.key is None else record.key,
+        headers=[*shared.headers, *record.headers],
+        partition=shared.partition if record.partition is None else record.partition,
+        timestamp_ms=shared.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
+    )

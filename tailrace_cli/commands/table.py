@@ -1,0 +1,303 @@
+"""`tailrace table`: the Parquet files that hold a topic's records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tailrace_cli.command_group import group_of_commands
+from tailrace_cli.output import JsonFlag, print_json, print_table
+
+if TYPE_CHECKING:
+    from compactor.tables.live import FileRows, TopicFiles
+    from compactor.tables.opening import CatalogTables
+    from compactor.tables.sync import SyncedTable, TableSync, WantedTable
+    from tailrace_cli.connections.opened_log import OpenedLog
+
+T = TypeVar("T")
+
+app = group_of_commands("Iceberg tables and live files: files, list, show, repair.")
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
+Data = Annotated[
+    str | None, typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not.")
+]
+Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")]
+Database = Annotated[
+    str | None, typer.Option("--database", metavar="URL", help="The sequencer's database, where none runs.")
+]
+Sequencers = Annotated[
+    str | None, typer.Option("--sequencer", metavar="HOST:PORT,...", help="Running sequencers.")
+]
+SecretFile = Annotated[
+    Path | None, typer.Option("--rpc-secret-file", metavar="FILE", help="The cluster's secret.")
+]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")]
+
+
+@app.command()
+def files(
+    topic: TopicName,
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Name a topic's live Parquet files.
+
+    They are those of one state of its log. A file is partly live where DeleteRecords, retention or another file took
+    rows from it: count and read the live ranges of offsets only.
+    """
+
+    async def ask(log: OpenedLog) -> tuple[TopicFiles, list[FileRows]]:
+        from compactor.tables.live import count_rows, list_live_files
+
+        found = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
+        return found, await count_rows(log.store, found)
+
+    given = flags(data, store, database, sequencer, rpc_secret_file)
+    store_url, (found, counted) = ask_log(given, config, ask)
+    if as_json:
+        print_json(_as_json(topic, store_url, found, counted))
+    else:
+        _show(found, counted)
+
+
+@app.command("list")
+def list_tables(
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show all tables.
+
+    A table that no topic wants any more ends with its last snapshot.
+    """
+
+    async def ask(log: OpenedLog) -> list[WantedTable]:
+        from compactor.tables.follow import wanted_tables
+
+        return await wanted_tables(log.sequencer)
+
+    _, found = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    rows = [(each.topic_name, str(each.topic_id), each.is_wanted) for each in found]
+    if as_json:
+        print_json([{"topic": name, "topic_id": id_, "wanted": is_wanted} for name, id_, is_wanted in rows])
+        return
+    print_table(
+        ("topic", "topic id", "state"),
+        [
+            (name, id_, "kept" if is_wanted else "ends with its last snapshot")
+            for name, id_, is_wanted in rows
+        ],
+        if_none="no tables; `tailrace topic alter TOPIC --config tailrace.table=iceberg` makes one",
+    )
+
+
+@app.command()
+def show(
+    topic: TopicName,
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a topic's table and its snapshots."""
+
+    import asyncio
+
+    async def ask(log: OpenedLog) -> dict[str, Any]:
+        async with _tables(log) as (tables, _):
+            found = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
+            if found is None:
+                raise _no_table(topic)
+            return {
+                "table": f"{log.settings.tables.namespace}.{topic}",
+                "metadata": found.metadata_location,
+                "snapshots": [
+                    {
+                        "snapshot_id": each.snapshot_id,
+                        "timestamp_ms": each.timestamp_ms,
+                        **(each.summary.additional_properties if each.summary is not None else {}),
+                    }
+                    for each in found.metadata.snapshots
+                ],
+            }
+
+    _, found = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    if as_json:
+        print_json(found)
+        return
+    print(f"table: {found['table']}\nmetadata: {found['metadata']}")
+    columns = ("snapshot_id", "timestamp_ms", "total-data-files", "total-records", "total-position-deletes")
+    rows = [[each.get(column, "") for column in columns] for each in found["snapshots"]]
+    print_table([column.replace("_", " ").replace("-", " ") for column in columns], rows)
+
+
+@app.command()
+def repair(
+    topic: TopicName,
+    data: Data = None,
+    store: Store = None,
+    database: Database = None,
+    sequencer: Sequencers = None,
+    rpc_secret_file: SecretFile = None,
+    config: Config = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare a topic's table with its log.
+
+    What differs is repaired, as by a round of compaction.
+    """
+
+    async def ask(log: OpenedLog) -> SyncedTable:
+        from compactor.tables.follow import wanted_tables
+
+        for wanted in await wanted_tables(log.sequencer):
+            if wanted.topic_name == topic:
+                async with _tables(log) as (_, syncing):
+                    return await syncing.sync(wanted)
+        raise _no_table(topic)
+
+    _, done = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    figures = {
+        "files": done.files,
+        "added": len(done.change.added),
+        "removed": len(done.change.removed),
+        "deletes_added": len(done.change.covered),
+        "deletes_removed": len(done.change.uncovered),
+        "snapshots_expired": done.expired,
+        "dropped": done.is_dropped,
+    }
+    if as_json:
+        print_json(figures)
+    else:
+        print_table(("figure", "value"), [(name.replace("_", " "), value) for name, value in figures.items()])
+
+
+def _no_table(topic: str) -> Exception:
+    from tailrace_cli.errors import CommandFailed
+
+    return CommandFailed(f"topic {topic!r} has no table; `tailrace table list` shows which have one")
+
+
+def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, TableSync]]:
+    from compactor.tables.opening import opened_tables
+
+    namespace = log.settings.tables.namespace
+    return opened_tables(log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace)
+
+
+def flags(
+    data: str | None,
+    store: str | None,
+    database: str | None,
+    sequencer: str | None,
+    rpc_secret_file: Path | None,
+) -> dict[str, Any]:
+    """The settings that these flags give."""
+    return {
+        "data": data, "store": store, "database": database, "sequencers": sequencer,
+        "rpc_secret_file": rpc_secret_file,
+    }  # fmt: skip
+
+
+def ask_log(
+    given: dict[str, Any], config: Path | None, question: Callable[[OpenedLog], Awaitable[T]]
+) -> tuple[str, T]:
+    """The answer to a question about the log that the flags name, and the URL of its store. Raises CommandFailed."""
+    from tailrace.settings import load_settings
+    from tailrace.telemetry import configure_logging
+    from tailrace_cli.connections.opened_log import opened_log
+    from tailrace_cli.errors import CommandFailed
+    from tailrace_cli.running.loop import run
+    from tailrace_cli.running.security import refuse_password_in_command
+    from tailrace_cli.settings import Settings
+
+    configure_logging("warning", "auto")
+    refuse_password_in_command("--database", given["database"])
+
+    async def ask() -> tuple[str, T]:
+        async with opened_log(load_settings(Settings, flags=given, file=config)) as log:
+            return log.store_url, await question(log)
+
+    try:
+        return run(ask())
+    except ImportError as error:
+        raise CommandFailed(
+            f"tables need {error.name or error}; install it with `pip install 'tailrace[compactor]'`"
+        ) from error
+
+
+def _as_json(topic: str, store_url: str, found: TopicFiles, counted: Sequence[FileRows]) -> dict[str, Any]:
+    from tailrace.object_store.open import object_url
+
+    return {
+        "topic": topic,
+        "topic_id": str(found.topic_id),
+        "commit_number": found.commit_number,
+        "files": [
+            {
+                "path": object_url(store_url, each.file.object.key),
+                "name": each.file.object.key.rpartition("/")[2],
+                "bytes": each.file.object.size,
+                "rows": each.rows,
+                "live_rows": each.live_count,
+                "live": [
+                    {"partition": part.partition, "start": part.start, "end": part.end, "rows": rows}
+                    for part, rows in each.live
+                ],
+            }
+            for each in counted
+        ],
+        "partitions": [
+            {
+                "partition": bounds.partition,
+                "log_start_offset": bounds.log_start_offset,
+                "last_stable_offset": bounds.last_stable_offset,
+                "uncompacted_offsets": bounds.uncompacted_offsets,
+            }
+            for bounds in found.partitions
+        ],
+    }
+
+
+def _show(found: TopicFiles, counted: Sequence[FileRows]) -> None:
+    rows = [
+        (
+            each.file.object.key,
+            each.file.object.size,
+            each.rows,
+            each.live_count,
+            _in_short([f"{part.partition}: {part.start}-{part.end - 1}" for part, _ in each.live]),
+        )
+        for each in counted
+    ]
+    print_table(
+        ("key", "bytes", "rows", "live rows", "partition: live offsets"), rows, if_none="no Parquet files"
+    )
+    uncompacted = sum(each.uncompacted_offsets for each in found.partitions)
+    live = sum(each.live_count for each in counted)
+    print(
+        f"commit {found.commit_number}: {len(counted)} files, {live} live rows;"
+        f" {uncompacted} offsets are in no Parquet file yet"
+    )
+
+
+def _in_short(parts: Sequence[str], most: int = 4) -> str:
+    shown = ", ".join(parts[:most])
+    return shown if len(parts) <= most else f"{shown}, and {len(parts) - most} more"

@@ -1,0 +1,276 @@
+"""`tailrace topic`: create, list, describe, alter, trim, delete. By Kafka's protocol, so with any broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace_cli.command_group import group_of_commands
+from tailrace_cli.connections.connecting import (
+    BootstrapFlag,
+    ExecuteFlag,
+    PartitionsFlag,
+    ask_broker,
+    parse_pairs,
+)
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.output import JsonFlag, print_json, print_table
+
+if TYPE_CHECKING:
+    from tailrace_cli.connections.kafka_client import KafkaClient
+
+app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="Can be repeated."),
+]
+
+
+@app.command("list")
+def list_topics(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
+    """List topics and their number of partitions."""
+
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        return [_summary(topic) for topic in await client.topics(None)]
+
+    found = sorted(ask_broker(bootstrap, run), key=lambda topic: str(topic["name"]))
+    if as_json:
+        print_json(found)
+    else:
+        print_table(
+            ("topic", "partitions", "id"),
+            [(topic["name"], topic["partitions"], topic["topic_id"]) for topic in found],
+            if_none="no topics",
+        )
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's num.partitions.")
+    ] = None,
+    config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Do not fail if the topic exists.")
+    ] = False,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create a topic."""
+    configs = parse_pairs(config or [], "--config")
+
+    async def run(client: KafkaClient) -> dict[str, Any]:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.error_codes import ErrorCode
+        from tailrace.kafka.messages.create_topics import (
+            CreatableTopic,
+            CreatableTopicConfig,
+            CreateTopicsRequest,
+        )
+        from tailrace_cli.connections.kafka_client import check
+
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=-1 if partitions is None else partitions,
+            replication_factor=-1,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
+        (result,) = (await client.ask(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics=[topic]))).topics
+        is_new = not (if_not_exists and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS)
+        if is_new:
+            check(result.error_code, result.error_message, f"topic {name!r} was not created")
+        (found,) = await client.topics([name])
+        return {**_summary(found), "created": is_new}
+
+    made = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(made)
+    else:
+        verb = "created" if made["created"] else "already exists:"
+        print(f"{verb} topic {made['name']} with {made['partitions']} partitions")
+
+
+@app.command()
+def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
+    """Show partitions, offsets, leaders and configs that are set."""
+
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        from tailrace_cli.commands.config import RESOURCE_TOPIC, describe_resource
+
+        described = []
+        for topic in await client.topics(names):
+            configs = await describe_resource(client, RESOURCE_TOPIC, topic.name)
+            described.append(
+                {
+                    **_summary(topic),
+                    "configs": {row["name"]: row["value"] for row in configs if row["source"] == "topic"},
+                    "partition_list": await _partitions(client, topic),
+                }
+            )
+        return described
+
+    found = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(found)
+        return
+    for topic in found:
+        print(f"{topic['name']}  id {topic['topic_id']}")
+        for name, value in topic["configs"].items():
+            print(f"  {name} = {value}")
+        print_table(
+            ("partition", "leader", "first offset", "end offset"),
+            [
+                (each["partition"], each["leader"], each["start_offset"], each["end_offset"])
+                for each in topic["partition_list"]
+            ],
+        )
+
+
+@app.command()
+def alter(
+    name: Name,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="The new number of partitions, higher than now."),
+    ] = None,
+    config: Configs = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset a config to its default.")
+    ] = None,
+    bootstrap: BootstrapFlag = None,
+) -> None:
+    """Add partitions; set or unset configs."""
+    configs = parse_pairs(config or [], "--config")
+    if partitions is None and not configs and not unset:
+        raise CommandFailed("nothing to alter; give --partitions, --config NAME=VALUE or --unset NAME")
+
+    async def run(client: KafkaClient) -> None:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+        from tailrace_cli.commands.config import RESOURCE_TOPIC, alter_resource
+        from tailrace_cli.connections.kafka_client import check
+
+        if configs or unset:
+            await alter_resource(client, RESOURCE_TOPIC, name, configs, unset or [])
+        if partitions is not None:
+            request = CreatePartitionsRequest(
+                topics=[CreatePartitionsTopic(name=name, count=partitions, assignments=None)],
+                timeout_ms=30_000,
+            )
+            (result,) = (await client.ask(ApiKey.CREATE_PARTITIONS, request)).results
+            check(result.error_code, result.error_message, f"topic {name!r} did not get more partitions")
+
+    ask_broker(bootstrap, run)
+    print(f"altered topic {name}")
+
+
+@app.command()
+def trim(
+    name: Name,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            metavar="POSITION",
+            help="An offset, end, or a time: 2026-01-31T12:00, or 2h for 2 hours ago.",
+        ),
+    ],
+    partition: PartitionsFlag = None,
+    execute: ExecuteFlag = False,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete a topic's records before a position, for good.
+
+    Without --execute, only shows a preview.
+    """
+
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        from tailrace_cli.connections.offsets import EARLIEST, list_offsets, offsets_at, partitions_of
+
+        places = [
+            place for place in await partitions_of(client, name) if not partition or place[1] in partition
+        ]
+        if not places:
+            raise CommandFailed(f"topic {name!r} has none of these partitions")
+        firsts = await list_offsets(client, places, EARLIEST)
+        targets = await offsets_at(client, places, before, firsts)
+        if execute:
+            await _delete_records(client, name, {index: targets[name, index] for _, index in places})
+        return [
+            {"partition": place[1], "start_offset": firsts[place], "new_start_offset": targets[place]}
+            for place in places
+        ]
+
+    trimmed = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(trimmed)
+        return
+    print_table(
+        ("partition", "first offset", "new first offset" if execute else "would become"),
+        [(each["partition"], each["start_offset"], each["new_start_offset"]) for each in trimmed],
+    )
+    print(f"topic {name} was trimmed" if execute else "nothing was changed; run it again with --execute")
+
+
+@app.command()
+def delete(names: Names, bootstrap: BootstrapFlag = None) -> None:
+    """Delete topics with all their records, at once and for good."""
+
+    async def run(client: KafkaClient) -> None:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+        from tailrace_cli.connections.kafka_client import check
+
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in names], timeout_ms=30_000
+        )
+        for result in (await client.ask(ApiKey.DELETE_TOPICS, request)).responses:
+            check(result.error_code, result.error_message, f"topic {result.name!r} was not deleted")
+
+    ask_broker(bootstrap, run)
+    print(f"deleted {', '.join(names)}")
+
+
+async def _delete_records(client: KafkaClient, topic: str, before: dict[int, int]) -> None:
+    from tailrace.kafka import ApiKey
+    from tailrace.kafka.messages.delete_records import (
+        DeleteRecordsPartition,
+        DeleteRecordsRequest,
+        DeleteRecordsTopic,
+    )
+    from tailrace_cli.connections.kafka_client import check
+
+    partitions = [DeleteRecordsPartition(partition_index=index, offset=before[index]) for index in before]
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=30_000
+    )
+    for response in (await client.ask(ApiKey.DELETE_RECORDS, request)).topics:
+        for partition in response.partitions:
+            check(partition.error_code, None, f"{topic}-{partition.partition_index} was not trimmed")
+
+
+def _summary(topic: Any) -> dict[str, Any]:
+    return {"name": topic.name, "topic_id": str(topic.topic_id), "partitions": len(topic.partitions)}
+
+
+async def _partitions(client: KafkaClient, topic: Any) -> list[dict[str, Any]]:
+    from tailrace_cli.connections.offsets import EARLIEST, LATEST, list_offsets
+
+    places = [(topic.name, each.partition_index) for each in topic.partitions]
+    firsts = await list_offsets(client, places, EARLIEST)
+    ends = await list_offsets(client, places, LATEST)
+    return [
+        {
+            "partition": each.partition_index,
+            "leader": each.leader_id,
+            "start_offset": firsts.get((topic.name, each.partition_index)),
+            "end_offset": ends.get((topic.name, each.partition_index)),
+        }
+        for each in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+    ]

@@ -1,0 +1,144 @@
+"""`tailrace transaction`: list, describe, abort."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace_cli.command_group import group_of_commands
+from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
+from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.record_text import iso_time
+
+if TYPE_CHECKING:
+    from tailrace_cli.connections.kafka_client import KafkaClient
+
+app = group_of_commands("Transactions: list, describe, abort.")
+
+TransactionalId = Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID")]
+ABORT_TIMEOUT_MS = 60_000
+
+
+@app.command("list")
+def list_transactions(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only these, such as Ongoing. More than once.")
+    ] = None,
+    longer_than_ms: Annotated[
+        int, typer.Option("--longer-than-ms", min=0, help="Only what is open for longer.")
+    ] = 0,
+    bootstrap: BootstrapFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show the transactional ids and their states."""
+
+    async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
+        from tailrace_cli.connections.kafka_client import check
+
+        asked = ListTransactionsRequest(state_filters=state or [], duration_filter=longer_than_ms or -1)
+        found: dict[str, dict[str, Any]] = {}
+        async for broker in client.brokers():
+            answer = await broker.ask(ApiKey.LIST_TRANSACTIONS, asked)
+            check(answer.error_code, None, "transactions")
+            for each in answer.transaction_states:
+                found[each.transactional_id] = {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.producer_id,
+                    "state": each.transaction_state,
+                }
+        return [found[name] for name in sorted(found)]
+
+    transactions = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(transactions)
+    else:
+        print_table(
+            ("transactional id", "producer id", "state"),
+            [(each["transactional_id"], each["producer_id"], each["state"]) for each in transactions],
+            if_none="no transactions",
+        )
+
+
+@app.command()
+def describe(
+    transactional_id: TransactionalId, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False
+) -> None:
+    """Show a transaction, its producer and its partitions."""
+
+    async def run(client: KafkaClient) -> dict[str, Any]:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
+        from tailrace_cli.connections.kafka_client import TRANSACTION, check
+
+        async with await client.coordinator_of(transactional_id, TRANSACTION) as coordinator:
+            answer = await coordinator.ask(
+                ApiKey.DESCRIBE_TRANSACTIONS,
+                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+            )
+        (found,) = answer.transaction_states
+        check(found.error_code, None, f"transactional id {transactional_id!r}")
+        began = found.transaction_start_time_ms
+        return {
+            "transactional_id": transactional_id,
+            "state": found.transaction_state,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+            "timeout_ms": found.transaction_timeout_ms,
+            "began": iso_time(began) if began > 0 else None,
+            "partitions": [
+                {"topic": topic.topic, "partition": partition}
+                for topic in found.topics
+                for partition in topic.partitions
+            ],
+        }
+
+    found = ask_broker(bootstrap, run)
+    if as_json:
+        print_json(found)
+        return
+    began = f", began {found['began']}" if found["began"] else ""
+    print(
+        f"{found['transactional_id']}  {found['state']}, producer {found['producer_id']} epoch "
+        f"{found['producer_epoch']}, timeout {found['timeout_ms']} ms{began}"
+    )
+    print_table(
+        ("topic", "partition"),
+        [(each["topic"], each["partition"]) for each in found["partitions"]],
+        if_none="no partitions",
+    )
+
+
+@app.command()
+def abort(transactional_id: TransactionalId, bootstrap: BootstrapFlag = None) -> None:
+    """Abort an open transaction and fence its producer.
+
+    The producer gets PRODUCER_FENCED on its next request.
+    """
+
+    async def run(client: KafkaClient) -> int:
+        from tailrace.kafka import ApiKey
+        from tailrace.kafka.messages.describe_transactions import DescribeTransactionsRequest
+        from tailrace.kafka.messages.init_producer_id import InitProducerIdRequest
+        from tailrace_cli.connections.kafka_client import TRANSACTION, check
+
+        async with await client.coordinator_of(transactional_id, TRANSACTION) as coordinator:
+            known = await coordinator.ask(
+                ApiKey.DESCRIBE_TRANSACTIONS,
+                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+            )
+            # InitProducerId would create an unknown id: a misspelt one is refused instead.
+            check(known.transaction_states[0].error_code, None, f"transactional id {transactional_id!r}")
+            answer = await coordinator.ask(
+                ApiKey.INIT_PRODUCER_ID,
+                InitProducerIdRequest(
+                    transactional_id=transactional_id, transaction_timeout_ms=ABORT_TIMEOUT_MS
+                ),
+            )
+        check(answer.error_code, None, f"{transactional_id!r} was not aborted")
+        return int(answer.producer_epoch)
+
+    epoch = ask_broker(bootstrap, run)
+    print(f"aborted what {transactional_id} had open; its producer is fenced by epoch {epoch}")

@@ -1,0 +1,88 @@
+"""What a command connects to: a broker, by `--bootstrap`; or a bucket and its database, where no broker need run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from tailrace_cli.connections.broker import DEFAULT_BOOTSTRAP
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.data_folder import DATABASE, OBJECTS
+
+if TYPE_CHECKING:
+    from tailrace_cli.connections.kafka_client import KafkaClient
+    from tailrace_cli.settings import Settings
+
+T = TypeVar("T")
+
+BootstrapFlag = Annotated[
+    str | None,
+    typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help=f"A broker. Default: {DEFAULT_BOOTSTRAP}"),
+]
+
+PartitionsFlag = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="A partition; can be repeated."),
+]
+ExecuteFlag = Annotated[
+    bool, typer.Option("--execute", help="Do it. Without this flag, only show what would be done.")
+]
+
+
+def ask_broker(bootstrap: str | None, question: Callable[[KafkaClient], Awaitable[T]]) -> T:
+    """The result of `question`, called with a connected client."""
+    from tailrace_cli.connections.kafka_client import KafkaClient
+    from tailrace_cli.connections.login import bootstrap_of, client_properties
+    from tailrace_cli.running.loop import run
+
+    properties = client_properties()
+
+    async def ask() -> T:
+        async with KafkaClient(bootstrap_of(bootstrap, properties), properties) as client:
+            return await question(client)
+
+    return run(ask())
+
+
+def store_urls(settings: Settings) -> tuple[str, str]:
+    """The URLs of the object store and of its database: both as given, or both in `serve`'s data folder.
+
+    Raises CommandFailed.
+    """
+    if settings.store is None and settings.database is None:
+        data = settings.data.expanduser().absolute()
+        return str(data / OBJECTS), f"sqlite:///{data / DATABASE}"
+    if settings.store is None or settings.database is None:
+        raise CommandFailed(
+            f"--{'store' if settings.store is None else 'database'} was not given; give both, or the --data folder of"
+            " `tailrace serve`"
+        )
+    return settings.store, settings.database
+
+
+def check_exists(store: str, database: str | None) -> None:
+    """Raise CommandFailed if a named folder or file is missing: opening it would create it."""
+    if "://" not in store and not store.startswith("memory:") and not Path(store).expanduser().is_dir():
+        raise CommandFailed(
+            f"--store {store!r}: there is no such folder; give the --store that the agents use"
+        )
+    if database is not None and database.startswith("sqlite:///"):
+        path = Path(database.removeprefix("sqlite:///"))
+        if not path.exists():
+            raise CommandFailed(
+                f"--database {database!r}: there is no such file; give the sequencer's database"
+            )
+
+
+def parse_pairs(given: Sequence[str], flag: str) -> dict[str, str]:
+    """The values of a flag NAME=VALUE, by name. Raises CommandFailed."""
+    pairs: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise CommandFailed(f"{flag} {pair!r}: expected NAME=VALUE, such as retention.ms=3600000")
+        pairs[name.strip()] = value
+    return pairs

@@ -1,0 +1,159 @@
+"""A small Kafka client for the commands: one request at a time, in versions that the broker serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from tailrace.kafka import ApiKey, MalformedRequest, decode_response, encode_request
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.api_versions import ApiVersionsRequest
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
+from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
+from tailrace.rpc.link import join_address, split_address
+from tailrace_cli.connections.broker import CLIENT_ID, PATIENCE_SECONDS, no_broker
+from tailrace_cli.connections.login import log_in, sasl_mechanism, tls_context
+from tailrace_cli.errors import CommandFailed
+
+MAX_RESPONSE_BYTES = 256 << 20
+GROUP, TRANSACTION = 0, 1
+"""FindCoordinator's key types."""
+
+
+class KafkaRefused(CommandFailed):
+    """The broker answered with an error; `code` is Kafka's."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class KafkaClient:
+    """One connection to one broker. `async with`, or `connect` and `close`."""
+
+    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
+        self._bootstrap = bootstrap
+        self._properties = properties or {}
+        try:
+            self._host, self._port = split_address(bootstrap)
+        except ValueError:
+            raise CommandFailed(
+                f"--bootstrap {bootstrap!r}: expected HOST:PORT, such as 127.0.0.1:9092"
+            ) from None
+        self._versions: dict[int, int] = {}
+        self._correlation_id = 0
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def __aenter__(self) -> KafkaClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def connect(self) -> None:
+        """Connect and agree on versions. Raises CommandFailed."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                self._reader, self._writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=tls_context(self._properties)
+                )
+        except (OSError, TimeoutError) as error:
+            raise no_broker(self._bootstrap, error or "timed out") from error
+        answer = await self._exchange(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+        for served in answer.api_keys:
+            known = APIS.get(served.api_key)
+            if known is not None:
+                self._versions[served.api_key] = min(served.max_version, known.listed.last)
+        mechanism = sasl_mechanism(self._properties)
+        if mechanism is not None:
+            answer = await self.ask(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism))
+            check(answer.error_code, f"there are {', '.join(answer.mechanisms)}", f"the login by {mechanism}")
+            await log_in(self._properties, mechanism, self._send_token)
+
+    async def _send_token(self, token: bytes) -> bytes:
+        answer = await self.ask(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(token))
+        check(answer.error_code, answer.error_message, "the login")
+        return bytes(answer.auth_bytes)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._writer is not None:
+            self._writer.close()
+
+    async def ask(self, api: ApiKey, request: Any) -> Any:
+        """The response to a request, in the newest version that both sides speak. Raises CommandFailed."""
+        version = self._versions.get(api)
+        if version is None:
+            raise CommandFailed(f"the broker at {self._bootstrap} does not serve {api.name}; is it Tailrace?")
+        return await self._exchange(api, version, request)
+
+    async def brokers(self) -> AsyncIterator[KafkaClient]:
+        """A client of each broker in turn, closed before the next one: a broker lists only its own groups."""
+        for broker in (await self.ask(ApiKey.METADATA, MetadataRequest(topics=[]))).brokers:
+            async with KafkaClient(join_address(broker.host, broker.port), self._properties) as client:
+                yield client
+
+    async def topics(self, names: Sequence[str] | None) -> list[Any]:
+        """The metadata of these topics, or of all. Does not create topics. Raises KafkaRefused."""
+        asked = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        answer = await self.ask(
+            ApiKey.METADATA, MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        )
+        for topic in answer.topics:
+            check(topic.error_code, None, f"topic {topic.name!r}")
+        return list(answer.topics)
+
+    async def coordinator_of(self, key: str, key_type: int = GROUP) -> KafkaClient:
+        """A client of the coordinator of a group or transactional id, for `async with`.
+
+        Raises CommandFailed.
+        """
+        answer = await self.ask(
+            ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        )
+        found = answer.coordinators[0]
+        kind = "group" if key_type == GROUP else "transactional id"
+        check(found.error_code, found.error_message, f"{kind} {key!r} has no coordinator")
+        return KafkaClient(join_address(found.host, found.port), self._properties)
+
+    async def _exchange(self, api: ApiKey, version: int, request: Any) -> Any:
+        assert self._reader is not None and self._writer is not None, "connect first"
+        self._correlation_id += 1
+        try:
+            self._writer.writelines(encode_request(self._correlation_id, api, version, request, CLIENT_ID))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                size = int.from_bytes(await self._reader.readexactly(4), "big")
+                if size > MAX_RESPONSE_BYTES:
+                    raise CommandFailed(f"{self._bootstrap} answers with {size} bytes; is it a Kafka broker?")
+                frame = await self._reader.readexactly(size)
+            correlation_id, answer = decode_response(api, version, frame)
+        except TimeoutError:
+            raise CommandFailed(
+                f"{self._bootstrap} did not answer {api.name} within {PATIENCE_SECONDS:g} s; look at its log"
+            ) from None
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise CommandFailed(
+                f"{self._bootstrap} closed the connection instead of answering {api.name}; look at its log"
+            ) from error
+        except MalformedRequest as error:
+            raise CommandFailed(f"{self._bootstrap} did not answer as a Kafka broker: {error}") from error
+        if correlation_id != self._correlation_id:
+            raise CommandFailed(f"{self._bootstrap} answered another request than {api.name}")
+        return answer
+
+
+def check(error_code: int, message: str | None, what: str) -> None:
+    """Raise KafkaRefused unless the code is NONE: `what` failed, Kafka's name of the error, the broker's message."""
+    if error_code == 0:
+        return
+    try:
+        code = ErrorCode(error_code)
+    except ValueError:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+    raise KafkaRefused(code, f"{what}: {code.name}{f': {message}' if message else ''}")

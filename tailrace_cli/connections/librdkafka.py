@@ -1,0 +1,64 @@
+"""librdkafka for the commands that produce and consume: its settings, and its errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tailrace_cli.connections.broker import CLIENT_ID, no_broker
+from tailrace_cli.connections.connecting import parse_pairs
+from tailrace_cli.connections.login import bootstrap_of, client_properties
+from tailrace_cli.errors import CommandFailed
+
+ClientFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client",
+        "-X",
+        metavar="NAME=VALUE",
+        help="A property of librdkafka, such as linger.ms=0 or security.protocol=SSL. Can be repeated.",
+    ),
+]
+
+
+class BrokerWatch:
+    """Remembers librdkafka's errors, so that a command can say why nothing came."""
+
+    def __init__(self, bootstrap: str | None) -> None:
+        self.properties = client_properties()
+        self.bootstrap = bootstrap_of(bootstrap, self.properties)
+        self._last = "no answer"
+        self.is_down = False
+
+    def on_error(self, error: Any) -> None:
+        """librdkafka's error callback."""
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.is_down = True
+        else:
+            self._last = error.str()
+
+    def failure(self) -> CommandFailed:
+        """The error for a broker that doesn't answer, with librdkafka's last error."""
+        return no_broker(self.bootstrap, self._last)
+
+
+def client_config(watch: BrokerWatch, given: Sequence[str], **config: Any) -> dict[str, Any]:
+    """A client's properties: those of TAILRACE_CLIENT, ours, then what the user gave with --client."""
+    return {
+        **watch.properties,
+        "bootstrap.servers": watch.bootstrap,
+        "client.id": CLIENT_ID,
+        "error_cb": watch.on_error,
+        "log_level": 0,  # errors come by the callback; a command's stderr is for its one line
+        **config,
+        **parse_pairs(given, "--client"),
+    }
+
+
+def refused(what: str, error: Any) -> CommandFailed:
+    """The error for a failed step: what was tried, librdkafka's name of the error, and its message."""
+    return CommandFailed(f"{what}: {error.name().lstrip('_')}: {error.str()}")

@@ -1,0 +1,152 @@
+"""docs/protocol-support.md from the broker's tables: `python -m tailrace_cli.doc_pages.protocol_support > docs/...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tailrace.broker_config import TOPIC_DEFAULTS
+from tailrace.kafka.apis import APIS, ApiSpec
+from tailrace.kafka.schema import MAX_VERSION
+from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition
+
+PAGE = Path("docs/protocol-support.md")
+
+HEAD = """# Protocol support
+
+<!-- Generated from the code. Do not edit: run `python -m tailrace_cli.doc_pages.protocol_support`. -->
+
+What an agent answers. Versions are declared in `tailrace/kafka/messages/`, topic configs in
+`tailrace/topic_config.py`; this page is written from them and a test holds it to them.
+"""
+
+VERSIONS = """"Refused" versions are listed to clients, because librdkafka judges brokers by them, and answered with
+UNSUPPORTED_VERSION, as Kafka 4 does. An unknown version of ApiVersions gets error 35 in a version 0 body.
+A request of an API or a version that is not listed closes the connection, as Kafka does.
+"""
+
+BROKER_CONFIGS = """A broker describes all of Kafka 4.3's broker configs (`tailrace/broker_config.py`). Those that
+follow from an agent's settings (listeners, limits of groups, sizes of requests) have its values and can't be altered.
+The defaults of topic configs below can be altered for the whole cluster (`--entity-default`). Every other config that
+Kafka changes at run time can be altered as well: the value is stored and described, without effect. So is a value that
+is set for one broker alone, as any agent serves any partition.
+"""
+
+TOOLS = """Clients that `make compat` tries where the machine has them, each unchanged: confluent-kafka 2.16
+(librdkafka), kafka-python 3.0, aiokafka 0.14, Kafka's Java clients 4.3 and Streams, kcat; franz-go 1.22,
+sarama 1.61 and segmentio/kafka-go 0.4 in Go; kafkajs 2.2 in Node. They produce with the codecs they have,
+read, share partitions in groups, administer, and write transactions (kafka-go has none): all work.
+
+Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by hand:
+
+- kafka-topics, kafka-console-producer and -consumer, kafka-verifiable-producer and -consumer,
+  kafka-producer-perf-test (also in transactions), kafka-consumer-perf-test, kafka-groups,
+  kafka-consumer-groups, kafka-get-offsets, kafka-delete-records, kafka-transactions, kafka-log-dirs,
+  kafka-broker-api-versions, kafka-client-compatibility-test and kafka-streams-application-reset work. A
+  replication factor is reported as it was asked for, and has no effect: the object store replicates.
+- Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
+  application and when the broker was killed, and when its changelog was read back from Parquet.
+- kafka-configs knows topics and brokers, sets and deletes users' SCRAM credentials, and the quotas of users, clients
+  and addresses (an address, not a host's name). It knows no groups. kafka-acls works on an agent whose listeners
+  authenticate.
+- kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
+  are those of the code.
+- kafka-leader-election finds that no election is needed: leaders follow the live agents. kafka-reassign-partitions
+  is told that partitions lie on no broker, and that no reassignment is under way. kafka-metadata-quorum shows the
+  agent with the lowest id as the leader of the metadata, and the others as its observers.
+- There are no delegation tokens, and no subscriptions to clients' metrics (KIP-714).
+- `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
+  members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
+  for; one with members is not changed from the classic protocol to the new one while it runs, nor back: the
+  second kind of client is refused until the others have left. Groups have no configs of their own.
+- Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
+  serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
+  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`; groups have no share configs
+  of their own, and no dead-letter topic.
+- The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
+  ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
+  state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
+- `__consumer_offsets` and `__transaction_state` do not exist: tools that read them find nothing to read.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    with_effect = [each for each in _configs() if each.has_effect]
+    without = [each for each in _configs() if not each.has_effect]
+    return "\n".join(
+        [
+            HEAD,
+            f"## {len(APIS)} APIs\n",
+            VERSIONS,
+            _table(
+                ("API", "key", "versions", "refused", "flexible from"),
+                (
+                    (spec.name, spec.key.value, _span(spec), _refused(spec), _flexible(spec))
+                    for spec in APIS.values()
+                ),
+            ),
+            f"## Topic configs with effect: {len(with_effect)}\n",
+            _table(
+                ("config", "default", "meaning"),
+                ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in with_effect),
+            ),
+            f"## Topic configs without effect: {len(without)}\n",
+            "Accepted, checked against Kafka's bounds, kept and described, so that tools that set them work.\n",
+            _table(
+                ("config", "default", "why"),
+                ((f"`{each.name}`", _value(each.default), each.doc.strip()) for each in without),
+            ),
+            "## Broker configs\n",
+            BROKER_CONFIGS,
+            _table(
+                ("config", "gives topics"),
+                (
+                    (f"`{name}`", f"`{definition.name}`")
+                    for name, definition in sorted(TOPIC_DEFAULTS.items())
+                    if definition.has_effect
+                ),
+            ),
+            "## Kafka's tools and Streams\n",
+            TOOLS,
+        ]
+    )
+
+
+def _configs() -> list[ConfigDefinition]:
+    return [TOPIC_CONFIGS[name] for name in sorted(TOPIC_CONFIGS)]
+
+
+def _span(spec: ApiSpec) -> str:
+    first, last = spec.served.first, spec.served.last
+    return str(last) if first == last else f"{first}-{last}"
+
+
+def _refused(spec: ApiSpec) -> str:
+    return "" if spec.listed == spec.served else f"{spec.listed.first}-{spec.served.first - 1}"
+
+
+def _flexible(spec: ApiSpec) -> str:
+    return str(spec.flexible.first) if spec.flexible.last == MAX_VERSION else ""
+
+
+def _value(default: str) -> str:
+    return f"`{default}`" if default else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the page where it belongs, below the working directory."""
+    PAGE.write_text(page())
+    print(f"{PAGE}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,454 @@
+"""The life of a process: built from its settings, run until a signal, drained, closed.
+
+The parts of each kind of process are wired here. What is opened first is closed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from agent.http import AgentPages
+from agent.security.doors import ClientSecurity
+from agent.server import Agent, AgentOptions, package_version
+from agent.telemetry import AgentTelemetry
+from agent.telemetry_observers import CacheMetrics, StoreMetrics
+from sequencer.api import InvalidConfig, Sequencer
+from sequencer.client import SequencerClient
+from sequencer.metrics import SequencerMetrics
+from sequencer.observer import SequencerObserver
+from sequencer.server import SequencerServer, ServerSettings
+from sequencer.store.sql.store import open_row_store
+from tailrace.broker_config import check_broker_configs
+from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
+from tailrace.cost import BadPrices, Prices, read_prices
+from tailrace.http_server import HttpServer
+from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.hedged import HedgedStore
+from tailrace.object_store.metered import MeteredStore, StoreObserver
+from tailrace.object_store.open import open_store
+from tailrace.rpc import RpcSecurity
+from tailrace.rpc.link import split_address
+from tailrace.rpc.opened_security import OpenedSecurity
+from tailrace.telemetry import name_process
+from tailrace.topic_config import InvalidConfigValue, check_topic_configs
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.data_folder import (
+    DATABASE,
+    OBJECTS,
+    Serving,
+    held_folder,
+    open_data_folder,
+    shown_as_serving,
+)
+from tailrace_cli.running.first_user import create_first_user
+from tailrace_cli.running.loop import collect_rarely
+from tailrace_cli.running.loop_watch import watched_loop
+from tailrace_cli.running.process_metrics import add_process_metrics
+from tailrace_cli.running.security import (
+    check_rpc_is_closed,
+    database_password,
+    kept_current,
+    open_client_security,
+    open_http_tls,
+    open_security,
+)
+from tailrace_cli.running.service_manager import service_manager_notified
+from tailrace_cli.settings import Settings
+
+log = structlog.get_logger("tailrace.process")
+
+_COMMITTER_PATIENCE_SECONDS = 15.0
+LAST_RESORT_SECONDS = 30.0
+"""How long a process may take to end after its drain before it exits by force."""
+
+
+def check_configs(scope: str, configs: Mapping[str, str]) -> None:
+    """The sequencer's check of topic and broker configs. Raises InvalidConfig."""
+    try:
+        if scope == "topic":
+            check_topic_configs(configs)
+        else:
+            check_broker_configs(configs)
+    except InvalidConfigValue as error:
+        raise InvalidConfig(str(error)) from error
+
+
+class ShutdownSignals:
+    """SIGTERM and SIGINT as an event: the first signal starts the drain, a second one stops the process at once.
+
+    A process that has not ended `patience_seconds` and `last_resort_seconds` after the first signal prints the stacks
+    of its threads and exits with status 1.
+    """
+
+    def __init__(self, patience_seconds: float, *, last_resort_seconds: float = LAST_RESORT_SECONDS) -> None:
+        self._bound_seconds = patience_seconds + last_resort_seconds
+        self._requested = asyncio.Event()
+        self._failure: str | None = None
+        self._main = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if self._requested.is_set():
+            log.warning(
+                "stopped by a second signal; records that were not flushed are lost to their producers"
+            )
+            assert self._main is not None
+            self._main.cancel()
+            return
+        log.info("draining; send the signal again to stop now", signal=signal.Signals(number).name)
+        self._request()
+
+    def fail(self, reason: str) -> None:
+        """Request the shutdown because the process can't go on."""
+        self._failure = reason
+        self._request()
+
+    def _request(self) -> None:
+        # Never cancelled: it also bounds what the interpreter waits for at exit, such as threads.
+        faulthandler.dump_traceback_later(self._bound_seconds, exit=True, file=2)
+        self._requested.set()
+
+    async def wait(self) -> None:
+        """Wait until shutdown is requested."""
+        await self._requested.wait()
+
+    def check(self) -> None:
+        """Raises CommandFailed if `fail` requested the shutdown."""
+        if self._failure is not None:
+            raise CommandFailed(self._failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The real clock and randomness."""
+
+    clock: Clock
+    entropy: Entropy
+
+
+@asynccontextmanager
+async def opened_store(
+    url: str, runtime: Runtime, observer: StoreObserver | None
+) -> AsyncIterator[ObjectStore]:
+    """The store; each attempt is metered, PUTs and GETs are hedged."""
+    inner = open_store(url, clock=runtime.clock)
+    metered = MeteredStore(inner, runtime.clock, observer)
+    try:
+        yield HedgedStore(metered, runtime.clock, runtime.entropy)
+    finally:
+        await inner.close()
+
+
+@asynccontextmanager
+async def sequencer_server(
+    settings: Settings,
+    database: str,
+    runtime: Runtime,
+    store: ObjectStore | None,
+    security: RpcSecurity,
+    *,
+    listen: str | None,
+    on_lost: Callable[[str], None] | None = None,
+    observer: SequencerObserver | None = None,
+) -> AsyncIterator[SequencerServer]:
+    """A sequencer over a database, with its housekeeping. It serves other processes at `listen`, if given."""
+    rows = open_row_store(
+        database, clock=runtime.clock, entropy=runtime.entropy, password=database_password(settings)
+    )
+    host, port = split_address(listen) if listen else ("127.0.0.1", 0)
+    server = SequencerServer(
+        rows,
+        runtime.clock,
+        runtime.entropy,
+        settings=ServerSettings(
+            host=host,
+            port=port,
+            advertise=(settings.rpc_advertise or "") if listen else "",
+            retention_interval_s=settings.maintenance_seconds,
+            collection_interval_s=settings.maintenance_seconds,
+            max_rpc_connections=settings.max_rpc_connections,
+            keeps_journal=not database.startswith("sqlite"),
+            follows=listen is not None,
+        ),
+        sequencer_settings=settings.sequencer,
+        validate_config=check_configs,
+        object_store=store,
+        reads=rows.reads(),
+        observer=observer,
+        security=security,
+        on_lost=on_lost,
+    )
+    try:
+        await server.start(listen=listen is not None)
+        yield server
+    finally:
+        await server.close()
+        await rows.close()
+
+
+async def run_serve(settings: Settings, *, is_secure: bool = False) -> None:
+    """Agent, sequencer, SQLite and a folder in one process. `rpc` serves the sequencer to compactors."""
+    data = settings.data.expanduser().absolute()
+    open_data_folder(data, SystemEntropy())
+    with held_folder(data):
+        if not is_secure:
+            await _run_in(data, settings, None)
+            return
+        from tailrace_cli.running.secure_serve import secured, write_client_files
+
+        settings = secured(settings, data, SystemClock(), SystemEntropy())
+
+        def tell(agent: Agent) -> None:
+            print(write_client_files(settings, data, agent.kafka_port), flush=True)
+
+        await _run_in(data, settings, tell)
+
+
+async def _run_in(data: Path, settings: Settings, on_ready: Callable[[Agent], None] | None) -> None:
+    database = settings.database or f"sqlite:///{data / DATABASE}"
+    rpc = settings.rpc or "127.0.0.1:0"  # a compactor finds it in the database, as the committer's address
+    alone = settings.model_copy(update={"rpc": None})
+    security = open_security(settings, data=data)
+    store = settings.store or str(data / OBJECTS)
+    await _run_agent(alone, store, database, security, data=data, sequencer_listens=rpc, on_ready=on_ready)
+
+
+def check_one_sequencer(settings: Settings, choice: str) -> None:
+    """Raise CommandFailed, with the choice there is, unless one of `database` and `sequencers` is given."""
+    if bool(settings.database) == bool(settings.sequencers):
+        raise CommandFailed(
+            f"{'both --database and' if settings.database else 'neither --database nor'} --sequencer "
+            f"{'were' if settings.database else 'was'} given; give {choice}"
+        )
+
+
+async def run_agent(settings: Settings) -> None:
+    """One agent, with a sequencer inside it (`database`) or in other processes (`sequencers`)."""
+    if settings.store is None:
+        raise CommandFailed("no object store; give --store URL, such as s3://bucket/prefix")
+    check_one_sequencer(
+        settings, "--sequencer HOST:PORT, or --database URL for a sequencer inside this agent"
+    )
+    security = open_security(settings)
+    check_rpc_is_closed(listen=settings.rpc, sequencers=settings.sequencers, is_closed=security.rpc.is_closed)
+    await _run_agent(settings, settings.store, settings.database, security)
+
+
+def open_prices(settings: Settings) -> Prices:
+    """The price table of the settings. Raises CommandFailed."""
+    try:
+        return read_prices(settings.prices)
+    except BadPrices as error:
+        raise CommandFailed(str(error)) from None
+
+
+async def _run_agent(
+    settings: Settings,
+    store_url: str,
+    database: str | None,
+    security: OpenedSecurity,
+    *,
+    data: Path | None = None,
+    sequencer_listens: str | None = None,
+    on_ready: Callable[[Agent], None] | None = None,
+) -> None:
+    """`data`: the folder of `serve`. `sequencer_listens`: where its sequencer is served to others."""
+    name_process(lambda: "agent" if data is None else "serve")
+    shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
+    runtime = Runtime(SystemClock(), SystemEntropy())
+    telemetry = AgentTelemetry()
+    observer = SequencerMetrics(telemetry.registry)
+    prices = open_prices(settings)
+    http_tls, clients = open_http_tls(settings), open_client_security(settings)
+    async with AsyncExitStack() as stack:
+        kind = "agent" if data is None else "serve"
+        add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
+        stack.enter_context(watched_loop(runtime.clock, telemetry.registry))
+        notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
+        await stack.enter_async_context(
+            kept_current(runtime.clock, telemetry.registry, security, http_tls, clients.tls)
+        )
+        store = await stack.enter_async_context(
+            opened_store(store_url, runtime, StoreMetrics(telemetry.registry))
+        )
+        server: SequencerServer | None = None
+        if database is not None:
+            server = await stack.enter_async_context(
+                sequencer_server(
+                    settings,
+                    database,
+                    runtime,
+                    store,
+                    security.rpc,
+                    listen=sequencer_listens,
+                    on_lost=shutdown.fail,
+                    observer=observer,
+                )
+            )
+            sequencer: Sequencer = server.sequencer
+            await wait_for_committer(server, runtime.clock)
+        else:
+            remote = SequencerClient(
+                settings.sequencers,
+                clock=runtime.clock,
+                entropy=runtime.entropy,
+                security=security.rpc,
+                observer=observer,
+            )
+            stack.push_async_callback(remote.close)
+            sequencer = remote.sequencer
+        pages = AgentPages(telemetry, sequencer, prices)
+        http = HttpServer(pages, runtime.clock, pages.login if clients.is_authenticating else None)
+        stack.push_async_callback(http.close)
+        await http.start(*split_address(settings.http), http_tls)
+        agent = Agent(
+            agent_options(settings, http.port, security.rpc, clients),
+            settings.agent.on_store(store_url),
+            sequencer=sequencer,
+            store=store,
+            clock=runtime.clock,
+            entropy=runtime.entropy,
+            cache_settings=settings.cache,
+            cache_observer=CacheMetrics(telemetry.registry),
+            telemetry=telemetry,
+            on_lost=shutdown.fail,
+        )
+        name_process(lambda: _agent_name("agent" if data is None else "serve", agent))
+        await agent.start()
+        stack.push_async_callback(agent.drain)
+        if settings.security.first_user_file is not None:
+            await create_first_user(sequencer, settings.security.first_user_file)
+        pages.agent = agent
+        if data is not None:
+            assert server is not None, "the sequencer of serve is inside it"
+            serving = Serving(os.getpid(), agent.kafka_port, http.port, server.address, store_url)
+            stack.enter_context(shown_as_serving(data, serving))
+        collect_rarely()
+        notify_ready()
+        log.info("ready", kafka_port=agent.kafka_port, http_port=http.port, store=store_url)
+        if on_ready is not None:
+            on_ready(agent)
+        await shutdown.wait()
+    shutdown.check()
+
+
+def _agent_name(kind: str, agent: Agent) -> str:
+    return kind if agent.broker_id is None else f"{kind} {agent.broker_id}"
+
+
+def agent_options(
+    settings: Settings, http_port: int, security: RpcSecurity, clients: ClientSecurity
+) -> AgentOptions:
+    """Where the agent listens and where others reach it, from the addresses of the settings."""
+    host, port = split_address(settings.listen)
+    advertise_host, advertise_port = split_address(settings.advertise) if settings.advertise else ("", 0)
+    if clients.listeners:
+        advertise_host = clients.listeners[0].advertise_host
+    elif not advertise_host and host in ("0.0.0.0", "::"):
+        raise CommandFailed(
+            f"listen {settings.listen!r} stands for every address of this machine, so clients can't be sent there; "
+            "give --advertise HOST:PORT"
+        )
+    peer_host, peer_port = split_address(settings.rpc) if settings.rpc else ("127.0.0.1", None)
+    peer_advertise = split_address(settings.rpc_advertise)[0] if settings.rpc_advertise else ""
+    if not peer_advertise and peer_host in ("0.0.0.0", "::"):
+        peer_advertise = advertise_host
+    return AgentOptions(
+        listen_host=host,
+        listen_port=port,
+        advertise_host=advertise_host,
+        advertise_port=advertise_port,
+        zone=settings.zone,
+        peer_host=peer_host,
+        peer_port=peer_port,
+        peer_advertise_host=peer_advertise,
+        max_rpc_connections=settings.max_rpc_connections,
+        http_port=http_port,
+        rpc=security,
+        clients=clients,
+    )
+
+
+async def wait_for_committer(server: SequencerServer, clock: Clock) -> None:
+    """Wait until this process is the committer. A killed one leaves a lease of some seconds behind."""
+    if not server.is_committer:
+        log.warning("waiting for another process to end: it uses this database as its sequencer",
+                    address=server.committer_address, patience_seconds=_COMMITTER_PATIENCE_SECONDS)  # fmt: skip
+    give_up = clock.monotonic() + _COMMITTER_PATIENCE_SECONDS
+    while not server.is_committer:
+        if server.lost is not None:
+            raise CommandFailed(str(server.lost))
+        if clock.monotonic() > give_up:
+            raise CommandFailed(
+                f"another process{_at(server.committer_address)} uses this database as its sequencer; stop it, or "
+                "start agents with --sequencer HOST:PORT"
+            )
+        await clock.sleep(0.1)
+
+
+def _at(address: str) -> str:
+    return f" at {address}" if address else ""
+
+
+async def run_sequencer(settings: Settings) -> None:
+    """A sequencer server, with its own metrics and health."""
+    from sequencer.http import SequencerPages
+
+    if settings.database is None:
+        raise CommandFailed(
+            "no database; give --database postgresql://USER@HOST/NAME, and its password by "
+            "--database-password-file FILE or PGPASSWORD"
+        )
+    shutdown = ShutdownSignals(ServerSettings().drain_s)
+    runtime = Runtime(SystemClock(), SystemEntropy())
+    rpc = settings.rpc or "127.0.0.1:9645"
+    if split_address(rpc)[0] in ("0.0.0.0", "::") and settings.rpc_advertise is None:
+        raise CommandFailed(
+            f"rpc {rpc!r} stands for every address of this machine, so agents can't be sent there; set rpc_advertise "
+            "(--rpc-advertise HOST:PORT)"
+        )
+    security, http_tls = open_security(settings), open_http_tls(settings)
+    check_rpc_is_closed(listen=rpc, sequencers=(), is_closed=security.rpc.is_closed)
+    name_process(lambda: f"sequencer {settings.rpc_advertise or rpc}")
+    async with AsyncExitStack() as stack:
+        pages = SequencerPages()
+        http = HttpServer(pages, runtime.clock)
+        add_process_metrics(pages.registry, version=package_version(), kind="sequencer")
+        stack.enter_context(watched_loop(runtime.clock, pages.registry))
+        notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
+        stack.push_async_callback(http.close)
+        await stack.enter_async_context(kept_current(runtime.clock, pages.registry, security, http_tls))
+        await http.start(*split_address(settings.http), http_tls)
+        store = None
+        if settings.store is not None:
+            store = await stack.enter_async_context(
+                opened_store(settings.store, runtime, StoreMetrics(pages.registry))
+            )
+        server = await stack.enter_async_context(
+            sequencer_server(
+                settings,
+                settings.database,
+                runtime,
+                store,
+                security.rpc,
+                listen=rpc,
+                on_lost=shutdown.fail,
+                observer=SequencerMetrics(pages.registry),
+            )
+        )
+        pages.server = server
+        notify_ready()
+        log.info("ready", rpc=server.address, http_port=http.port, collects_garbage=store is not None)
+        await shutdown.wait()
+    shutdown.check()

@@ -1,0 +1,225 @@
+"""What a process may expose: RPC beyond this machine only with a secret, and no password in a command line."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from agent.security.doors import ClientSecurity
+from agent.security.listeners import BadListener, parse_listeners, parse_rules
+from tailrace.clock import Clock
+from tailrace.credentials import BadCredential, read_secrets
+from tailrace.rpc.link import split_address
+from tailrace.rpc.opened_security import OpenedSecurity, SecurityFiles
+from tailrace.tls import BadCertificate, Tls, TlsFiles
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.data_folder import SECRET
+from tailrace_cli.settings import Settings
+
+log = structlog.get_logger("tailrace.security")
+
+REFRESH_SECONDS = 10.0
+"""How often files are checked for changes."""
+
+_ADVICE = (
+    "make a secret (umask 077; openssl rand -base64 32 > rpc.secret) and give the same one to every process of the "
+    "cluster by rpc_secret_file (TAILRACE_RPC_SECRET_FILE), or set tls.rpc_*"
+)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT is on this machine. Names are not looked up; only `localhost` counts."""
+    host, _ = split_address(address)
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def check_rpc_is_closed(*, listen: str | None, sequencers: Sequence[str], is_closed: bool) -> None:
+    """Refuse RPC to or from other machines without a secret. Raises CommandFailed."""
+    if is_closed:
+        return
+    if listen is not None and not is_loopback(listen):
+        raise CommandFailed(
+            f"rpc {listen!r} can be reached from other machines: without a secret, whoever reaches it may read and "
+            f"delete everything; {_ADVICE}, or listen on 127.0.0.1"
+        )
+    far = [address for address in sequencers if not is_loopback(address)]
+    if far:
+        raise CommandFailed(
+            f"sequencer {far[0]!r} is on another machine, and there is no secret to show to it; {_ADVICE}"
+        )
+
+
+def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecurity:
+    """The secrets and certificates that this process shows to the other processes of its cluster.
+
+    Args:
+        data: the folder of `tailrace serve`, whose secret is used if the settings have none.
+
+    Raises CommandFailed.
+    """
+    secret, file, tls = settings.rpc_secret.get_secret_value(), settings.rpc_secret_file, settings.tls
+    if not secret and file is None and data is not None:
+        file = data / SECRET
+    files = SecurityFiles(secret, file, tls.rpc_cert_file, tls.rpc_key_file, tls.rpc_ca_file, tls.rpc_name)
+    try:
+        return OpenedSecurity(files)
+    except (BadCredential, BadCertificate) as error:
+        raise CommandFailed(str(error)) from error
+
+
+def open_http_tls(settings: Settings) -> Tls | None:
+    """The TLS identity of `http`; None for plain HTTP. Raises CommandFailed."""
+    tls = settings.tls
+    return _open_tls("http", tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file)
+
+
+def open_client_security(settings: Settings) -> ClientSecurity:
+    """How Kafka clients come in. Raises CommandFailed."""
+    security, files = settings.security, settings.tls
+    try:
+        listeners = parse_listeners(settings.listeners, settings.advertised_listeners)
+        parse_rules(security.principal_mapping_rules)
+    except BadListener as error:
+        raise CommandFailed(str(error)) from error
+    asks = security.client_auth != "none"
+    if asks and files.kafka_client_ca_file is None:
+        raise CommandFailed(
+            "security.client_auth needs the authorities of clients: set tls.kafka_client_ca_file"
+        )
+    authorities = files.kafka_client_ca_file if asks else None
+    peers = ssl.CERT_REQUIRED if security.client_auth == "required" else ssl.CERT_OPTIONAL
+    tls = _open_tls("kafka", files.kafka_cert_file, files.kafka_key_file, authorities, peers)
+    if tls is None and any(listener.protocol.has_tls for listener in listeners):
+        raise CommandFailed("a listener with TLS needs tls.kafka_cert_file and tls.kafka_key_file")
+    return ClientSecurity(listeners, security, tls)
+
+
+def _open_tls(
+    purpose: str,
+    certificate: Path | None,
+    key: Path | None,
+    authorities: Path | None,
+    peers: ssl.VerifyMode = ssl.CERT_REQUIRED,
+) -> Tls | None:
+    """TLS from 1.2 on: load balancers' checks and some clients don't speak 1.3. None without files."""
+    if certificate is None and key is None and authorities is None:
+        return None
+    if certificate is None or key is None:
+        missing = "cert_file" if certificate is None else "key_file"
+        raise CommandFailed(
+            f"tls.{purpose}_{missing} is missing; `{purpose}` needs tls.{purpose}_cert_file and tls.{purpose}_key_file"
+        )
+    files = TlsFiles(
+        certificate.expanduser(), key.expanduser(), None if authorities is None else authorities.expanduser()
+    )
+    try:
+        return Tls(purpose, files, minimum=ssl.TLSVersion.TLSv1_2, client_certificates=peers)
+    except BadCertificate as error:
+        raise CommandFailed(str(error)) from error
+
+
+@asynccontextmanager
+async def kept_current(
+    clock: Clock, registry: CollectorRegistry, rpc: OpenedSecurity, *identities: Tls | None
+) -> AsyncIterator[None]:
+    """Inside the block, replaced files are reloaded, and metrics say when certificates expire."""
+    served = [tls for tls in identities if tls is not None]
+    _export(registry, rpc, served)
+
+    async def keep() -> None:
+        while True:
+            await clock.sleep(REFRESH_SECONDS)
+            rpc.refresh()
+            for tls in served:
+                tls.refresh()
+
+    keeper = asyncio.create_task(keep(), name="security files")
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+
+
+def _export(registry: CollectorRegistry, rpc: OpenedSecurity, served: Sequence[Tls]) -> None:
+    expiry = Gauge(
+        "tailrace_tls_certificate_expiry_timestamp_seconds",
+        "When the certificate in use ends, in seconds of Unix time.",
+        ["purpose"],
+        registry=registry,
+    )
+    unused = Gauge(
+        "tailrace_security_reload_failures",
+        "Reloads in a row of replaced files that failed; the last good ones stay in use.",
+        ["purpose"],
+        registry=registry,
+    )
+    unused.labels("rpc_secret").set_function(lambda: rpc.failures)
+    for tls in (rpc.tls, *served):
+        if tls is not None:
+            expiry.labels(tls.purpose).set_function(partial(getattr, tls, "expires_s"))
+            unused.labels(tls.purpose).set_function(partial(getattr, tls, "failures"))
+
+
+def refuse_password_in_command(flag: str, url: str | None) -> None:
+    """Refuse a database URL with a password in a flag. Raises CommandFailed, without the URL."""
+    if not url:
+        return
+    import sqlalchemy as sa
+
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        return  # not a URL: opening it reports that
+    if parsed.password or "password" in parsed.query:
+        raise CommandFailed(
+            f"{flag}: every user of this machine can read a password in a command; leave it out there and give it by "
+            "--database-password-file FILE (mode 0600) or PGPASSWORD, or give the whole URL by TAILRACE_DATABASE"
+        )
+
+
+class DatabasePassword:
+    """The password in a file, read for each connection, so that it can change without a restart.
+
+    The constructor raises CommandFailed. Later, if the file can't be read, the last password stays in use.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._last = _read(file, "database_password_file")[0]
+
+    def __call__(self) -> str:
+        try:
+            self._last = read_secrets(self._file.expanduser())[0]
+        except BadCredential as error:
+            log.warning("the database's password was not read again; the last one stays", reason=str(error))
+        return self._last
+
+    def __repr__(self) -> str:
+        return f"DatabasePassword({str(self._file)!r})"
+
+
+def database_password(settings: Settings) -> DatabasePassword | None:
+    """A reader of the database's password, if it has a file of its own. Raises CommandFailed."""
+    file = settings.database_password_file
+    return None if file is None else DatabasePassword(file)
+
+
+def _read(file: Path, setting: str) -> tuple[str, ...]:
+    try:
+        return read_secrets(file.expanduser())
+    except BadCredential as error:
+        raise CommandFailed(f"{setting}: {error}") from error

@@ -1,0 +1,205 @@
+"""`tailrace agent --processes N`: one process per core, each with its own loop, ports and broker id.
+
+The supervisor restarts a child that ends by itself, after a pause that doubles while it keeps dying young. With
+`database`, one more child is a sequencer server that the agents use: only one process may commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tailrace.clock import Clock, SystemClock, wait_for
+from tailrace.rpc.link import join_address, split_address
+from tailrace.settings import PREFIX
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.running.security import check_rpc_is_closed, open_security
+from tailrace_cli.settings import Settings
+
+log = structlog.get_logger("tailrace.supervisor")
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+HEALTHY_AFTER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """One child: its name in logs, its command, and what its environment adds to ours."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def plan_children(
+    settings: Settings, *, config: Path | None, sequencer_address: str | None, sequencer_http: str | None
+) -> list[ChildPlan]:
+    """The children of these settings. `sequencer_*`: where the sequencer child serves, if there is a database."""
+    base = [sys.executable, "-m", "tailrace_cli.app"]
+    file = ["--config", str(config)] if config is not None else []
+    log_flags = ["--log-level", settings.log_level, "--log-format", settings.log_format]
+    secret = settings.rpc_secret.get_secret_value()
+    # In the environment: a command line is visible to every user of the machine.
+    hidden = {f"{PREFIX}RPC_SECRET": secret} if secret else {}
+    files = {"RPC_SECRET_FILE": settings.rpc_secret_file}
+    files["DATABASE_PASSWORD_FILE"] = settings.database_password_file
+    hidden |= {f"{PREFIX}{name}": str(file) for name, file in files.items() if file is not None}
+    plans: list[ChildPlan] = []
+    store = ["--store", settings.store] if settings.store else []
+    sequencers = list(settings.sequencers)
+    if settings.database is not None:
+        assert sequencer_address is not None and sequencer_http is not None, "addresses for the sequencer"
+        command = [*base, "sequencer", *file, *log_flags, *store]
+        command += [
+            "--rpc",
+            sequencer_address,
+            "--rpc-advertise",
+            sequencer_address,
+            "--http",
+            sequencer_http,
+        ]
+        plans.append(
+            ChildPlan("sequencer", tuple(command), {**hidden, f"{PREFIX}DATABASE": settings.database})
+        )
+        sequencers = [sequencer_address]
+    for number in range(settings.processes):
+        command = [*base, "agent", *file, *log_flags, *store, "--processes", "1", "--zone", settings.zone]
+        # An agent with a sequencer elsewhere must not use the database that a config file may name: "" clears it.
+        command += ["--database", "", "--sequencer", ",".join(sequencers)]
+        for flag, address in (
+            ("--listen", settings.listen),
+            ("--advertise", settings.advertise),
+            ("--rpc", settings.rpc),
+            ("--rpc-advertise", settings.rpc_advertise),
+            ("--http", settings.http),
+        ):
+            if address is not None:
+                command += [flag, shifted(address, number)]
+        named = {
+            f"{PREFIX}{name.upper()}": ",".join(shifted_listener(each, number) for each in given)
+            for name in ("listeners", "advertised_listeners")
+            if (given := getattr(settings, name))
+        }
+        plans.append(ChildPlan(f"agent {number}", tuple(command), {**hidden, **named}))
+    return plans
+
+
+def shifted_listener(listener: str, by: int) -> str:
+    """The same of NAME://HOST:PORT."""
+    name, _, address = listener.rpartition("://")
+    return f"{name}://{shifted(address, by)}"
+
+
+def shifted(address: str, by: int) -> str:
+    """The address with its port moved up by `by`; port 0 takes a free one and stays."""
+    host, port = split_address(address)
+    return join_address(host, port + by if port else 0)
+
+
+def next_pause(before: float, lived_seconds: float) -> float:
+    """The pause before restarting a child that lived for `lived_seconds`."""
+    return (
+        FIRST_PAUSE_SECONDS
+        if lived_seconds >= HEALTHY_AFTER_SECONDS
+        else min(before * 2, LONGEST_PAUSE_SECONDS)
+    )
+
+
+async def run_supervisor(settings: Settings, config: Path | None) -> None:
+    """Run the children until SIGTERM or SIGINT, which is passed on to them; a second signal kills them."""
+    address = http = None
+    if settings.database is not None and settings.sequencers:
+        raise CommandFailed("--database and --sequencer exclude each other; give one of them")
+    if settings.database is None and not settings.sequencers:
+        raise CommandFailed("no sequencer; give --database URL or --sequencer HOST:PORT")
+    if settings.database is not None:
+        address, http = _free_addresses(2)
+    check_rpc_is_closed(
+        listen=settings.rpc, sequencers=settings.sequencers, is_closed=open_security(settings).rpc.is_closed
+    )
+    plans = plan_children(settings, config=config, sequencer_address=address, sequencer_http=http)
+    supervisor = Supervisor(SystemClock(), plans)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    await supervisor.run()
+
+
+def _free_addresses(count: int) -> Sequence[str]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return addresses
+
+
+class Supervisor:
+    """Keeps children running until `stop`; agents stop before the sequencer that they need."""
+
+    def __init__(
+        self, clock: Clock, plans: Sequence[ChildPlan], *, on_start: Callable[[str, int], None] | None = None
+    ) -> None:
+        self._clock = clock
+        self._plans = plans
+        self._on_start = on_start
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Drain the children; when called again, kill them."""
+        if self._stopping.is_set():
+            for child in self._running.values():
+                _send(child, signal.SIGKILL)
+            return
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Run until `stop` was called and all children have ended."""
+        stopping = asyncio.create_task(self._stopping.wait(), name="supervisor: stop")
+        keepers = {
+            plan.name: asyncio.create_task(self._keep(plan, stopping), name=f"supervisor: {plan.name}")
+            for plan in self._plans
+        }
+        await stopping
+        agents = [name for name in keepers if name != "sequencer"]
+        for names in (agents, [name for name in keepers if name == "sequencer"]):
+            for name in names:
+                if name in self._running:
+                    _send(self._running[name], signal.SIGTERM)
+            await asyncio.gather(*(keepers[name] for name in names))
+
+    async def _keep(self, plan: ChildPlan, stopping: asyncio.Task[Any]) -> None:
+        pause = FIRST_PAUSE_SECONDS / 2
+        while not self._stopping.is_set():
+            began = self._clock.monotonic()
+            environment = {**os.environ, **plan.environment}
+            child = await asyncio.create_subprocess_exec(
+                *plan.command, env=environment, start_new_session=True
+            )
+            self._running[plan.name] = child
+            if self._on_start is not None:
+                self._on_start(plan.name, child.pid)
+            if self._stopping.is_set():
+                _send(child, signal.SIGTERM)
+            code = await child.wait()
+            del self._running[plan.name]
+            if self._stopping.is_set():
+                return
+            pause = next_pause(pause, self._clock.monotonic() - began)
+            log.error("a child ended by itself; it is restarted", child=plan.name, code=code, pause_s=pause)
+            await wait_for(self._clock, stopping, pause)
+
+
+def _send(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if child.returncode is None:
+        child.send_signal(number)
