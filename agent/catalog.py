@@ -104,6 +104,8 @@ class Catalog:
         self._sequencer = sequencer
         self.snapshot = EMPTY
         self.security = KnownSecurity()
+        self.on_removed_users: Callable[[frozenset[str]], None] = lambda users: None
+        """Called with those that have no credentials any more."""
         self.client_configs = KnownClientConfigs()
         self.on_client_configs: Callable[[KnownClientConfigs], None] = lambda configs: None
         """Called with those that are new."""
@@ -150,7 +152,10 @@ class Catalog:
         answer = await self._sequencer.security(SecurityRequest(self.security.version))
         if answer.users is not None and answer.acls is not None and answer.version > self.security.version:
             users = {user.name: user for user in answer.users}
+            removed = {name.user for name in self.security.users} - {name.user for name in users}
             self.security = KnownSecurity(answer.version, users, tuple(answer.acls))
+            if removed:
+                self.on_removed_users(frozenset(removed))
 
     async def _ask_client_configs(self) -> None:
         answer = await self._sequencer.client_configs(ClientConfigsRequest(self.client_configs.version))

@@ -34,11 +34,14 @@ from agent.memory_budget import Claim, MemoryBudget
 from agent.security.access import ANYBODY, Access
 from tailrace.buffers import Buffer, uninitialized
 from tailrace.kafka.produce_shape import ProduceShape
+from tailrace.turns import Turns
 
 STAGING_BYTES = 64 * 1024
 CONTENDED_READ_BYTES = 1024
 """What is read at once while somebody waits for memory: it may have to be kept."""
 MAX_QUEUED_FRAMES = 16
+REQUESTS_IN_A_TURN = 16
+"""Requests of one connection that are handled in one turn of the loop; then others have theirs."""
 WRITE_BUFFER_BYTES = 256 * 1024
 """Above this, what was written and is not yet taken by the socket counts as unsent."""
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
@@ -161,8 +164,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
         "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_writable", "_limits", "_max_inflight",
         "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sent", "_staging",
-        "_transport", "_unmuted", "_unsent_bytes", "_unsent_since", "_write_progress", "_written", "access",
-        "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host", "produce_shape",
+        "_transport", "_turns_left", "_unmuted", "_unsent_bytes", "_unsent_since", "_write_progress", "_written",
+        "access", "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host",
+        "produce_shape",
     )  # fmt: skip
 
     def __init__(
@@ -200,6 +204,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """What the task waits for until an answer has left."""
         self._held: list[Callable[[], None]] = []
         self._is_handling = False
+        self._turns_left = REQUESTS_IN_A_TURN
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._claim: Claim | None = None
@@ -251,6 +256,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._filled += nbytes
             if self._filled == len(self._frame):
                 frame, self._frame, self._filled = self._frame, None, 0
+                self._turns_left = REQUESTS_IN_A_TURN
                 self._handle_in_turn(frame, self._charge)
             return
         self._take_frames(memoryview(self._staging)[: len(self._rest) + nbytes])
@@ -290,6 +296,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             granted: what is charged already, for the first of them.
         """
         position = 0
+        self._turns_left = REQUESTS_IN_A_TURN
         while self._handles_frames and (head := read_head(data, position, self._limits)) is not None:
             if isinstance(head, FrameRefused):
                 self._refuse(head)
@@ -340,7 +347,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _handle_in_turn(self, frame: bytearray, charge: int) -> None:
         """Handle a whole frame at once if it is its turn, or have it wait."""
-        if not self._frames and not self._is_handling and self._may_handle():
+        self._turns_left -= 1
+        if not self._frames and not self._is_handling and self._turns_left >= 0 and self._may_handle():
             reply = self._dispatch.at_once(memoryview(frame), self)
             if reply is not None:
                 self._take_reply(reply, charge)
@@ -393,6 +401,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     async def _handle_frames(self) -> None:
         """Handle the requests that wait, until there are none; then end a connection that is drained."""
+        turns = Turns(REQUESTS_IN_A_TURN)
         while self._handles_frames and (self._frames or self._unmuted is not None):
             if self._unmuted is not None:
                 await self._unmuted()
@@ -405,7 +414,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             frame, charge = self._frames.pop(0)
             self._is_handling = True
             try:
-                reply = await self._dispatch(memoryview(frame), self)
+                reply = self._dispatch.at_once(memoryview(frame), self)
+                if reply is None:
+                    reply = await self._dispatch(memoryview(frame), self)
             except BaseException:
                 self._budget.give(charge)
                 raise
@@ -415,6 +426,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             while len(self._replies) > self._max_inflight:
                 await self._until_sent()
             self._maybe_resume()
+            await turns.did()
         self._handling = None
         if self._phase is _DRAINING:
             self._end_handling()

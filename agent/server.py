@@ -198,6 +198,7 @@ class Agent:
         self.catalog = Catalog(sequencer)
         self._quotas = Quotas(clock, self.telemetry.throttled)
         self.catalog.on_client_configs = lambda known: self._quotas.take(book_of(known.configs))
+        self.catalog.on_removed_users = self._close_removed
         self._refused: dict[KafkaConnection, float] = {}
         """Connections above connection_creation_rate, and when they are closed (monotonic)."""
         cache_settings = cache_settings or CacheSettings()
@@ -561,6 +562,15 @@ class Agent:
             if late:
                 self.telemetry.closed_connections.labels("no login").inc(len(late))
                 log.info("closed connections that did not log in", listener=name, count=len(late))
+
+    def _close_removed(self, users: frozenset[str]) -> None:
+        """Close the connections of users who can't log in any more."""
+        removed = [each for each in self._connections if each.access.password_user in users]
+        for connection in removed:
+            connection.abort()
+        if removed:
+            self.telemetry.closed_connections.labels("removed user").inc(len(removed))
+            log.info("closed connections of removed users", users=sorted(users)[:10], count=len(removed))
 
     def _close_refused(self) -> None:
         now = self._clock.monotonic()

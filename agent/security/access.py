@@ -17,7 +17,8 @@ ANONYMOUS = "User:ANONYMOUS"
 class Access:
     """A client as it came in: by which listener ('' for the only one), from where, and as whom.
 
-    `acls`: the newest ones; None where nobody has to be allowed anything.
+    `acls`: the newest ones; None where nobody has to be allowed anything. `password_user`: whose password or SCRAM
+    credentials let the client in; None where it came in by something else.
     """
 
     listener: str = ""
@@ -25,6 +26,7 @@ class Access:
     principal: str = ANONYMOUS
     acls: Callable[[], AclIndex] | None = None
     audit: Audit | None = None
+    password_user: str | None = None
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do this with the resource of this name."""

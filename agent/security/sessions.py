@@ -103,8 +103,10 @@ class Door:
             connection.abort()
         return late
 
-    def access(self, connection: KafkaConnection, principal: str) -> Access:
-        return Access(self.listener.name, connection.peer_host, principal, self.acls, self.audit)
+    def access(self, connection: KafkaConnection, principal: str, password_user: str | None = None) -> Access:
+        return Access(
+            self.listener.name, connection.peer_host, principal, self.acls, self.audit, password_user
+        )
 
 
 class FirstRequest:
@@ -250,7 +252,8 @@ class SaslSession:
             if not door.limits.logged_in(principal):
                 raise LoginFailed(f"{principal} has too many connections (max_connections_per_principal)")
             door.pending.pop(connection, None)
-            connection.access = door.access(connection, principal)
+            password_user = None if self._mechanism == "OAUTHBEARER" else login.user
+            connection.access = door.access(connection, principal, password_user)
             connection.allow_frames(door.max_request_bytes)
         door.audit.logged_in(connection.peer_host, door.listener.name, self._mechanism, principal)
         self._logged_in_by, self._exchange, self._requests = principal, None, 0

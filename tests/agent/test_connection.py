@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 from agent.connection import (
     ADMISSION_SECONDS,
     MAX_QUEUED_FRAMES,
     PRESSED_SECONDS,
+    REQUESTS_IN_A_TURN,
     KafkaConnection,
     Pressed,
     Reply,
@@ -643,3 +645,27 @@ def test_an_idle_connection_takes_less_than_two_kib() -> None:
         assert after - before < 2_048 * len(connections)
 
     asyncio.run(whole())
+
+
+def test_a_client_with_many_small_requests_in_one_read_leaves_others_their_turns() -> None:
+    async def scenario() -> None:
+        for tries_at_once in (True, False):
+            greedy, other = Line(tries_at_once=tries_at_once), Line(tries_at_once=tries_at_once)
+            handled_before: list[int] = []
+
+            def ask_the_other(left: int, greedy: Line, other: Line, handled_before: list[int]) -> None:
+                handled_before.append(len(greedy.seen))
+                other.feed(framed(b"silent"))
+                if left:
+                    asyncio.get_running_loop().call_soon(
+                        ask_the_other, left - 1, greedy, other, handled_before
+                    )
+
+            asyncio.get_running_loop().call_soon(ask_the_other, 300, greedy, other, handled_before)
+            greedy.feed(framed(*[b"silent"] * 1_000))
+            await settle(400)
+            assert len(greedy.seen) == 1_000 and len(other.seen) == 301
+            between = [after - before for before, after in pairwise([0, *handled_before])]
+            assert max(between) <= 2 * REQUESTS_IN_A_TURN  # those of the read, and those that wait
+
+    run(scenario)

@@ -13,6 +13,10 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
+from sequencer.api import AlterScram, ScramMechanism, ScramName
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.messages.sasl_authenticate import SaslAuthenticateRequest
+from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest
 from tests.agent.security.secured import PASSWORD, Secured, in_thread, run_secured
 from tests.support.certificates import Authority
 
@@ -158,6 +162,21 @@ async def _exchange(port: int, *frames: bytes) -> bytes:
         writer.close()
 
 
+async def _logged_in(port: int, user: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of a user who has logged in by PLAIN."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    requests = (
+        (ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN")),
+        (ApiKey.SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(f"\0{user}\0{PASSWORD}".encode())),
+    )
+    for api, version, request in requests:
+        writer.write(b"".join(encode_request(1, api, version, request, "test")))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        answer = decode_response(api, version, memoryview(await reader.readexactly(size)))[1]
+        assert answer.error_code == 0, answer
+    return reader, writer
+
+
 def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
     async def scenario(secured: Secured) -> None:
         port = secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]
@@ -169,6 +188,24 @@ def test_before_the_login_only_logins_are_served(tmp_path: Path) -> None:
         answer = await _exchange(port, handshake, metadata)
         assert answer[4:10] == struct.pack(">ih", 7, 0)
         assert len(answer) == 4 + struct.unpack(">i", answer[:4])[0], "only the handshake was answered"
+
+    run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
+
+
+def test_the_connections_of_a_removed_user_are_closed_and_nobody_elses(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        port = secured.wired.agent.kafka_ports["SASL_PLAINTEXT"]
+        await secured.add_user("alice")
+        await secured.add_user("bob")
+        (alice, held), (bob, writer) = await _logged_in(port, "alice"), await _logged_in(port, "bob")
+        name = ScramName("alice", ScramMechanism.SCRAM_SHA_256)
+        await secured.wired.sequencer.alter_scram(AlterScram([], [name]))
+        await secured.wired.agent.catalog.refresh()
+        assert await alice.read() == b""
+        assert secured.wired.metric("closed_connections_total", reason="removed user") == 1
+        assert not bob.at_eof()
+        held.close()
+        writer.close()
 
     run_secured(scenario, tmp_path, "SASL_PLAINTEXT")
 
