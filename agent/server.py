@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -518,11 +518,15 @@ class Agent:
 
     def _accepting(self, listener: str) -> Callable[[], KafkaConnection]:
         """What makes the connections of a listener. They share what is the same for all."""
-        door = self._doors.get(listener)
-        on_open, on_close = partial(self._opened, door), partial(self._closed, door)
         monotonic = self._clock.monotonic
 
+        @cache
+        def shared() -> tuple[Door | None, Callable[..., None], Callable[..., None]]:
+            door = self._doors.get(listener)  # there once a listener that was bound serves
+            return door, partial(self._opened, door), partial(self._closed, door)
+
         def accept() -> KafkaConnection:
+            door, on_open, on_close = shared()
             return KafkaConnection(
                 self._dispatcher if door is None else door.session(),
                 self._budget,
