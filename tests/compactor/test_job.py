@@ -39,7 +39,7 @@ from tests.support.compaction import Log, batch_of
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-ALL = CompactionSettings(min_bytes=1, min_age_ms=0, plan=PlanSettings(1 << 10, 4 << 10))
+ALL = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False, plan=PlanSettings(1 << 10, 4 << 10))
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,7 @@ async def delete_records(log: Log, partition: int, offset: int) -> None:
 
 async def compact(log: Log) -> None:
     runner = InProcess(log.store, log.clock, log.entropy)
-    all_there_is = CompactionSettings(min_bytes=1, min_age_ms=0)
+    all_there_is = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
     await run_cycle(log.sequencer, runner, clock=log.clock, entropy=log.entropy, settings=all_there_is)
 
 

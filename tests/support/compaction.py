@@ -49,8 +49,8 @@ from tests.support.consumer import JavaLikeConsumer
 T0 = 1_700_000_000_000
 
 
-async def compacted_here(log: Log) -> CompactionSummary:
-    """Compact all of the log in this process."""
+async def compacted_here(log: Log, *, merges: bool = False) -> CompactionSummary:
+    """Compact all of the log in this process; without `merges` each call adds an object."""
     if isinstance(log.clock, ManualClock):
         log.clock.advance(0.01)  # the lease of the round before ends
     return await run_cycle(
@@ -58,7 +58,7 @@ async def compacted_here(log: Log) -> CompactionSummary:
         InProcess(log.store, log.clock, log.entropy),
         clock=log.clock,
         entropy=log.entropy,
-        settings=CompactionSettings(min_bytes=1, min_age_ms=0),
+        settings=CompactionSettings(min_bytes=1, min_age_ms=0, merges=merges),
     )
 
 
