@@ -39,6 +39,19 @@ class AgentTelemetry:
             "deferred_fetches",
             "Fetches answered without records because fetch_memory_bytes is used up.",
         )
+        self.share_acquired = self._plain(
+            "share_acquired_records", "Records handed to members of share groups, redeliveries included."
+        )
+        self.share_redelivered = self._plain(
+            "share_redelivered_records",
+            "Records handed to members of share groups that were handed out before.",
+        )
+        self.share_acknowledged = self._counter(
+            "share_acknowledged_records", "What members of share groups said of records, by type.", "type"
+        )
+        self.share_failures = self._counter(
+            "share_failures", "Partitions of share groups' requests that failed, by Kafka error.", "error"
+        )
         self.window_hits = self._plain(
             "window_hits", "Partitions of fetches that a window answered: without a call to the sequencer."
         )

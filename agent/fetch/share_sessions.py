@@ -28,11 +28,10 @@ class SharePlace(NamedTuple):
 
 @dataclass(slots=True)
 class Outlook:
-    """What the sequencer said last of a partition: the stretch that could be acquired, None while nothing can be.
-    `is_known`: it said anything yet."""
+    """What the sequencer said last of a partition: the stretch that could be acquired, as far as the log has it. None
+    while nothing can be, or before it was asked."""
 
     available: tuple[int, int] | None = None
-    is_known: bool = False
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
 from agent.groups.share_limits import share_limits
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.services import HeldResponse, RequestContext, Services
+from agent.telemetry import AgentTelemetry
 from sequencer.api import (
     Acknowledged,
     AcknowledgeType,
@@ -321,6 +322,7 @@ async def _ask(
         answer = await services.sequencer.share_records(share)
         for part, work, outcome in zip(some, works, answer.partitions, strict=True):
             _take(part, work, outcome)
+            _count(services.telemetry, part, work, outcome)
 
 
 def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> list[ShareWork]:
@@ -345,16 +347,31 @@ def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
         data.acknowledge_error_code = _SHARE_CODES[outcome.error]
         part.acknowledged = []
     if part.outlook is not None:
-        part.outlook.available, part.outlook.is_known = outcome.available, True
+        part.outlook.available = outcome.available
     if read is not None and read.is_failed and read.data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         code = ErrorCode(read.data.error_code)
         data.error_code = code if code in _CODES_OF_READS else ErrorCode.KAFKA_STORAGE_ERROR
     if outcome.acquired and read is not None:
-        data.records = read.data.records
+        data.records = read.data.records or b""
         data.acquired_records = [
             ShareAcquiredRecords(each.first_offset, each.last_offset, each.deliveries)
             for each in outcome.acquired
         ]
+
+
+def _count(telemetry: AgentTelemetry, part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
+    for each in outcome.acquired:
+        length = each.last_offset - each.first_offset + 1
+        telemetry.share_acquired.inc(length)
+        telemetry.share_redelivered.inc(length if each.deliveries > 1 else 0)
+    code = part.data.error_code or _SHARE_CODES[outcome.error]
+    if code:
+        telemetry.share_failures.labels(ErrorCode(code).name).inc()
+        return
+    for said in work.acknowledged:
+        for kind in said.types:
+            length = said.last_offset - said.first_offset + 1 if len(said.types) == 1 else 1
+            telemetry.share_acknowledged.labels(kind.name.lower()).inc(length)
 
 
 def span_of(read: PartitionFetch, max_records: int, *, is_strict: bool) -> AcquireSpan:
@@ -414,7 +431,6 @@ def _response(
             if topic is None:
                 topic = topics[part.place.topic_id] = ShareFetchableTopicResponse(part.place.topic_id)
                 response.responses.append(topic)
-            data.records = data.records or b""
             topic.partitions.append(data)
     return response
 

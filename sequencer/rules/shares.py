@@ -190,7 +190,7 @@ def _carry_out(
         acquired = state.acquire(asked, lock, limits.max_in_flight)
     return ShareAnswered(
         request.request_id or UUID(int=0),
-        error,
+        int(error),
         [(each.first_offset, each.last_offset, each.deliveries) for each in acquired],
     )
 
@@ -212,7 +212,7 @@ def _closed(state: SharePartition, row: ShareRow, now_ms: int, answered: Sequenc
     spans = [
         ShareSpan(
             span.end,
-            span.state,
+            int(span.state),
             span.deliveries,
             -1 if span.lock is None else places.setdefault(span.lock, len(places)),
         )

@@ -71,6 +71,7 @@ def running_broker(
                 stderr=subprocess.STDOUT,
                 env={
                     "TAILRACE_AGENT__GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "200",
+                    "TAILRACE_AGENT__GROUP_SHARE_AUTO_OFFSET_RESET": "earliest",
                     **{key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
                     **(settings or {}),
                 },

@@ -28,6 +28,9 @@ TOOLS = {
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+    "kafka-share-consumer-perf-test": "org.apache.kafka.tools.ShareConsumerPerformance",
+    "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
@@ -115,7 +118,7 @@ def consume(broker: Broker) -> None:
 
 
 def groups(broker: Broker) -> None:
-    """Consumers in groups; kafka-verifiable-consumer, kafka-consumer-groups."""
+    """Consumers in groups; kafka-verifiable-consumer, kafka-consumer-groups; share groups and their tools."""
     _compat("groups", broker)
     topic, group = broker.name("java-grouped"), broker.name("java-group")
     _tool("kafka-topics", broker, "--create", "--topic", topic, "--partitions", "3")
@@ -136,6 +139,40 @@ def groups(broker: Broker) -> None:
     _tool("kafka-consumer-groups", broker, "--group", group, "--delete")
     if group in _tool("kafka-consumer-groups", broker, "--list").split():
         raise AssertionError("the group is listed after its deletion")
+    _share_groups(broker)
+
+
+def _share_groups(broker: Broker) -> None:
+    """KafkaShareConsumer in kafka-console-share-consumer and kafka-share-consumer-perf-test; kafka-share-groups."""
+    topic, group = broker.name("java-shared"), broker.name("java-share-group")
+    _tool("kafka-topics", broker, "--create", "--topic", topic, "--partitions", "3")
+    _tool("kafka-verifiable-producer", broker, "--topic", topic, "--max-messages", "300")
+    said = _tool("kafka-console-share-consumer", broker, "--topic", topic, "--group", group,
+                 "--max-messages", "300", "--timeout-ms", "60000")  # fmt: skip
+    equal(sorted(map(int, filter(str.isdigit, said.split()))), list(range(300)), "records, each once")
+    said = _tool("kafka-share-groups", broker, "--describe", "--group", group, "--offsets")
+    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
+    equal((len(rows), sum(int(row[-1]) for row in rows)), (3, 0), "partitions and lag")
+    if group not in _tool("kafka-share-groups", broker, "--list").split():
+        raise AssertionError("the share group is not listed")
+    _tool(
+        "kafka-share-groups",
+        broker,
+        "--group",
+        group,
+        "--reset-offsets",
+        "--to-earliest",
+        "--topic",
+        topic,
+        "--execute",
+    )
+    said = _tool("kafka-share-consumer-perf-test", broker, "--topic", topic, "--group", group,
+                 "--num-records", "300", "--timeout", "60000", "--hide-header")  # fmt: skip
+    equal(said.split(", ")[5], "300", "records of the perf test")
+    _tool("kafka-share-groups", broker, "--group", group, "--delete-offsets", "--topic", topic)
+    _tool("kafka-share-groups", broker, "--group", group, "--delete")
+    if group in _tool("kafka-share-groups", broker, "--list").split():
+        raise AssertionError("the share group is listed after its deletion")
 
 
 def admin(broker: Broker) -> None:

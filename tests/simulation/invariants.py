@@ -24,6 +24,7 @@ from sequencer.store.rows import (
     RowStore,
     RunRow,
     SessionRow,
+    ShareRow,
     SmallObjectRow,
     TopicRow,
     key_of,
@@ -48,6 +49,7 @@ class RowWatch:
         self._ends: dict[tuple[UUID, int], int] = {}
         self._closed: set[UUID] = set()
         self._positions: dict[tuple[object, ...], int] = {}
+        self._share_starts: dict[tuple[object, ...], int] = {}
 
     async def after_recovery(self, rows: RowStore) -> RowWatch:
         """Goes on with another database: no offset that was assigned before may be assigned again."""
@@ -81,6 +83,8 @@ class RowWatch:
                 self._see_session(row)
         for key, position in changes.by_kind.get(GroupOffsetRow, {}).items():
             self._see_position(key, position)
+        for key, share in changes.by_kind.get(ShareRow, {}).items():
+            self._see_share(key, share)
 
     def _see_counter(self, row: CounterRow) -> None:
         before = self._counters.get(row.name, 0)
@@ -127,6 +131,14 @@ class RowWatch:
         if row.offset < before:
             self._violated(f"{key}: the group's position fell from {before} to {row.offset}")
         self._positions[key] = row.offset
+
+    def _see_share(self, key: tuple[object, ...], row: Row | None) -> None:
+        """What a share group is done with, it is done with for ever."""
+        start = row.start_offset if isinstance(row, ShareRow) else -1
+        before = self._share_starts.get(key, 0)
+        if start < before:
+            self._violated(f"{key}: the share group's start fell from {before} to {start}")
+        self._share_starts[key] = start
 
 
 async def all_objects(rows: RowStore) -> list[ObjectRow]:

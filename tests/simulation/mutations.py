@@ -29,6 +29,7 @@ import msgspec
 import agent.fetch.tail as tail_module
 import agent.fetch.window as window_module
 import agent.groups.stored_group as stored_group
+import agent.handlers.share_fetch as share_fetch
 import cache.reader as reader_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
@@ -44,6 +45,8 @@ import sequencer.rules.leases as leases
 import sequencer.rules.repeats as repeats
 import sequencer.rules.retention as retention
 import sequencer.rules.sessions as sessions
+import sequencer.rules.share_partition as share_partition
+import sequencer.rules.shares as shares
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
 import sequencer.server as node_module
@@ -58,6 +61,7 @@ from cache import framed, mixed_reader
 from cache.chunk_cache import ChunkCache
 from cache.layout import Layout
 from sequencer.api import (
+    AcknowledgeType,
     BatchError,
     BatchOutcome,
     BatchStatus,
@@ -80,6 +84,7 @@ from sequencer.reading.topic_changes import TopicChanges
 from sequencer.reading.view import View
 from sequencer.rules import assign
 from sequencer.rules.producers import STORE, SequenceCheck
+from sequencer.rules.share_partition import SharePartition
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AbortedRow,
@@ -195,6 +200,36 @@ def _short(violations: Sequence[str]) -> str:
 def always(value: Any) -> Callable[[Any], Any]:
     """A function that gives the same, whatever it is asked."""
     return lambda original: lambda *args, **kwargs: value
+
+
+def _ends_every_lock(original: Any) -> Any:
+    """Locks end by the year 2100, not by the time that they have."""
+    return lambda self, now_ms, max_deliveries: original(self, 1 << 42, max_deliveries)
+
+
+def _gives_back(original: Any) -> Any:
+    """An accepted record is available again."""
+
+    def acknowledged(span: Any, kind: Any, *rest: Any) -> Any:
+        return original(span, AcknowledgeType.RELEASE if kind is AcknowledgeType.ACCEPT else kind, *rest)
+
+    return acknowledged
+
+
+def _keeps_the_row(original: Any) -> Any:
+    """The answer tells of what the row doesn't have."""
+    return lambda state, row, *rest: row
+
+
+def _skips_a_record(original: Any) -> Any:
+    """The first offset that was read counts as a marker."""
+
+    def span_of(*args: Any, **options: Any) -> Any:
+        span = original(*args, **options)
+        first = span.first_offset
+        return msgspec.structs.replace(span, skipped=span.skipped or [(first, first + 1)])
+
+    return span_of
 
 
 def does_nothing(original: Any) -> Any:
@@ -895,6 +930,7 @@ GROUP_PROCESSES = {
     "partitions": 3,
     "misfortunes": at("an agent is cut off", "a client stops for a while", "an agent stops for a while"),
 }
+SHARES = {"share_members": 3, "idempotent_producers": 2, "batches": 10, "partitions": 1}
 MANY_READERS = {"readers": 3, "agents": 2, "partitions": 2, "batches": 12, "idempotent_producers": 2}
 GROUPS = {
     "group_members": 3,
@@ -1305,6 +1341,16 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         },
     ),
+    # --- share groups
+    Mutation(
+        "a lock is over at once", [(SharePartition, "expire", _ends_every_lock)], SHARES
+    ),
+    Mutation("no lock ever ends", [(SharePartition, "expire", does_nothing)], SHARES),
+    Mutation(
+        "a record that was accepted is given back", [(share_partition, "_acknowledged", _gives_back)], SHARES
+    ),
+    Mutation("what is acquired is told and not stored", [(shares, "_closed", _keeps_the_row)], SHARES),
+    Mutation("members' records are skipped as markers are", [(share_fetch, "span_of", _skips_a_record)], SHARES),
     # --- recovery
     Mutation(
         "a recovery gives out again what was not checkpointed",

@@ -28,6 +28,11 @@ AGENT_SETTINGS = AgentSettings(
     auto_create_topics=False,
     group_min_session_timeout_ms=500,
     group_initial_rebalance_delay_ms=0,
+    group_share_session_timeout_ms=1_500,
+    group_share_record_lock_duration_ms=2_000,
+    group_share_delivery_count_limit=100,
+    group_share_partition_max_record_locks=100,
+    group_share_auto_offset_reset="earliest",
 )
 LITTLE_MEMORY = AGENT_SETTINGS.model_copy(update={"memory_budget_bytes": 40_000})
 """Room for five requests at a time; agents have more than this in earnest."""
@@ -101,6 +106,8 @@ SLOW_SEEDS = 0.05
 RETENTION_OFF = "a topic keeps everything for a while"
 """Another, where a topic with retention by bytes is written to."""
 RETENTION_OFF_SEEDS = 0.3
+SHARE_SEEDS = 0.15
+"""Where a share group reads, too. Like these, drawn from a stream of its own: other seeds stay what they were."""
 OF_SEQUENCERS = ("committer", "follower", "the database fails")
 """What strikes those who hold the lease."""
 
@@ -142,6 +149,7 @@ class Scenario:
     processors: int = 0
     group_processors: int = 0
     group_members: int = 0
+    share_members: int = 0
     readers: int = 1
     batches: int = 8
     window: int = 3

@@ -53,6 +53,7 @@ from tests.simulation.scenario import (
     NODE_SETTINGS,
     RETENTION_OFF_SEEDS,
     SEQUENCER_SETTINGS,
+    SHARE_SEEDS,
     SLOW_NODE_SETTINGS,
     SLOW_SEEDS,
     SLOW_SEQUENCER_SETTINGS,
@@ -61,6 +62,7 @@ from tests.simulation.scenario import (
     slowing_its_database,
     turning_retention_off,
 )
+from tests.simulation.shares import ShareMember, ShareWatch
 from tests.simulation.transactions import Processor, Progress, TransactionalProducer
 from tests.simulation.windows import WindowWatch
 from tests.support.clocks import SeededEntropy
@@ -91,6 +93,8 @@ MOVED = (Kind.LOST, Kind.OFFSET_MOVED, Kind.DUPLICATED, Kind.HOLE)
 there at the end is judged instead."""
 RETENTION_BYTES = "900"
 EVENTS, EXPIRING, REMADE, OUTPUT = "events", "expiring", "remade", "output"
+SHARERS = "sharers"
+"""The share group."""
 
 
 @dataclass(slots=True)
@@ -130,6 +134,9 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "retention")
     if drawn.expires and may_be_slow and luck.fraction() < RETENTION_OFF_SEEDS:
         drawn = turning_retention_off(drawn, luck)
+    luck = entropy_of(seed, "share group")
+    if luck.fraction() < SHARE_SEEDS and may_be_slow and not drawn.slow_for_s:
+        drawn = replace(drawn, share_members=1 + luck.below(3))
     return drawn
 
 
@@ -249,6 +256,7 @@ class World:
         self._sound: dict[str, tuple[bytes, int]] = {}
         """What rotten objects were."""
         self._followers: list[asyncio.Task[None]] = []
+        self._shares = ShareWatch(self.violated)
 
     # --- the Stage
 
@@ -287,6 +295,11 @@ class World:
         await background[0]
         await self._end_trouble()
         await self._wait_for_clients()
+        if scenario.share_members:
+            last = ShareMember(self, "last sharer", SHARERS, self._shares)
+            await self._wait_for(
+                [asyncio.create_task(self._run_as(last, last.drain(EVENTS)), name=last.name)]
+            )
         for task in [*self._readers, *self._poisoners, *background]:
             task.cancel()
         self.note("clients are done")
@@ -297,6 +310,8 @@ class World:
             await self.clock.sleep(SECONDS_TO_NOTICE)
         await self.clock.sleep(WINDOW_LAG_S)
         await self._read_everything()
+        if scenario.share_members:
+            self._compare_shared()
         supervisor.cancel()
         window_watch.cancel()
         await self._close_cluster()
@@ -392,6 +407,9 @@ class World:
             for topic in self._logs:
                 reader = Reader(self, f"reader-{number}", isolations[self.luck.below(2)])
                 self._readers.append(reader.process.spawn(reader.read_for_ever(topic)))
+        for number in range(scenario.share_members):
+            sharer = ShareMember(self, f"sharer-{number}", SHARERS, self._shares)
+            self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
 
     def _start_idempotent(self, name: str, topic: str) -> None:
         producer = IdempotentProducer(self, name)
@@ -482,6 +500,17 @@ class World:
             reader = Reader(self, LAST_READER, isolation)
             for topic in self._logs:
                 await self._run_as(reader, reader.read_once(topic))
+
+    def _compare_shared(self) -> None:
+        """What is in the log at the end was handed to a member of the share group."""
+        for event in self._result.history:
+            is_at_end = isinstance(event, Read) and event.client.startswith(f"{LAST_READER} uncommitted")
+            if (
+                is_at_end
+                and event.topic == self._logs[EVENTS].name
+                and event.record not in self._shares.delivered
+            ):
+                self.violated(f"{event.record} at {event.offset} was handed to no member of the share group")
 
     # --- trouble
 

@@ -85,7 +85,7 @@ class SharePartitionData(Message):
     acknowledge_error_code: Int16 = 0
     acknowledge_error_message: Annotated[String | None, On(nullable="0+")] = None
     current_leader: ShareLeader = ShareLeader()
-    records: Annotated[RecordsGather | None, On(nullable="0+")] = None
+    records: RecordsGather = b""
     acquired_records: list[ShareAcquiredRecords] = []
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from sequencer.api import ShareOffsetsRequest
+from agent.fetch.sessions import PartitionKey, RequestedPartition
+from agent.handlers.fetch import PartitionFetch
+from agent.handlers.share_fetch import span_of
+from sequencer.api import AbortedTransaction, FoundPartition, PartitionError, ShareOffsetsRequest
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_share_group_offsets import (
@@ -25,6 +29,7 @@ from tailrace.kafka.messages.describe_share_group_offsets import (
     DescribeShareOffsetsGroup,
     DescribeShareOffsetsTopic,
 )
+from tailrace.kafka.messages.fetch import PartitionData
 from tailrace.kafka.messages.share_acknowledge import (
     AcknowledgePartition,
     AcknowledgeTopic,
@@ -36,6 +41,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchTopic,
 )
+from tailrace.record_batch import framed, hole_batch
 from tests.agent.handlers.test_fetch import offsets
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
@@ -285,3 +291,26 @@ def test_a_deleted_group_takes_what_it_has_read_along() -> None:
         assert (await bench.sequencer.share_offsets(ShareOffsetsRequest("g"))).offsets == []
 
     run(scenario, **EARLIEST)
+
+
+def test_markers_aborted_records_and_holes_are_skipped() -> None:
+    found = FoundPartition(
+        error=PartitionError.NONE,
+        high_watermark=12,
+        last_stable_offset=12,
+        log_start_offset=0,
+        leader_epoch=0,
+        runs=[],
+        aborted=[AbortedTransaction(9, 3, 5)],
+    )
+    parts = [
+        *framed(memoryview(batch(b"x", b"y")), 0, 0),
+        *framed(memoryview(batch(b"aborted", producer=9, sequence=0)), 3, 0),
+        *framed(memoryview(hole_batch(6)), 5, 0),
+        *framed(memoryview(batch(b"z")), 8, 0),
+    ]
+    requested = RequestedPartition(PartitionKey("t", UUID(int=1), 0), 1, 1 << 20, -1, -1)
+    read = PartitionFetch(requested, None, PartitionData(records=parts), True, found, read_end=12)
+
+    assert span_of(read, 100, is_strict=False).skipped == [(2, 3), (5, 8), (9, 12)]
+    assert span_of(read, 2, is_strict=False).end_offset == 4

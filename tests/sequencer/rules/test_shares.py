@@ -1,0 +1,164 @@
+"""Share requests as the committer decides them: members, retries, bounds, deleted groups and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from sequencer.api import (
+    SHARE_GROUP,
+    Acknowledged,
+    AcknowledgeType,
+    AcquiredRecords,
+    AcquireSpan,
+    AlterShareOffsets,
+    GroupNotEmpty,
+    InvalidRequest,
+    LimitReached,
+    ShareError,
+    ShareLimits,
+    ShareOffset,
+    ShareOffsetsRequest,
+    ShareOutcome,
+    ShareRequest,
+    ShareWork,
+)
+from sequencer.rules import shares
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, ShareRow, TopicRow
+from sequencer.store.state import Draft, HotState
+from tailrace.turns import at_once
+
+TOPIC, ASKED = UUID(int=1), UUID(int=7)
+LIMITS = ShareLimits(from_earliest=True)
+SETTINGS = SequencerSettings()
+
+
+def draft(members: Sequence[str] = ("a", "b"), end: int = 100, now_ms: int = 1_000) -> Draft:
+    rows = {
+        TopicRow: [TopicRow(TOPIC, "t", 1, {}, 0)],
+        PartitionRow: [PartitionRow(TOPIC, 0, 10, end, 0, [LogEpoch(0, 0)])],
+        GroupRow: [GroupRow("g", 1, 1, 1, "Stable", "share", list(members), b"", 0, type=SHARE_GROUP)],
+    }
+    return Draft(HotState(rows), now_ms)
+
+
+def shared(
+    draft: Draft,
+    member: str,
+    acquire: tuple[int, int] | None = None,
+    acknowledged: list[Acknowledged] | None = None,
+    asked: UUID | None = None,
+    limits: ShareLimits = LIMITS,
+) -> ShareOutcome:
+    span = None if acquire is None else AcquireSpan(*acquire, max_records=1_000)
+    work = ShareWork(TOPIC, 0, acknowledged or [], acquire=span)
+    request = ShareRequest("g", member, limits, [work], asked)
+    (outcome,) = at_once(shares.share_records(draft, request, SETTINGS)).partitions
+    return outcome
+
+
+def test_a_group_begins_where_its_limits_say() -> None:
+    assert shared(draft(), "a").available == (10, 2_010)
+    assert shared(draft(), "a", limits=ShareLimits()).available == (100, 2_100)
+
+
+def test_a_request_asked_twice_is_carried_out_once_and_gets_its_answer_again() -> None:
+    rows = draft()
+    first = shared(rows, "a", (10, 20), asked=ASKED)
+    shared(rows, "b", (20, 30), asked=UUID(int=8))
+
+    again = shared(rows, "a", (10, 20), asked=ASKED)
+
+    assert first.acquired == again.acquired == [AcquiredRecords(10, 19, 1)]
+    accepted = [Acknowledged(10, 19, [AcknowledgeType.ACCEPT])]
+    assert shared(rows, "a", acknowledged=accepted, asked=UUID(int=9)).error is ShareError.NONE
+    row = rows.get(ShareRow, "g", TOPIC, 0)
+    assert row is not None and row.start_offset == 20
+    refused = [Acknowledged(25, 25, [AcknowledgeType.ACCEPT])]
+    for _ in range(2):
+        outcome = shared(rows, "a", acknowledged=refused, asked=UUID(int=10))
+        assert outcome.error is ShareError.INVALID_RECORD_STATE
+
+
+def test_the_answers_that_are_kept_are_bounded() -> None:
+    rows = draft()
+    for number in range(20):
+        shared(rows, "a", (10 + number, 11 + number), asked=UUID(int=100 + number))
+
+    row = rows.get(ShareRow, "g", TOPIC, 0)
+    assert row is not None and len(row.answered) == shares.KEPT_ANSWERS
+
+
+def test_a_look_writes_nothing_once_the_partition_is_known() -> None:
+    rows = draft()
+    shared(rows, "a", (10, 20))
+    before = rows.get(ShareRow, "g", TOPIC, 0)
+
+    later = Draft(rows.durable, 100_000, rows)
+    assert shared(later, "b").available == (10, 2_010), "the lock is over"
+
+    assert later.get(ShareRow, "g", TOPIC, 0) is before and not later.changes
+
+
+def test_who_is_no_member_acquires_nothing_and_makes_no_row() -> None:
+    rows = draft()
+
+    outcome = shared(rows, "stranger", (10, 20))
+
+    assert (outcome.acquired, outcome.available) == ([], None)
+    assert not rows.changes
+
+
+@pytest.mark.parametrize(
+    "acknowledged",
+    [
+        [Acknowledged(5, 4, [AcknowledgeType.ACCEPT])],
+        [Acknowledged(5, 7, [AcknowledgeType.ACCEPT] * 2)],
+        [Acknowledged(5, 7, [])],
+        [Acknowledged(5, 7, [AcknowledgeType.ACCEPT]), Acknowledged(7, 8, [AcknowledgeType.ACCEPT])],
+    ],
+)
+def test_what_makes_no_sense_is_an_invalid_request(acknowledged: list[Acknowledged]) -> None:
+    with pytest.raises(InvalidRequest):
+        shared(draft(), "a", acknowledged=acknowledged)
+
+
+def test_offsets_beyond_the_log_can_not_be_acquired() -> None:
+    with pytest.raises(InvalidRequest):
+        shared(draft(), "a", (10, 101))
+
+
+def test_the_partitions_of_all_groups_are_bounded() -> None:
+    request = ShareRequest("g", "a", LIMITS, [ShareWork(TOPIC, 0)])
+
+    with pytest.raises(LimitReached):
+        rows = draft()
+        rows.put(ShareRow("other", TOPIC, 0, 0, [], [], [], 0))
+        at_once(shares.share_records(rows, request, SequencerSettings(max_share_partitions=1)))
+
+
+def test_offsets_are_altered_within_the_log_and_only_without_members() -> None:
+    with pytest.raises(GroupNotEmpty):
+        at_once(shares.alter_share_offsets(draft(), AlterShareOffsets("g", []), SETTINGS))
+    rows = draft(members=())
+
+    at_once(
+        shares.alter_share_offsets(rows, AlterShareOffsets("g", [ShareOffset(TOPIC, 0, 5_000)]), SETTINGS)
+    )
+
+    row = rows.get(ShareRow, "g", TOPIC, 0)
+    assert row is not None and row.start_offset == 100
+
+
+def test_a_lag_is_what_is_not_done_up_to_the_end() -> None:
+    rows = draft()
+    shared(rows, "a", (10, 20))
+    shared(rows, "a", acknowledged=[Acknowledged(12, 13, [AcknowledgeType.ACCEPT])])
+    rows.durable.apply(rows.changes)
+
+    (offset,) = shares.share_offsets(rows.durable, ShareOffsetsRequest("g")).offsets
+
+    assert (offset.start_offset, offset.lag) == (10, 88)

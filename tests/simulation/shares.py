@@ -1,0 +1,295 @@
+"""Members of a share group: they join, acquire records, say what became of them, or say nothing.
+
+`ShareWatch` sees what all of them are told:
+- a record is handed to nobody while it is somebody's, whose lock is not over;
+- a record that was accepted is handed to nobody once that was answered;
+- what was acknowledged by the log is handed to somebody, sooner or later.
+
+A member can't know when what an answer says came about; the rules take the time that allows most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.api import AcknowledgeType
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareOffsetsGroup,
+)
+from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.share_fetch import (
+    AcknowledgementBatch,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
+    SharePartitionData,
+)
+from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tailrace.record_batch import check_crc, split
+from tailrace.records import decode_records
+from tests.simulation.clients import Client, Log, Stage
+from tests.simulation.loop import SimulatedProcess
+from tests.simulation.network import NoAnswer
+from tests.support.history.events import identity
+
+LOCK_S = 2.0
+"""As the settings of the simulated agents have it."""
+MARGIN_S = 0.02
+"""The database's clock counts whole milliseconds."""
+Place = tuple[str, int, int]
+"""A record: its log, partition and offset."""
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+RENEW = AcknowledgeType.RENEW
+SAID = (*6 * [ACCEPT], RELEASE, RENEW, REJECT)
+"""What members say of records, each as likely."""
+
+
+@dataclass(slots=True)
+class Holding:
+    """A record in a member's hands. It is nobody else's from when it had it until `locked_until`, unless it was given
+    up: `freed_at` is when the member first asked for that."""
+
+    had_at: float
+    locked_until: float
+    freed_at: float | None = None
+
+
+@dataclass(slots=True)
+class ShareWatch:
+    """What the members of one group were told."""
+
+    violated: Callable[[str], None]
+    holdings: dict[Place, list[Holding]] = field(default_factory=dict)
+    done_at: dict[Place, float] = field(default_factory=dict)
+    """When it was answered that a record is done."""
+    delivered: set[str] = field(default_factory=set)
+    """Identities of records that were handed to somebody."""
+
+    def handed_out(self, place: Place, record: str, member: str, asked_at: float, now: float) -> Holding:
+        """A member was handed a record, between these two times."""
+        self.delivered.add(record)
+        done_at = self.done_at.get(place)
+        if done_at is not None and asked_at > done_at:
+            self.violated(f"{place} is handed to {member}, asked at {asked_at:.3f}; done at {done_at:.3f}")
+        known = self.holdings.setdefault(place, [])
+        for other in known:
+            is_certain = other.had_at < asked_at and now < other.locked_until - MARGIN_S
+            if is_certain and (other.freed_at is None or other.freed_at > now):
+                self.violated(
+                    f"{place} is handed to {member} at {asked_at:.3f} to {now:.3f}, and is another's from"
+                    f" {other.had_at:.3f} to {other.locked_until:.3f}"
+                )
+        holding = Holding(now, asked_at + LOCK_S)
+        known.append(holding)
+        return holding
+
+    def done(self, places: Iterable[Place], now: float) -> None:
+        """It was answered that these are done."""
+        for place in places:
+            self.done_at.setdefault(place, now)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What was acquired at once of one partition, and not acknowledged yet."""
+
+    partition: int
+    first: int
+    last: int
+    holdings: dict[int, Holding]
+
+    def said(self, kind: AcknowledgeType, now: float) -> AcknowledgementBatch:
+        """What is sent of it."""
+        if kind is not RENEW:
+            for holding in self.holdings.values():
+                holding.freed_at = now
+        return AcknowledgementBatch(self.first, self.last, [kind])
+
+
+class ShareMember(Client):
+    """One member: heartbeats, fetches from any agent, and acknowledges with the next fetch."""
+
+    def __init__(
+        self, stage: Stage, name: str, group: str, watch: ShareWatch, process: SimulatedProcess | None = None
+    ) -> None:
+        super().__init__(stage, name, process)
+        self._group = group
+        self.watch = watch
+        self._coordinator = ""
+        self._epoch = 0
+        self._host, self._session = "", 0
+        self._held: list[Batch] = []
+        self._heard_at = -1.0
+
+    async def run(self, topic: str) -> None:
+        """Until the input has ended."""
+        log = await self.surely_look_up(topic)
+        while not self.stage.is_input_over:
+            await self._turn(log)
+        await self._leave()
+
+    async def drain(self, topic: str) -> None:
+        """Until nothing is left that the group is not done with."""
+        log = await self.surely_look_up(topic)
+        while True:
+            await self._turn(log, is_last=True)
+            if not self._held and await self._lag(log) == 0:
+                break
+        await self._leave()
+
+    async def _turn(self, log: Log, *, is_last: bool = False) -> None:
+        try:
+            if self.stage.now() - self._heard_at > 0.4:
+                await self._heartbeat(log)
+            await self._fetch(log, is_last=is_last)
+        except NoAnswer:
+            await self.pause(0.0, 0.2)
+        await self.pause(0.0, 0.1)
+
+    # --- membership
+
+    async def _heartbeat(self, log: Log) -> None:
+        names = [log.topic] if self._epoch == 0 else None
+        request = ShareGroupHeartbeatRequest(
+            self._group, self.name, self._epoch, subscribed_topic_names=names
+        )
+        answer = await self._ask_coordinator(ApiKey.SHARE_GROUP_HEARTBEAT, 1, request)
+        match ErrorCode(answer.error_code):
+            case ErrorCode.NONE:
+                self._epoch, self._heard_at = answer.member_epoch, self.stage.now()
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.FENCED_MEMBER_EPOCH:
+                self._epoch = 0
+                raise NoAnswer("to join again")
+            case other:
+                self._coordinator = ""
+                raise NoAnswer(other.name)
+
+    async def _ask_coordinator(self, api: ApiKey, version: int, request: Any) -> Any:
+        if not self._coordinator:
+            asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group])
+            found = (await self.ask(self.some_agent(), ApiKey.FIND_COORDINATOR, 4, asked)).coordinators[0]
+            if found.error_code != ErrorCode.NONE or found.host not in self.stage.cluster.agents:
+                raise NoAnswer("no coordinator")
+            self._coordinator = found.host
+        try:
+            return await self.ask(self._coordinator, api, version, request)
+        except NoAnswer:
+            self._coordinator = ""
+            raise
+
+    async def _leave(self) -> None:
+        try:
+            await self._ask_coordinator(
+                ApiKey.SHARE_GROUP_HEARTBEAT, 1, ShareGroupHeartbeatRequest(self._group, self.name, -1)
+            )
+        except NoAnswer:
+            self.stage.note(f"{self.name} left without an answer")
+
+    async def _lag(self, log: Log) -> int:
+        """How many offsets the group is not done with; -1 where that is not known."""
+        asked = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(self._group, None)])
+        try:
+            (group,) = (await self._ask_coordinator(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, asked)).groups
+        except NoAnswer:
+            return -1
+        if group.error_code != ErrorCode.NONE:
+            self._coordinator = ""
+            return -1
+        rows = [row for topic in group.topics if topic.topic_id == log.topic_id for row in topic.partitions]
+        return sum(row.lag for row in rows) if len(rows) == log.partitions else -1
+
+    # --- records
+
+    async def _fetch(self, log: Log, *, is_last: bool) -> None:
+        if not self._host or self.luck.below(20) == 0:
+            self._host, self._session = self.some_agent(), 0
+        asked_at, epoch = self.stage.now(), self._session
+        said = [] if epoch == 0 else self._to_say(is_last=is_last)
+        is_renewing = bool(said) and said[0][1] is RENEW
+        request = self._request(log, epoch, said, is_renewing=is_renewing)
+        self._session = 0  # until it is known that the agent is where the member is
+        response = await self.ask(self._host, ApiKey.SHARE_FETCH, 2, request)
+        now = self.stage.now()
+        if response.error_code != ErrorCode.NONE:
+            self._host = ""
+            raise NoAnswer(ErrorCode(response.error_code).name)
+        self._session = epoch + 1
+        for topic in response.responses:
+            for row in topic.partitions:
+                if row.acknowledge_error_code == ErrorCode.NONE:
+                    self._answered(log, row.partition_index, said, asked_at, now)
+                self._take_in(log, row, asked_at, now)
+
+    def _to_say(self, *, is_last: bool) -> list[tuple[Batch, AcknowledgeType]]:
+        """What is said now of what is held: the same kind of answer for all, at most one for each partition."""
+        kind = ACCEPT if is_last else SAID[self.luck.below(len(SAID))]
+        if not is_last and self.luck.below(12) == 0:
+            self._held = []  # it forgets what it has: the locks end it
+        by_partition = {batch.partition: batch for batch in reversed(self._held)}
+        return [(batch, kind) for batch in by_partition.values()]
+
+    def _request(
+        self, log: Log, epoch: int, said: list[tuple[Batch, AcknowledgeType]], *, is_renewing: bool
+    ) -> ShareFetchRequest:
+        now = self.stage.now()
+        acknowledged = {batch.partition: [batch.said(kind, now)] for batch, kind in said}
+        if not is_renewing:
+            self._held = [batch for batch in self._held if all(batch is not each for each, _ in said)]
+        return ShareFetchRequest(
+            self._group,
+            self.name,
+            epoch,
+            max_wait_ms=0 if is_renewing else 200,
+            min_bytes=0 if is_renewing else 1,
+            max_bytes=0 if is_renewing else 1 << 20,
+            max_records=0 if is_renewing else 1 + self.luck.below(12),
+            share_acquire_mode=self.luck.below(2),
+            is_renew_ack=is_renewing,
+            topics=[
+                ShareFetchTopic(
+                    log.topic_id,
+                    [ShareFetchPartition(each, acknowledged.get(each, [])) for each in range(log.partitions)],
+                )
+            ],
+        )
+
+    def _answered(
+        self,
+        log: Log,
+        partition: int,
+        said: list[tuple[Batch, AcknowledgeType]],
+        asked_at: float,
+        now: float,
+    ) -> None:
+        for batch, kind in said:
+            if batch.partition != partition:
+                continue
+            if kind in (ACCEPT, REJECT):
+                self.watch.done(
+                    ((log.name, partition, offset) for offset in range(batch.first, batch.last + 1)), now
+                )
+            elif kind is RENEW:
+                for holding in batch.holdings.values():
+                    holding.locked_until = max(holding.locked_until, asked_at + LOCK_S)
+
+    def _take_in(self, log: Log, row: SharePartitionData, asked_at: float, now: float) -> None:
+        records = {
+            record.offset: identity(record.key, record.value)
+            for header, batch in split(memoryview(bytes(row.records)))  # type: ignore[arg-type]
+            if check_crc(batch) is None and not header.is_control
+            for record in decode_records(batch)
+        }
+        for acquired in row.acquired_records:
+            batch = Batch(row.partition_index, acquired.first_offset, acquired.last_offset, {})
+            for offset in range(acquired.first_offset, acquired.last_offset + 1):
+                if offset in records:
+                    place = (log.name, row.partition_index, offset)
+                    batch.holdings[offset] = self.watch.handed_out(
+                        place, records[offset], self.name, asked_at, now
+                    )
+            self._held.append(batch)
