@@ -42,6 +42,7 @@ from tailrace.kafka.messages.share_fetch import (
     ShareFetchTopic,
 )
 from tailrace.record_batch import framed, hole_batch
+from tailrace.records import NewRecord, encode_batch
 from tests.agent.handlers.test_fetch import offsets
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
@@ -303,14 +304,15 @@ def test_markers_aborted_records_and_holes_are_skipped() -> None:
         runs=[],
         aborted=[AbortedTransaction(9, 3, 5)],
     )
+    aborted = encode_batch([NewRecord(b"k", b"v")], timestamps=[0], producer_id=9, is_transactional=True)
     parts = [
         *framed(memoryview(batch(b"x", b"y")), 0, 0),
-        *framed(memoryview(batch(b"aborted", producer=9, sequence=0)), 3, 0),
+        *framed(memoryview(aborted), 3, 0),
         *framed(memoryview(hole_batch(6)), 5, 0),
         *framed(memoryview(batch(b"z")), 8, 0),
     ]
     requested = RequestedPartition(PartitionKey("t", UUID(int=1), 0), 1, 1 << 20, -1, -1)
     read = PartitionFetch(requested, None, PartitionData(records=parts), True, found, read_end=12)
 
-    assert span_of(read, 100, is_strict=False).skipped == [(2, 3), (5, 8), (9, 12)]
+    assert span_of(read, 100, is_strict=False).skipped == [(2, 8), (9, 12)]
     assert span_of(read, 2, is_strict=False).end_offset == 4
