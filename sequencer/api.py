@@ -182,11 +182,16 @@ class Empty(Value, frozen=True):
 
 
 class OpenSession(Value, frozen=True):
-    """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this."""
+    """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this.
+
+    `session_id`: a writer's (WRITER_BROKER_ID) own choice, so that all tasks of a write have one session: open already,
+    it is renewed.
+    """
 
     broker_id: Int64
     agent_epoch: Int64
     predecessor: UUID | None = None
+    session_id: UUID | None = None
 
 
 class SessionGrant(Value, frozen=True):
@@ -302,6 +307,34 @@ class CommitAnswer(Value, frozen=True):
 
     commit_number: int
     runs: list[RunOutcome]
+
+
+class WrittenObject(Value, frozen=True):
+    """An object of a write, under the session that it was uploaded under. Its batches are of no producer."""
+
+    session_id: UUID
+    object: ObjectDescription
+    runs: list[RunProposal]
+
+
+class WriteRequest(Value, frozen=True):
+    """What a job wrote: all its objects, committed together.
+
+    `epoch`: numbers the commits of one `write_id`; they rise, and may leave some out. An epoch that is not above the
+    last one is a repeat, whatever its objects. `is_stream`: repeats may come as late as a stream is started again.
+    """
+
+    write_id: UUID
+    epoch: Int64
+    is_stream: bool
+    objects: list[WrittenObject]
+
+
+class WriteAnswer(Value, frozen=True):
+    """`commit_number`: of the last epoch. `is_repeat`: nothing was stored now."""
+
+    commit_number: int
+    is_repeat: bool
 
 
 # --- agents and the ring -------------------------------------------------------------------------------
@@ -1602,6 +1635,7 @@ class Sequencer(Protocol):
     async def renew_session(self, request: SessionRef) -> SessionGrant: ...
     async def close_session(self, request: SessionRef) -> Empty: ...
     async def commit(self, request: CommitRequest) -> CommitAnswer: ...
+    async def commit_write(self, request: WriteRequest) -> WriteAnswer: ...
 
     # Agents and the ring.
     async def register_agent(self, request: AgentInfo) -> AgentLease: ...

@@ -16,6 +16,8 @@ class SequencerSettings(SettingsSection):
 
     session_lease_ms: int = Field(default=30_000, ge=100, le=_DAY_MS)
     """How long an upload session lives without a renewal."""
+    writer_lease_ms: int = Field(default=6 * 3_600_000, ge=100, le=7 * _DAY_MS)
+    """How long what a job of Spark has uploaded waits for its commit, from the last upload on."""
     agent_lease_ms: int = Field(default=10_000, ge=100, le=_DAY_MS)
     """How long an agent keeps its broker id, its place in the ring and its groups without renewing."""
     agent_silence_ms: int = Field(default=3_000, ge=100, le=_DAY_MS)
@@ -42,6 +44,8 @@ class SequencerSettings(SettingsSection):
     """A transactional id that was not used for this time is forgotten."""
     swap_answers_ms: int = Field(default=7 * _DAY_MS, ge=1, le=_YEAR_MS)
     """How long a swap's answer is kept for retries."""
+    stream_epochs_ms: int = Field(default=90 * _DAY_MS, ge=1, le=10 * _YEAR_MS)
+    """How long the last epoch of a stream that writes is kept: a stream that is started again later may repeat it."""
     request_answers_ms: int = Field(default=3_600_000, ge=1, le=_YEAR_MS)
     """How long the first answer to a change (of topics, configs, groups, producers) is kept for retries."""
     max_request_answers: int = Field(default=100_000, ge=1, le=10_000_000)
@@ -70,6 +74,10 @@ class SequencerSettings(SettingsSection):
     """Batches of one object."""
     max_runs_per_commit: int = Field(default=20_000, ge=1, le=1_000_000)
     """Partitions of one object."""
+    max_writers: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Jobs of Spark that write at once."""
+    max_writes: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Writes of Spark whose last epoch is remembered."""
     max_groups: int = Field(default=50_000, ge=1, le=10_000_000)
     """Consumer groups."""
     max_share_partitions: int = Field(default=200_000, ge=1, le=10_000_000)

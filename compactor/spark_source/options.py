@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from compactor.spark_options import SECURITY, count_of, is_true, known_options, names_in, security_files
 from compactor.spark_source.columns import COLUMNS, KAFKA_COLUMNS
 from tailrace.rpc.opened_security import SecurityFiles
 
@@ -23,7 +23,7 @@ _KNOWN = (
     "store", "sequencer", "database", "subscribe", "subscribePattern", "assign", "topic", "columns", "includeHeaders",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "minPartitions",
-    "rpc_secret", "rpc_secret_file", "rpc_cert_file", "rpc_key_file", "rpc_ca_file", "rpc_name",
+    *SECURITY,
 )  # fmt: skip
 _REFUSED = {
     "maxOffsetsPerTrigger": "Spark does not tell a Python source where a restarted stream goes on, so a batch could not"
@@ -31,7 +31,6 @@ _REFUSED = {
     "kafka.bootstrap.servers": "this source reads the store and asks the sequencer, not a broker; give 'store' and"
     " 'sequencer'",
 }
-_BY_LOWER = {name.lower(): name for name in (*_KNOWN, *_REFUSED)}
 
 PerPartition = Mapping[str, Mapping[int, int]]
 """A number for each partition, by topic."""
@@ -87,8 +86,8 @@ class SourceOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Raises ValueError that names the option, what was given and what is allowed."""
-        given = _known(options)
-        sequencers = _names(given.get("sequencer", ""))
+        given = known_options(options, _KNOWN, _REFUSED)
+        sequencers = names_in(given.get("sequencer", ""))
         database = given.get("database", "")
         if not given.get("store"):
             raise ValueError("option 'store' is missing")
@@ -108,22 +107,10 @@ class SourceOptions:
             starting=_position(given, "starting"),
             ending=_position(given, "ending"),
             fails_without_time=strategy == ERROR,
-            fails_on_data_loss=_is_true(given, "failOnDataLoss", default=True),
-            min_tasks=_count(given, "minPartitions", default=1),
-            security=_security(given),
+            fails_on_data_loss=is_true(given, "failOnDataLoss", default=True),
+            min_tasks=count_of(given, "minPartitions", default=1),
+            security=security_files(given),
         )
-
-
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under their proper names: Spark gives them in any case."""
-    unknown = sorted(name for name in options if name.lower() not in _BY_LOWER)
-    if unknown:
-        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(_KNOWN)}")
-    given = {_BY_LOWER[name.lower()]: value for name, value in options.items()}
-    for name, why in _REFUSED.items():
-        if name in given:
-            raise ValueError(f"option {name!r} is not supported: {why}")
-    return given
 
 
 def _topics(given: Mapping[str, str]) -> TopicChoice:
@@ -141,7 +128,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
             raise ValueError(f"option {way!r}: {given[way]!r}: {error}") from error
         return TopicChoice(pattern=given[way])
     if way != "assign":
-        return TopicChoice(frozenset(_names(given[way])))
+        return TopicChoice(frozenset(names_in(given[way])))
     try:
         assigned = {
             str(name): frozenset(map(int, numbers)) for name, numbers in json.loads(given[way]).items()
@@ -155,8 +142,8 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     with_headers = (*KAFKA_COLUMNS, "headers")
-    usual = with_headers if _is_true(given, "includeHeaders", default=False) else KAFKA_COLUMNS
-    columns = _names(given.get("columns", "")) or usual
+    usual = with_headers if is_true(given, "includeHeaders", default=False) else KAFKA_COLUMNS
+    columns = names_in(given.get("columns", "")) or usual
     if any(name not in COLUMNS for name in columns) or len(set(columns)) != len(columns):
         raise ValueError(f"option 'columns': {','.join(columns)!r}; allowed, once each: {', '.join(COLUMNS)}")
     return columns
@@ -203,35 +190,3 @@ def _whole(number: Any) -> int:
     if type(number) is not int:
         raise TypeError(f"{number!r} is no whole number")
     return number
-
-
-def _is_true(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    value = given.get(name, str(default)).lower()
-    if value not in ("true", "false"):
-        raise ValueError(f"option {name!r}: {value!r}; expected is true or false")
-    return value == "true"
-
-
-def _count(given: Mapping[str, str], name: str, *, default: int) -> int:
-    value = given.get(name, str(default))
-    if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"option {name!r}: {value!r}; expected is a whole number from 1 on")
-    return int(value)
-
-
-def _security(given: Mapping[str, str]) -> SecurityFiles:
-    def path(name: str) -> Path | None:
-        return Path(given[name]) if given.get(name) else None
-
-    return SecurityFiles(
-        given.get("rpc_secret", ""),
-        path("rpc_secret_file"),
-        path("rpc_cert_file"),
-        path("rpc_key_file"),
-        path("rpc_ca_file"),
-        given.get("rpc_name", ""),
-    )
-
-
-def _names(value: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip())

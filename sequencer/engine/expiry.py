@@ -15,7 +15,7 @@ from sequencer.api import AgentRef, RetentionSummary
 from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.upkeep import Upkeep
-from sequencer.rules import deleted_topics, groups, leases, repeats, retention, transactions
+from sequencer.rules import deleted_topics, groups, leases, repeats, retention, transactions, writes
 from sequencer.store.rows import AgentRow, ProducerRow, Row, SessionRow, TransactionRow
 from sequencer.store.state import Draft, Key
 from tailrace.turns import Steps, Turns
@@ -87,6 +87,7 @@ class Expiry:
             removed.agents += agents
             removed.sessions += sessions
             retention.expire_swaps(draft, settings.swap_answers_ms)
+            writes.forget_writes(draft)
             leases.forget_agents(draft)
             repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
 

@@ -57,6 +57,7 @@ from sequencer.rules import (
     tables,
     topics,
     transactions,
+    writes,
 )
 from sequencer.rules.topics import ValidateConfig
 from sequencer.settings import SequencerSettings
@@ -149,8 +150,13 @@ def _decides(
     return Decision(method.__name__, decide, request_id, is_checkpointed=is_checkpointed)
 
 
-def _decides_alone(method: Declared[R, A], decide: Callable[[Draft, R, Context], Awaitable[A]]) -> Decision:
-    return Decision(method.__name__, decide, _request_id, is_alone=True)
+def _decides_alone(
+    method: Declared[R, A],
+    decide: Callable[[Draft, R, Context], Awaitable[A]],
+    *,
+    is_checkpointed: bool = False,
+) -> Decision:
+    return Decision(method.__name__, decide, _request_id, is_alone=True, is_checkpointed=is_checkpointed)
 
 
 def _answers(method: Declared[R, A], answer: Callable[[R, Context], A]) -> Query:
@@ -273,6 +279,13 @@ DECISIONS: dict[str, Decision] = _by_name(
             ),
         ),
         _decides(Sequencer.close_session, lambda draft, request, _: sessions.close_session(draft, request)),
+        _decides_alone(
+            Sequencer.commit_write,
+            lambda draft, request, context: writes.commit_write(
+                draft, context.store, request, context.settings
+            ),
+            is_checkpointed=True,
+        ),
         # Agents and the ring.
         _decides(Sequencer.register_agent, _register_agent),
         _decides(Sequencer.renew_agent, _renew_agent),

@@ -22,7 +22,13 @@ from sequencer.api import ObjectKind, Run
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import InvalidCheckpoint
-from sequencer.recovery.bucket_scan import FoundCheckpoints, for_each, read_checkpoints, session_of
+from sequencer.recovery.bucket_scan import (
+    FOLDERS,
+    FoundCheckpoints,
+    for_each,
+    read_checkpoints,
+    session_of,
+)
 from sequencer.recovery.invariants import (
     Finding,
     check_hot_rows,
@@ -54,7 +60,6 @@ PAUSE_S = 0.2
 FEWEST_OPENED = 10
 """The audit reads at least this many objects whole, however small the sample is."""
 DAY_MS = 24 * 3600 * 1000
-FOLDERS = ("mixed", "parquet")
 
 
 @dataclass(frozen=True, slots=True)

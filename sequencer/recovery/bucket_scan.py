@@ -32,6 +32,9 @@ from tailrace.mixed_object import Footer, InvalidObject, read_footer
 from tailrace.object_store.api import ObjectInfo, ObjectMissing, ObjectStore
 
 READS_AT_ONCE = 8
+FOLDERS = ("mixed", "parquet", "written")
+"""Where objects are: of agents, of compactors, of jobs that write. What a job wrote was answered once a checkpoint
+named it: what no checkpoint names, the job writes again."""
 FORGOTTEN_MS = 3_600_000
 """An object without a row, of a session without a row, is garbage if it is older than the checkpoint by this: its
 session was deleted already."""
@@ -217,9 +220,9 @@ class FoundObjects:
 
 
 def session_of(cluster_id: str, key: str) -> tuple[UUID, str, int | None] | None:
-    """The session under whose prefix a key is, that prefix, and the number in the session (None for Parquet)."""
+    """The session under whose prefix a key is, that prefix, and the number in the session (None unless it is an agent's)."""
     parts = key.removeprefix(f"{cluster_id}/").split("/")
-    if len(parts) < 4 or parts[0] not in ("mixed", "parquet"):
+    if len(parts) < 4 or parts[0] not in FOLDERS:
         return None
     try:
         session_id = UUID(parts[2])
@@ -238,7 +241,7 @@ async def find_objects(
     found = FoundObjects()
     present: dict[str, int] = {}
     unknown: list[ObjectInfo] = []
-    for folder in ("mixed", "parquet"):
+    for folder in FOLDERS:
         async for info in store.list(f"{cluster_id}/{folder}/"):
             origin = session_of(cluster_id, info.key)
             if origin is not None:
@@ -246,7 +249,7 @@ async def find_objects(
             if info.key in named:
                 present[info.key] = info.size
             elif (
-                folder == "parquet"
+                folder != "mixed"
                 or origin is None
                 or _is_garbage(info, sessions.get(origin[0]), origin[2], head)
             ):

@@ -5,6 +5,8 @@ Invariants:
 - closing changes the session's row, so no commit is applied after it;
 - the first commit of a session closes its predecessor: no commit of the old lane follows one of the new;
 - a run's row names an object that has a row.
+
+A writer's session (sequencer.rules.writes) has no numbers: it is only the prefix and the lease.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ BATCHES_IN_A_STEP = 100
 COMPACTOR_BROKER_ID = -1
 """A session opened under this broker id is the compactor's: `agent_epoch` is its named lease's epoch."""
 COMPACTOR_LEASE = "compactor"
+WRITER_BROKER_ID = -2
+"""A session opened under this broker id is a writer's: of a job that is no agent, and commits by `commit_write`."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _answers = msgspec.msgpack.Decoder(CommitAnswer)
@@ -76,8 +80,16 @@ def open_session(
     settings: SequencerSettings,
     slack_ms: int = 0,
 ) -> SessionGrant:
-    """Grant a new prefix to a live agent (or to the compactor)."""
-    if request.broker_id == COMPACTOR_BROKER_ID:
+    """Grant a new prefix to a live agent (or to the compactor); to a writer the one of the session that it names."""
+    lease_ms = settings.session_lease_ms
+    if request.broker_id == WRITER_BROKER_ID:
+        if request.session_id is None:
+            raise InvalidRequest("a writer names its session")
+        if draft.get(SessionRow, request.session_id) is not None:
+            return renew_session(draft, SessionRef(request.session_id), identity, settings, slack_ms)
+        check_room_for_writer(draft, settings)
+        folder, session_id, lease_ms = "written", request.session_id, settings.writer_lease_ms
+    elif request.broker_id == COMPACTOR_BROKER_ID:
         lease = draft.get(LeaseRow, COMPACTOR_LEASE)
         if lease is None or lease.epoch != request.agent_epoch or lease.expires_ms <= draft.now_ms:
             raise LeaseLost(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.agent_epoch}; take it anew")
@@ -91,7 +103,7 @@ def open_session(
         folder = "mixed"
     # The first part spreads sessions over the store's partitions; a random id needs no further hash.
     prefix = f"{identity.cluster_id}/{folder}/{session_id.hex[-4:]}/{session_id}/"
-    lease_ms = settings.session_lease_ms + slack_ms
+    lease_ms += slack_ms
     draft.put(
         SessionRow(
             session_id=session_id,
@@ -104,6 +116,13 @@ def open_session(
         )
     )
     return SessionGrant(session_id, prefix, lease_ms, identity.incarnation)
+
+
+def check_room_for_writer(draft: Draft, settings: SequencerSettings) -> None:
+    """Raise LimitReached where as many writers' sessions are open as may be."""
+    is_open = len(draft.open_sessions_of(WRITER_BROKER_ID))
+    if is_open >= settings.max_writers:
+        raise LimitReached(f"{is_open} jobs are writing; max_writers is {settings.max_writers}")
 
 
 def live_session(draft: Draft, session_id: UUID) -> SessionRow:
@@ -124,7 +143,9 @@ def renew_session(
 ) -> SessionGrant:
     """Extend a live session's lease. The row is written once a tenth of the lease is over."""
     session = live_session(draft, request.session_id)
-    left_ms, lease_ms = session.expires_ms - draft.now_ms, settings.session_lease_ms + slack_ms
+    is_writers = session.broker_id == WRITER_BROKER_ID
+    lease_ms = (settings.writer_lease_ms if is_writers else settings.session_lease_ms) + slack_ms
+    left_ms = session.expires_ms - draft.now_ms
     if left_ms <= lease_ms * 9 // 10:
         left_ms = lease_ms
         draft.put(replace_row(session, expires_ms=draft.now_ms + left_ms))
@@ -210,7 +231,7 @@ def apply_commit(
     """
     if request.object is None:
         return _answer(draft, session, request, [])
-    outcomes = yield from _commit_object(
+    outcomes = yield from commit_object(
         draft, session, described=request.object, proposals=request.runs, settings=settings
     )
     return _answer(draft, session, request, outcomes)
@@ -243,13 +264,14 @@ def _answer(
     return answer
 
 
-def _commit_object(
+def commit_object(
     draft: Draft,
     session: SessionRow,
     described: ObjectDescription,
     proposals: list[RunProposal],
     settings: SequencerSettings,
 ) -> Steps[list[RunOutcome]]:
+    """Store an object's runs. The caller has looked up its row, if any, into `draft.objects`."""
     stored = draft.get(ObjectRow, described.object_id)
     if stored is None:
         check_object(described, session.prefix)

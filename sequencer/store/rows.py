@@ -413,6 +413,15 @@ class SwapRow(Row, frozen=True):
     created_ms: int
 
 
+class WriteRow(Row, frozen=True):
+    """The last epoch of a write, for repeats; forgotten at `expires_ms`."""
+
+    write_id: UUID
+    epoch: int
+    commit_number: int
+    expires_ms: int
+
+
 class AnswerRow(Row, frozen=True):
     """The first answer to a request that may be retried, encoded."""
 
@@ -500,6 +509,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     TablePinRow: ("topic_id",),
     SmallObjectRow: ("topic_id", "object_id"),
     SwapRow: ("swap_id",),
+    WriteRow: ("write_id",),
     AnswerRow: ("request_id",),
     ObjectRow: ("object_id",),
     RunRow: ("topic_id", "partition", "base_offset"),

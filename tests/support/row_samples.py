@@ -39,6 +39,7 @@ from sequencer.store.rows import (
     TablePinRow,
     TopicRow,
     TransactionRow,
+    WriteRow,
 )
 
 BIGGEST = 2**63 - 1
@@ -101,6 +102,7 @@ def one_of_each_kind() -> list[Row]:
         TablePinRow(TOPIC, HARD_TEXT, BIGGEST),
         SmallObjectRow(TOPIC, UUID(int=76), BIGGEST, 1),
         SwapRow(UUID(int=77), 8, 9),
+        WriteRow(UUID(int=79), BIGGEST, 8, 9),
         AnswerRow(UUID(int=78), b"\x00\xff", 9),
     ]
 

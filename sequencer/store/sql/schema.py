@@ -50,10 +50,11 @@ from sequencer.store.rows import (
     TablePinRow,
     TopicRow,
     TransactionRow,
+    WriteRow,
 )
 from sequencer.store.sql.row_codec import Field, fields_of
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 17
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -136,6 +137,7 @@ TABLES: dict[type[Row], sa.Table] = {
     TablePinRow: _rows("table_pins", TablePinRow),
     SmallObjectRow: _rows("small_objects", SmallObjectRow, _REMOVED),
     SwapRow: _rows("swaps", SwapRow),
+    WriteRow: _rows("writes", WriteRow, _UPDATED),
     AnswerRow: _rows("answers", AnswerRow, _REMOVED),
     ObjectRow: _rows(
         "objects",

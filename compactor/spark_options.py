@@ -1,0 +1,66 @@
+"""Options as Spark gives them: by names in any case, all values text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tailrace.rpc.opened_security import SecurityFiles
+
+SECURITY = (
+    "rpc_secret", "rpc_secret_file", "rpc_cert_file", "rpc_key_file", "rpc_ca_file", "rpc_name",
+)  # fmt: skip
+
+
+def known_options(
+    options: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str]
+) -> dict[str, str]:
+    """The options under their proper names. `refused`: names that a user may expect here, and why there is none.
+
+    Raises ValueError for one that is unknown or refused.
+    """
+    by_lower = {name.lower(): name for name in (*known, *refused)}
+    unknown = sorted(name for name in options if name.lower() not in by_lower)
+    if unknown:
+        raise ValueError(f"options {', '.join(unknown)} are unknown; there are {', '.join(known)}")
+    given = {by_lower[name.lower()]: value for name, value in options.items()}
+    for name, why in refused.items():
+        if name in given:
+            raise ValueError(f"option {name!r} is not supported: {why}")
+    return given
+
+
+def is_true(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Whether it is true. Raises ValueError for what is no boolean."""
+    value = given.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise ValueError(f"option {name!r}: {value!r}; expected is true or false")
+    return value == "true"
+
+
+def count_of(given: Mapping[str, str], name: str, *, default: int) -> int:
+    """A whole number from 1 on. Raises ValueError."""
+    value = given.get(name, str(default))
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"option {name!r}: {value!r}; expected is a whole number from 1 on")
+    return int(value)
+
+
+def security_files(given: Mapping[str, str]) -> SecurityFiles:
+    """What RPC is opened with."""
+    def path(name: str) -> Path | None:
+        return Path(given[name]) if given.get(name) else None
+
+    return SecurityFiles(
+        given.get("rpc_secret", ""),
+        path("rpc_secret_file"),
+        path("rpc_cert_file"),
+        path("rpc_key_file"),
+        path("rpc_ca_file"),
+        given.get("rpc_name", ""),
+    )
+
+
+def names_in(value: str) -> tuple[str, ...]:
+    """Names that are separated by commas."""
+    return tuple(name.strip() for name in value.split(",") if name.strip())
