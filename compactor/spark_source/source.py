@@ -1,4 +1,5 @@
-"""`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`: Spark's Kafka source, without Kafka.
+"""`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`: Spark's Kafka source, without Kafka. Writing
+is in `compactor.spark_sink`.
 
 `options.py` has the options, `columns.py` the columns; docs/compactor.md says what each means.
 
@@ -19,10 +20,13 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
 
+from compactor.spark_sink.options import SinkOptions
 from compactor.spark_source.columns import spark_schema
 from compactor.spark_source.log_index import LogIndex, open_index
 from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
@@ -72,6 +76,23 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         return StreamSource(SourceOptions.of(self.options))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        from compactor.spark_sink.sink import BatchSink
+
+        return BatchSink(self._sink_options(schema, overwrite), SystemEntropy().uuid())
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from compactor.spark_sink.sink import StreamSink
+
+        return StreamSink(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: Any, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise ValueError("a log is appended to: write with mode 'append', or output mode 'append' or 'update'")
+        options = SinkOptions.of(self.options)
+        options.check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+        return options
 
 
 def _spark_pushes_filters() -> bool:

@@ -220,7 +220,7 @@ class FoundObjects:
 
 
 def session_of(cluster_id: str, key: str) -> tuple[UUID, str, int | None] | None:
-    """The session under whose prefix a key is, that prefix, and the number in the session (None unless it is an agent's)."""
+    """The session under whose prefix a key is, that prefix, and the number in the session (None but for agents')."""
     parts = key.removeprefix(f"{cluster_id}/").split("/")
     if len(parts) < 4 or parts[0] not in FOLDERS:
         return None

@@ -1,0 +1,150 @@
+"""Rows into record batches, sorted by topic and partition. Pure.
+
+Rows of a partition keep their order. A batch ends at `BATCH_BYTES` of records, or at what its topic allows, if that is
+less. All records of one call carry one time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.spark_sink.rows import InvalidRow, Rows, Target
+from tailrace.compression import compress
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import BatchCoordinates, RunInput, coordinates
+from tailrace.parquet_object.encode import encode_records
+from tailrace.record_batch import (
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    BatchHeader,
+    Compression,
+    assemble,
+    read_header,
+)
+
+BATCH_BYTES = 1 << 20
+_RECORD_BYTES = 27
+"""A record's lengths and deltas take at most as many bytes."""
+_HEADER_BYTES = 10
+"""A header's two lengths."""
+Array = Any
+
+
+def encode_rows(rows: Rows, compression: Compression, now_ms: int) -> list[RunInput]:
+    """The runs of one object. Raises InvalidRow for a record that its topic does not take."""
+    order = np.lexsort((rows.partitions, rows.topics))
+    places = (rows.topics.astype(np.int64) << 32 | rows.partitions)[order]
+    sizes = _most_bytes(rows)[order]
+    cuts = list(_cuts(places, sizes, rows))
+    headers = [_unfinished_header(rows.targets[place >> 32], start, now_ms) for place, start, _ in cuts]
+    columns = _in_order(rows, order, now_ms)
+    encoded = encode_records(columns, headers, [end - start for _, start, end in cuts])
+    runs: dict[int, list[tuple[BatchCoordinates, list[bytes]]]] = {}
+    for (place, start, end), header, records in zip(cuts, headers, encoded, strict=True):
+        batch = _assembled(records, header, end - start, compression)
+        target = rows.targets[place >> 32]
+        if len(batch) > target.settings.max_message_bytes:
+            row = rows.first + int(order[start])
+            raise InvalidRow(
+                f"row {row} of its task is a record batch of {len(batch)} bytes; max.message.bytes of topic"
+                f" {target.topic.name!r} is {target.settings.max_message_bytes}"
+            )
+        runs.setdefault(place, []).append((coordinates(read_header(batch)), [batch]))
+    return [_run(rows.targets[place >> 32], place & 0xFFFFFFFF, batches) for place, batches in runs.items()]
+
+
+def _run(target: Target, partition: int, batches: list[tuple[BatchCoordinates, list[bytes]]]) -> RunInput:
+    return TopicPartition(target.topic.topic_id, partition), target.topic.name, batches
+
+
+def _most_bytes(rows: Rows) -> Array:
+    """What each record takes at most, uncompressed."""
+    sizes = np.full(len(rows), _RECORD_BYTES, np.int64)
+    for column in (rows.key, rows.value):
+        sizes += np.asarray(pc.fill_null(pc.binary_length(column), 0))
+    if rows.headers.null_count < len(rows):
+        parents = np.asarray(pc.list_parent_indices(rows.headers))
+        fields = pc.list_flatten(rows.headers)
+        for name in (0, 1):
+            lengths = np.asarray(pc.fill_null(pc.binary_length(fields.field(name)), 0))
+            sizes += np.bincount(parents, lengths, len(rows)).astype(np.int64)
+        sizes += np.bincount(parents, minlength=len(rows)) * _HEADER_BYTES
+    return sizes
+
+
+def _cuts(places: Array, sizes: Array, rows: Rows) -> Iterator[tuple[int, int, int]]:
+    """Place, first row and end of each batch. One record may be larger than the bound: its batch is judged later."""
+    if not len(places):
+        return
+    ends = np.append(np.flatnonzero(places[1:] != places[:-1]) + 1, len(places))
+    sums = np.cumsum(sizes)
+    start = 0
+    for group_end in ends.tolist():
+        place = int(places[start])
+        most = rows.targets[place >> 32].settings.max_message_bytes - HEADER_BYTES
+        bound = min(BATCH_BYTES, most)
+        while start < group_end:
+            before = int(sums[start - 1]) if start else 0
+            end = int(np.searchsorted(sums, before + bound, "right"))
+            end = min(max(end, start + 1), group_end)
+            yield place, start, end
+            start = end
+
+
+def _unfinished_header(target: Target, first_row: int, now_ms: int) -> BatchHeader:
+    """As much of a header as encoding needs: rows are numbered as offsets."""
+    return BatchHeader(
+        base_offset=first_row,
+        length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=LOG_APPEND_TIME_FLAG if target.settings.log_append_time else 0,
+        last_offset_delta=0,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=0,
+    )
+
+
+def _in_order(rows: Rows, order: Array, now_ms: int) -> Any:
+    """The columns that `encode_records` takes."""
+    times = pa.array(np.full(len(rows), now_ms, np.int64))
+    taken = pa.array(order)
+    return pa.table(
+        {
+            "key": rows.key.take(taken),
+            "value": rows.value.take(taken),
+            "headers": rows.headers.take(taken),
+            "offset": pa.array(np.arange(len(rows), dtype=np.int64)),
+            "timestamp": times,
+            "create_timestamp": times,
+        }
+    )
+
+
+def _assembled(records: memoryview, header: BatchHeader, count: int, compression: Compression) -> bytes:
+    """The batch; uncompressed where compressing gains nothing."""
+    body: bytes | memoryview = records
+    codec = Compression.NONE
+    if compression is not Compression.NONE:
+        packed = compress(compression, records)
+        if len(packed) < len(records):
+            body, codec = packed, compression
+    return assemble(
+        body,
+        attributes=header.attributes | codec,
+        record_count=count,
+        last_offset_delta=count - 1,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+    )

@@ -1,0 +1,204 @@
+"""`df.write.format("tailrace")` and `df.writeStream.format("tailrace")`: Spark's Kafka sink, without Kafka.
+
+Tasks upload objects (`task.py`), the driver commits all of them at once (sequencer.rules.writes). A stream's commit is
+named by Spark's own id of the query and its epoch, so that a stream that is started again repeats its last epoch
+without effect. `options.py` has the options; docs/compactor.md says what each means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from compactor.spark_sink.options import SinkOptions
+from compactor.spark_sink.task import WriteTask, chunks
+from sequencer.api import (
+    LimitReached,
+    Sequencer,
+    SequencerError,
+    SessionRef,
+    WriteAnswer,
+    WriteRequest,
+    WrittenObject,
+)
+from sequencer.client import SequencerClient
+from tailrace.clock import SystemClock, SystemEntropy
+from tailrace.object_store.open import open_store
+from tailrace.rpc.opened_security import OpenedSecurity
+
+T = TypeVar("T")
+
+QUERY_ID, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties that Spark gives a stream's tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
+COMMIT_PATIENCE_S = 120.0
+"""How long a commit is retried while no sequencer answers; Spark fails the query after it."""
+PART_RUNS = 5_000
+"""Runs of one commit of a batch job that need not be atomic."""
+
+_objects = msgspec.msgpack.Decoder(list[WrittenObject])
+
+
+class Uploaded(WriterCommitMessage):  # type: ignore[misc]
+    """What a task uploaded, for the driver. `objects` encoded."""
+
+    def __init__(self, write_id: UUID, epoch: int, objects: Sequence[WrittenObject]) -> None:
+        self.write_id = write_id
+        self.epoch = epoch
+        self.encoded = msgspec.msgpack.encode(list(objects))
+
+    @property
+    def objects(self) -> list[WrittenObject]:
+        """As they were uploaded."""
+        return _objects.decode(self.encoded)
+
+
+@asynccontextmanager
+async def _sequencer(options: SinkOptions, patience_s: float = 30.0) -> AsyncIterator[Sequencer]:
+    """A process's edge: Spark makes its workers, so they make their own clock."""
+    client = SequencerClient(
+        options.sequencers,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        security=OpenedSecurity(options.security).rpc,
+        patience_s=patience_s,
+    )
+    try:
+        yield client.sequencer
+    finally:
+        await client.close()
+
+
+def upload(options: SinkOptions, write_id: UUID, epoch: int, batches: Iterator[Any]) -> Uploaded:
+    """Upload a task's rows, as they come: Spark's iterator waits while an object is written."""
+    with asyncio.Runner() as runner:
+        clock = SystemClock()
+        store = open_store(options.store, clock=clock)
+        opened = _sequencer(options)
+        sequencer = runner.run(_entered(opened))
+        try:
+            task = WriteTask(sequencer, store, options, write_id, clock, SystemEntropy())
+            for chunk in chunks(batches, options.object_bytes):
+                runner.run(task.write(chunk))
+            return Uploaded(write_id, epoch, task.objects)
+        finally:
+            runner.run(_left(opened))
+            runner.run(store.close())
+
+
+async def _entered(opened: Any) -> Sequencer:
+    entered: Sequencer = await opened.__aenter__()
+    return entered
+
+
+async def _left(opened: Any) -> None:
+    await opened.__aexit__(None, None, None)
+
+
+def _asked(options: SinkOptions, ask: Callable[[Sequencer], Awaitable[T]]) -> T:
+    async def asked() -> T:
+        async with _sequencer(options, COMMIT_PATIENCE_S) as sequencer:
+            return await ask(sequencer)
+
+    return asyncio.run(asked())
+
+
+def _all_objects(messages: Sequence[WriterCommitMessage | None]) -> list[WrittenObject]:
+    return [written for message in messages if isinstance(message, Uploaded) for written in message.objects]
+
+
+class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
+    """One `df.write`. It is made once, on the driver, and sent to the tasks and to the commit."""
+
+    def __init__(self, options: SinkOptions, write_id: UUID) -> None:
+        self._options = options
+        self._write_id = write_id
+
+    def write(self, iterator: Iterator[Any]) -> Uploaded:
+        return upload(self._options, self._write_id, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        objects = _all_objects(messages)
+        parts = [objects] if self._options.is_atomic else list(parts_of(objects))
+
+        async def commit(sequencer: Sequencer) -> None:
+            for epoch, part in enumerate(part for part in parts if part):
+                request = WriteRequest(self._write_id, epoch, is_stream=False, objects=part)
+                await _commit(sequencer, request, "or give option atomic=false")
+            await _close(sequencer, objects)
+
+        _asked(self._options, commit)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        objects = _all_objects(messages)
+        if objects:
+            _asked(self._options, lambda sequencer: _close(sequencer, objects))
+
+
+class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """The sink of a stream. Spark makes one for the tasks of an epoch, and another for its commit."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Uploaded:
+        context = TaskContext.get()
+        assert context is not None, "Spark calls this in a task"
+        query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)
+        if query_id is None or epoch is None:
+            raise RuntimeError(f"Spark did not tell {QUERY_ID} and {EPOCH}; a stream can't be written without")
+        return upload(self._options, UUID(query_id), int(epoch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        objects = _all_objects(messages)
+        if not objects:
+            return
+        named = {(message.write_id, message.epoch) for message in messages if isinstance(message, Uploaded)}
+        assert len(named) == 1, f"tasks of one epoch name {named}"
+        [(write_id, epoch)] = named
+        assert epoch == batchId, f"tasks of epoch {epoch} in the commit of {batchId}"
+        request = WriteRequest(write_id, epoch, is_stream=True, objects=objects)
+        _asked(self._options, lambda sequencer: _commit(sequencer, request, "or have smaller triggers"))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: what was uploaded goes with the day's session."""
+
+
+def parts_of(objects: Sequence[WrittenObject]) -> Iterator[list[WrittenObject]]:
+    """The objects in groups of about `PART_RUNS` runs."""
+    part: list[WrittenObject] = []
+    runs = 0
+    for written in objects:
+        part.append(written)
+        runs += len(written.runs)
+        if runs >= PART_RUNS:
+            yield part
+            part, runs = [], 0
+    if part:
+        yield part
+
+
+async def _commit(sequencer: Sequencer, request: WriteRequest, advice: str) -> WriteAnswer:
+    try:
+        return await sequencer.commit_write(request)
+    except LimitReached as error:
+        raise LimitReached(
+            f"{error}. Nothing was written. Partition the rows by topic partition, give larger objectBytes, {advice}"
+        ) from error
+
+
+async def _close(sequencer: Sequencer, objects: Sequence[WrittenObject]) -> None:
+    """End the job's sessions; one that can't be ended now runs out by itself."""
+    for session_id in dict.fromkeys(written.session_id for written in objects):
+        with suppress(SequencerError):
+            await sequencer.close_session(SessionRef(session_id))

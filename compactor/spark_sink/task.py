@@ -1,0 +1,178 @@
+"""A task of a write: rows become objects in the store, under the job's session. The driver commits them.
+
+Invariants:
+- what a task reports is durable; nothing that it uploaded is visible before the driver's commit;
+- no PUT starts so late that it could end after the session's lease;
+- each attempt of a task has objects of its own: of an attempt that fails, nothing is ever committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid5
+
+import pyarrow as pa
+
+from compactor.spark_sink.encode import encode_rows
+from compactor.spark_sink.options import SinkOptions
+from compactor.spark_sink.rows import Target, rows_of
+from sequencer.api import (
+    BrokerConfigsRequest,
+    MetadataRequest,
+    ObjectDescription,
+    ObjectKind,
+    OpenSession,
+    RunProposal,
+    Sequencer,
+    SessionClosed,
+    SessionGrant,
+    WrittenObject,
+)
+from sequencer.rules.sessions import WRITER_BROKER_ID
+from tailrace.clock import Clock, Entropy
+from tailrace.mixed_object import SealedObject, seal
+from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
+from tailrace.topic_config import topic_settings
+
+PUT_SECONDS = 60.0
+"""How long the upload of one object may take, retries included."""
+_DAY_MS = 86_400_000
+_SESSIONS_A_DAY = 16
+_SESSIONS = UUID("6f1a1d0e-5d0f-4f0e-9d53-0d1b6a1c7a11")
+"""The name space of writers' sessions."""
+
+
+class UploadFailed(Exception):
+    """An object could not be uploaded in time; the task fails, and Spark runs it again."""
+
+
+@dataclass(slots=True)
+class WriteTask:
+    """Uploads a task's rows. `write_id`: the stream's or the job's, the same in all tasks."""
+
+    sequencer: Sequencer
+    store: ObjectStore
+    options: SinkOptions
+    write_id: UUID
+    clock: Clock
+    entropy: Entropy
+    objects: list[WrittenObject] = field(default_factory=list)
+    _targets: dict[str, Target] | None = None
+    _rows: int = 0
+    _sticky: int = 0
+    _numbers: Iterator[int] = field(default_factory=lambda: iter(range(1 << 31)))
+
+    async def write(self, batches: Iterable[Any]) -> None:
+        """Write some rows as one object. Raises InvalidRow, UploadFailed, SequencerError, StoreError."""
+        table = pa.Table.from_batches(batches)
+        if not table.num_rows:
+            return
+        if self._targets is None:
+            self._targets = await self._topics()
+            self._sticky = self.entropy.uuid().int % (1 << 31)
+        rows, self._sticky = rows_of(
+            table, self._targets, topic=self.options.topic, first=self._rows, sticky=self._sticky
+        )
+        now_ms = self.clock.wall_ms()
+        runs = encode_rows(rows, self.options.compression, now_ms)
+        self._rows += table.num_rows
+        asked_at = self.clock.monotonic()
+        session = await self._session()
+        object_id = self.entropy.uuid()
+        sealed = seal(
+            runs,
+            object_id=object_id,
+            session_id=session.session_id,
+            number=next(self._numbers),
+            created_ms=now_ms,
+        )
+        key = f"{session.prefix}{object_id}"
+        await self._upload(key, sealed, no_put_after=asked_at + session.lease_ms / 1000 - PUT_SECONDS)
+        self.objects.append(_written(session.session_id, key, sealed))
+
+    async def _topics(self) -> dict[str, Target]:
+        topics = (await self.sequencer.metadata(MetadataRequest())).topics or []
+        defaults = (await self.sequencer.broker_configs(BrokerConfigsRequest(""))).configs
+        wanted = self.options.topic
+        return {
+            topic.name: Target(topic, topic_settings(topic.configs, defaults))
+            for topic in topics
+            if not wanted or topic.name == wanted
+        }
+
+    async def _session(self) -> SessionGrant:
+        """The job's session of today, renewed. One that was closed (a recovery, a long pause) is followed by another."""
+        day = self.clock.wall_ms() // _DAY_MS
+        for number in range(_SESSIONS_A_DAY):
+            session_id = uuid5(_SESSIONS, f"{self.write_id}/{day}/{number}")
+            try:
+                return await self.sequencer.open_session(
+                    OpenSession(WRITER_BROKER_ID, 0, session_id=session_id)
+                )
+            except SessionClosed as error:
+                last = error
+        raise last
+
+    async def _upload(self, key: str, sealed: SealedObject, *, no_put_after: float) -> None:
+        """Put the object, again and again until it is there or its time is over."""
+        deadline = self.clock.monotonic() + PUT_SECONDS
+        attempt, last = 0, "no try was made"
+        while (now := self.clock.monotonic()) < min(deadline, no_put_after):
+            try:
+                async with asyncio.timeout(deadline - now):
+                    await self.store.put(key, sealed.parts)
+                return
+            except TimeoutError:
+                break
+            except (StoreFull, StoreRefused):
+                raise
+            except StoreError as error:
+                last = str(error)
+            attempt += 1
+            await self.clock.sleep(min(0.1 * 2**attempt, 2.0) * (0.5 + self.entropy.fraction()))
+        raise UploadFailed(f"object {key} of {sealed.size} bytes was not stored in {PUT_SECONDS:.0f} s: {last}")
+
+
+def _written(session_id: UUID, key: str, sealed: SealedObject) -> WrittenObject:
+    footer = sealed.footer
+    described = ObjectDescription(
+        object_id=footer.object_id,
+        kind=ObjectKind.MIXED,
+        key=key,
+        size=sealed.size,
+        crc=sealed.crc,
+        index_start=footer.data_length,
+        created_ms=footer.created_ms,
+    )
+    runs = [
+        RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches) for run in footer.runs
+    ]
+    return WrittenObject(session_id, described, runs)
+
+
+def chunks(batches: Iterable[Any], most_bytes: int) -> Iterator[list[Any]]:
+    """The rows in groups of about so many bytes, each of which becomes an object. A larger batch is divided."""
+    group: list[Any] = []
+    size = 0
+    for batch in batches:
+        for part in _parts(batch, most_bytes):
+            group.append(part)
+            size += part.nbytes
+            if size >= most_bytes:
+                yield group
+                group, size = [], 0
+    if group:
+        yield group
+
+
+def _parts(batch: Any, most_bytes: int) -> Iterator[Any]:
+    if batch.nbytes <= most_bytes or batch.num_rows < 2:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _parts(batch.slice(0, middle), most_bytes)
+    yield from _parts(batch.slice(middle), most_bytes)
+
