@@ -48,6 +48,7 @@ def count_of(given: Mapping[str, str], name: str, *, default: int) -> int:
 
 def security_files(given: Mapping[str, str]) -> SecurityFiles:
     """What RPC is opened with."""
+
     def path(name: str) -> Path | None:
         return Path(given[name]) if given.get(name) else None
 

@@ -101,9 +101,7 @@ def _column(table: Any, name: str, kind: Any) -> Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _topics(
-    table: Any, targets: Mapping[str, Target], topic: str, first: int
-) -> tuple[list[Target], Array]:
+def _topics(table: Any, targets: Mapping[str, Target], topic: str, first: int) -> tuple[list[Target], Array]:
     """The topics that the rows go to, and each row's place among them."""
     if topic:
         return [_target(targets, topic, first)], np.zeros(table.num_rows, np.int32)

@@ -40,7 +40,7 @@ from tailrace.rpc.opened_security import OpenedSecurity
 T = TypeVar("T")
 
 QUERY_ID, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Local properties that Spark gives a stream's tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
+"""Local properties of a stream's tasks (Spark's StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
 COMMIT_PATIENCE_S = 120.0
 """How long a commit is retried while no sequencer answers; Spark fails the query after it."""
 PART_RUNS = 5_000
@@ -156,7 +156,9 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         assert context is not None, "Spark calls this in a task"
         query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)
         if query_id is None or epoch is None:
-            raise RuntimeError(f"Spark did not tell {QUERY_ID} and {EPOCH}; a stream can't be written without")
+            raise RuntimeError(
+                f"Spark did not tell {QUERY_ID} and {EPOCH}; a stream can't be written without"
+            )
         return upload(self._options, UUID(query_id), int(epoch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -104,7 +104,7 @@ class WriteTask:
         }
 
     async def _session(self) -> SessionGrant:
-        """The job's session of today, renewed. One that was closed (a recovery, a long pause) is followed by another."""
+        """The job's session of today, renewed. One that was closed (recovery, a long pause) is followed by another."""
         day = self.clock.wall_ms() // _DAY_MS
         for number in range(_SESSIONS_A_DAY):
             session_id = uuid5(_SESSIONS, f"{self.write_id}/{day}/{number}")
@@ -133,7 +133,9 @@ class WriteTask:
                 last = str(error)
             attempt += 1
             await self.clock.sleep(min(0.1 * 2**attempt, 2.0) * (0.5 + self.entropy.fraction()))
-        raise UploadFailed(f"object {key} of {sealed.size} bytes was not stored in {PUT_SECONDS:.0f} s: {last}")
+        raise UploadFailed(
+            f"object {key} of {sealed.size} bytes was not stored in {PUT_SECONDS:.0f} s: {last}"
+        )
 
 
 def _written(session_id: UUID, key: str, sealed: SealedObject) -> WrittenObject:
@@ -175,4 +177,3 @@ def _parts(batch: Any, most_bytes: int) -> Iterator[Any]:
     middle = batch.num_rows // 2
     yield from _parts(batch.slice(0, middle), most_bytes)
     yield from _parts(batch.slice(middle), most_bytes)
-

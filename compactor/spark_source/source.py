@@ -1,7 +1,6 @@
-"""`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`: Spark's Kafka source, without Kafka. Writing
-is in `compactor.spark_sink`.
+"""`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`: Spark's Kafka source, without Kafka.
 
-`options.py` has the options, `columns.py` the columns; docs/compactor.md says what each means.
+Writing is in `compactor.spark_sink`. `options.py` has the options, `columns.py` the columns; docs/compactor.md says what each means.
 
 RPC is opened as in the settings: `rpc_secret` (Spark's logs don't show it) or `rpc_secret_file`; `rpc_cert_file`,
 `rpc_key_file`, `rpc_ca_file`, `rpc_name`. Files must be there on each executor. A database's password: PGPASSWORD or
@@ -89,7 +88,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def _sink_options(self, schema: Any, overwrite: bool) -> SinkOptions:
         if overwrite:
-            raise ValueError("a log is appended to: write with mode 'append', or output mode 'append' or 'update'")
+            raise ValueError(
+                "a log is appended to: write with mode 'append', or output mode 'append' or 'update'"
+            )
         options = SinkOptions.of(self.options)
         options.check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         return options

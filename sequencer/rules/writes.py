@@ -81,10 +81,14 @@ def _check(draft: Draft, request: WriteRequest, settings: SequencerSettings) -> 
             raise LimitReached(f"a write of {count} {of}; {name} is {limit}")
     is_new = draft.get(WriteRow, request.write_id) is None
     if is_new and draft.count(WriteRow) >= settings.max_writes:
-        raise LimitReached(f"{draft.count(WriteRow)} writes are remembered; max_writes is {settings.max_writes}")
+        raise LimitReached(
+            f"{draft.count(WriteRow)} writes are remembered; max_writes is {settings.max_writes}"
+        )
     for written in objects:
         _check_object(written, _writers_session(draft, written))
-        yield from check_commit(CommitRequest(written.session_id, 0, 0, written.object, written.runs), settings)
+        yield from check_commit(
+            CommitRequest(written.session_id, 0, 0, written.object, written.runs), settings
+        )
 
 
 def _writers_session(draft: Draft, written: WrittenObject) -> SessionRow:
@@ -97,7 +101,9 @@ def _writers_session(draft: Draft, written: WrittenObject) -> SessionRow:
 def _check_object(written: WrittenObject, session: SessionRow) -> None:
     check_object(written.object, session.prefix)
     if written.object.kind is not ObjectKind.MIXED:
-        raise InvalidRequest(f"object {written.object.key!r} is of kind {written.object.kind.name}, not MIXED")
+        raise InvalidRequest(
+            f"object {written.object.key!r} is of kind {written.object.kind.name}, not MIXED"
+        )
     special = TRANSACTIONAL_FLAG | CONTROL_FLAG
     if any(
         batch.producer_id != NO_PRODUCER_ID or batch.flags & special

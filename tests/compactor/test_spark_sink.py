@@ -154,9 +154,15 @@ def test_what_a_topic_does_not_take_is_refused_with_its_row() -> None:
     small = target("small", 1, max_message_bytes="200")
     compacted = target("kept", 1, cleanup_policy="compact")
     for given, error in (
-        (table([b"a", b"x" * 300], topic=["small"] * 2), "row 101 .* max.message.bytes of topic 'small' is 200"),
+        (
+            table([b"a", b"x" * 300], topic=["small"] * 2),
+            "row 101 .* max.message.bytes of topic 'small' is 200",
+        ),
         (table([b"a", b"b"], topic=["kept"] * 2, key=[b"k", None]), "row 101 .* no key"),
-        (table([b"a", b"b"], topic=["small"] * 2, partition=[0, 1]), "row 101 .* partition 1; its topic has 1"),
+        (
+            table([b"a", b"b"], topic=["small"] * 2, partition=[0, 1]),
+            "row 101 .* partition 1; its topic has 1",
+        ),
         (table([b"a"], topic=["small"], partition=[-1]), "row 100 .* partition -1"),
         (table([b"a", b"b"], topic=["small", None]), "row 101 .* no topic"),
         (table([b"a"], topic=["gone"]), "topic 'gone' .* does not exist"),
@@ -202,9 +208,7 @@ class Job:
         self.options = SinkOptions.of(GIVEN | {"topic": "t"})
 
     def task(self) -> WriteTask:
-        return WriteTask(
-            self.log.sequencer, self.store, self.options, QUERY, self.clock, self.log.entropy
-        )
+        return WriteTask(self.log.sequencer, self.store, self.options, QUERY, self.clock, self.log.entropy)
 
     async def uploaded(self, *chunks_of_values: list[bytes]) -> list[WrittenObject]:
         task = self.task()
@@ -280,7 +284,8 @@ def test_a_batch_job_that_need_not_be_atomic_is_committed_in_parts(monkeypatch: 
     async def scenario(job: Job) -> None:
         objects = await job.uploaded(*([b"%d" % number] for number in range(5)))
         parts = list(parts_of(objects))
-        assert [len(part) for part in parts] == [2, 2, 1] and sum(parts, []) == objects
+        assert [len(part) for part in parts] == [2, 2, 1]
+        assert [each for part in parts for each in part] == objects
         for epoch, part in enumerate(parts):
             assert await job.commit(epoch, part)
         assert await job.values() == [b"0", b"1", b"2", b"3", b"4"]

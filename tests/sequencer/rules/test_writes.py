@@ -212,7 +212,9 @@ def test_what_is_uploaded_waits_for_its_commit_until_the_writers_lease_is_over()
     on_a_log(scenario)
 
 
-def test_the_last_epoch_of_a_stream_is_kept_for_long_and_that_of_a_batch_job_for_repeats_of_the_call() -> None:
+def test_the_last_epoch_of_a_stream_is_kept_for_long_and_that_of_a_batch_job_for_repeats_of_the_call() -> (
+    None
+):
     async def scenario(job: Job) -> None:
         for session_id, is_stream in ((1, True), (2, False)):
             first = await job.upload(("a", 0, batch_of([b"1"])), session_id=session_id)
