@@ -1,6 +1,7 @@
 """`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`: Spark's Kafka source, without Kafka.
 
-Writing is in `compactor.spark_sink`. `options.py` has the options, `columns.py` the columns; docs/compactor.md says what each means.
+Writing is in `compactor.spark_sink`. Here, `options.py` has the options and `columns.py` the columns;
+docs/compactor.md says what each means.
 
 RPC is opened as in the settings: `rpc_secret` (Spark's logs don't show it) or `rpc_secret_file`; `rpc_cert_file`,
 `rpc_key_file`, `rpc_ca_file`, `rpc_name`. Files must be there on each executor. A database's password: PGPASSWORD or
