@@ -26,7 +26,7 @@ from compactor.spark_sink.rows import InvalidRow, Target, rows_of
 from compactor.spark_sink.sink import Uploaded, parts_of
 from compactor.spark_sink.task import UploadFailed, WriteTask, chunks
 from sequencer.api import SessionRef, Topic, WriteRequest, WrittenObject
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.mixed_object import audit
 from tailrace.object_store.memory import MemoryStore

@@ -35,12 +35,16 @@ from sequencer.api import (
     TransactionRef,
     TransactionsRequest,
     TransactionState,
+    WriteAnswer,
+    WriteRequest,
+    WrittenObject,
 )
 from sequencer.checkpoint.checkpointer import read_cluster_file
 from sequencer.checkpoint.format import ClusterFile
 from sequencer.recovery.audit import AuditSettings, audit
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.recovery.recover import RecoveryRefused, recover
+from sequencer.rules.sessions import WRITER_BROKER_ID
 from sequencer.store.batch_table import EMPTY_TABLE, NO_OBJECT
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import AbortedRow, Changes, CounterRow, ObjectRow, ProducerRow, RunRow, TopicRow
@@ -212,6 +216,49 @@ def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
         await world.lead()
         assert await world.read("t") == {"a": 0}
         assert report.resequenced.records == 0
+
+    run(use)
+
+
+def test_a_jobs_write_is_answered_once_a_checkpoint_has_it_and_is_written_again_otherwise() -> None:
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        asked = OpenSession(WRITER_BROKER_ID, 0, session_id=UUID(int=66))
+        agents, world.session = world.session, await world.sequencer.open_session(asked)
+
+        async def commit(epoch: int, name: str) -> asyncio.Future[WriteAnswer]:
+            sealed, key = await world.upload([("t", 0, [Batch(name)])])
+            [run] = sealed.footer.runs
+            described = ObjectDescription(
+                sealed.footer.object_id, ObjectKind.MIXED, key, sealed.size, sealed.crc, sealed.footer.data_length, 0
+            )  # fmt: skip
+            proposal = RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches)
+            written = WrittenObject(world.session.session_id, described, [proposal])
+            request = WriteRequest(UUID(int=67), epoch, True, [written])
+            answered = asyncio.ensure_future(world.sequencer.commit_write(request))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return answered
+
+        first = await commit(0, "a")
+        assert await world.read("t") == {"a": 0} and not first.done()
+        await world.checkpoint()
+        assert not (await first).is_repeat
+        lost = await commit(1, "b")
+        await world.lose_database()
+        report = await world.recover()
+        lost.cancel()
+        await world.lead()
+        assert await world.read("t") == {"a": 0} and report.resequenced.records == 0
+        world.session = await world.sequencer.open_session(
+            OpenSession(WRITER_BROKER_ID, 0, session_id=UUID(int=68))
+        )
+        for epoch, name, is_repeat in ((0, "a", True), (1, "b", False)):
+            answered = await commit(epoch, name)
+            await world.checkpoint()
+            assert (await answered).is_repeat is is_repeat
+        assert await world.read("t") == {"a": 0, "b": 1 + RESERVATION}
+        world.session = agents
 
     run(use)
 

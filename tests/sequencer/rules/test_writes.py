@@ -27,7 +27,7 @@ from sequencer.api import (
     WriteRequest,
     WrittenObject,
 )
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.rules.sessions import WRITER_BROKER_ID
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
