@@ -9,7 +9,8 @@ from pydantic import Field
 from tailrace.settings import SettingsSection
 
 MIB = 1024 * 1024
-_DAY_MS = 24 * 3600 * 1000
+_DAY_SECONDS = 24 * 3600
+_DAY_MS = _DAY_SECONDS * 1000
 PUTS_PER_SECOND_ON_S3 = 5.0
 """13 million PUTs in 30 days: $65 where 1,000 cost $0.005 (decision 20)."""
 
@@ -26,6 +27,11 @@ class AgentSettings(SettingsSection):
     max_puts_per_second: float | None = Field(default=None, gt=0, le=10_000)
     """Budget of early-sealed PUTs a second, per lane. Unset: no limit on a folder, where a PUT costs nothing; 5 on S3,
     which cost $65 a month at $0.005 per 1,000."""
+    fast_dollars_per_day: float = Field(default=10.0, gt=0, le=1e6)
+    """Budget of PUTs for topics with `tailrace.latency=fast`, per lane, beside `max_puts_per_second`: $10 are 23 PUTs
+    a second on S3."""
+    put_dollars_per_1000: float | None = Field(default=None, ge=0, le=1_000)
+    """What 1,000 PUTs cost. Unset: nothing on a folder, where no topic needs `fast`; on S3 the price table's."""
     max_rows_per_second: float = Field(default=2_000.0, gt=0, le=1_000_000)
     """Budget of rows (one per object and partition), per lane; above it buffers linger longer."""
     flush_lanes: int = Field(default=1, ge=1, le=64)
@@ -103,8 +109,21 @@ class AgentSettings(SettingsSection):
     offset_metadata_max_bytes: int = Field(default=4_096, ge=0, le=MIB)
     """offset.metadata.max.bytes"""
 
-    def on_store(self, url: str) -> AgentSettings:
-        """With what an unset budget of PUTs means on the store at this URL."""
-        if self.max_puts_per_second is not None or not url.startswith("s3:"):
+    @property
+    def fast_puts_per_second(self) -> float | None:
+        """What `fast_dollars_per_day` buys; None where PUTs cost nothing."""
+        if not self.put_dollars_per_1000:
+            return None
+        return self.fast_dollars_per_day / _DAY_SECONDS / self.put_dollars_per_1000 * 1_000
+
+    def on_store(self, url: str, put_dollars_per_1000: float) -> AgentSettings:
+        """With what unset budgets of PUTs mean on the store at this URL."""
+        if not url.startswith("s3:"):
             return self
-        return self.model_copy(update={"max_puts_per_second": PUTS_PER_SECOND_ON_S3})
+        defaults = {
+            "max_puts_per_second": PUTS_PER_SECOND_ON_S3,
+            "put_dollars_per_1000": put_dollars_per_1000,
+        }
+        return self.model_copy(
+            update={name: value for name, value in defaults.items() if getattr(self, name) is None}
+        )

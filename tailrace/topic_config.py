@@ -32,6 +32,14 @@ class ConfigType(enum.IntEnum):
     PASSWORD = 9
 
 
+class Latency(enum.IntEnum):
+    """`tailrace.latency`: how soon a topic's batches are stored, the strictest last (agent.produce.sealing)."""
+
+    COST = 0
+    BALANCED = 1
+    FAST = 2
+
+
 class InvalidConfigValue(ValueError):
     """A config's name or value is not allowed; the message says what is."""
 
@@ -129,6 +137,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("segment.index.bytes", _T.INT, "10485760", _NO_DISKS, 4, INT_MAX, broker_name="log.index.size.max.bytes", has_effect=False),
         ConfigDefinition("segment.jitter.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.roll.jitter.ms", has_effect=False),
         ConfigDefinition("segment.ms", _T.LONG, str(7 * DAY_MS), _NO_DISKS, 1, LONG_MAX, broker_name="log.roll.ms", has_effect=False),
+        ConfigDefinition("tailrace.latency", _T.STRING, "balanced", "How soon batches are stored, and so acknowledged. 'cost': once agent.linger_ms is over, never earlier. 'balanced': earlier, within agent.max_puts_per_second. 'fast': at once, within agent.fast_dollars_per_day. Topics share objects: the strictest of the batches that wait decides.", choices=("cost", "balanced", "fast"), broker_name="tailrace.latency"),
         ConfigDefinition("tailrace.table", _T.STRING, "none", "'iceberg': the compactor keeps an Iceberg table of the topic's compacted records, named like the topic.", choices=("none", "iceberg"), broker_name="tailrace.table"),
         ConfigDefinition("tailrace.table.snapshot.ms", _T.LONG, "21600000", "How long a snapshot of the table, and the files that it names, can be read after the next one has replaced it.", 0, LONG_MAX, broker_name="tailrace.table.snapshot.ms"),
         ConfigDefinition("unclean.leader.election.enable", _T.BOOLEAN, "false", _NO_DISKS + "There are no elections.", broker_name="unclean.leader.election.enable", has_effect=False),
@@ -159,6 +168,7 @@ class TopicSettings:
     retention_ms: int
     retention_bytes: int
     delete_retention_ms: int
+    latency: Latency
 
 
 def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> str:
@@ -190,4 +200,5 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         delete_retention_ms=number("delete.retention.ms"),
+        latency=Latency[effective("tailrace.latency", configs, broker).strip().upper()],
     )

@@ -42,6 +42,7 @@ from tailrace.record_batch import (
     with_log_append_time,
 )
 from tailrace.records import InvalidRecords, keyless_records
+from tailrace.topic_config import Latency
 
 _STORED = BatchError.NONE
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
@@ -65,6 +66,7 @@ class _Accepted(msgspec.Struct, gc=False):
     log_append_ms: int
     transaction: int = 0
     needs_keys: bool = False
+    latency: Latency = Latency.BALANCED
 
 
 async def handle(
@@ -157,7 +159,9 @@ def _submitted(
         telemetry.produced_records.inc(batch.coordinates.record_count)
         if is_from_elsewhere:
             telemetry.topics.of(batch.topic_name).cross_zone_bytes += batch.coordinates.length
-        buffered = BufferedBatch(batch.coordinates, batch.data, submission, index, batch.transaction)
+        buffered = BufferedBatch(
+            batch.coordinates, batch.data, submission, index, batch.transaction, batch.latency
+        )
         batches.append((batch.partition, batch.topic_name, buffered))
     services.lanes.submit(batches)
     return deferred
@@ -354,6 +358,7 @@ def _admit(
                 row=row,
                 log_append_ms=now if settings.log_append_time else -1,
                 needs_keys=_COMPACT in settings.cleanup_policy,
+                latency=settings.latency,
             )
         )
 

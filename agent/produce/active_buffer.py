@@ -15,6 +15,7 @@ from sequencer.api import BatchError
 from tailrace.buffers import Buffer
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates
+from tailrace.topic_config import Latency
 
 
 class BatchResult(msgspec.Struct, gc=False):
@@ -66,6 +67,7 @@ class BufferedBatch(msgspec.Struct, gc=False):
     submission: Submission
     index: int
     transaction: int = 0
+    latency: Latency = Latency.BALANCED
 
     def settle(self, result: BatchResult) -> None:
         self.submission.settle(self.index, result)
@@ -80,13 +82,14 @@ def transactions_of(batches: Sequence[BufferedBatch]) -> list[int]:
 
 @dataclass(slots=True)
 class ActiveBuffer:
-    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds."""
+    """Batches by partition. `opened_at`, `last_added_at`: monotonic seconds. `latency`: the strictest one."""
 
     opened_at: float
     last_added_at: float = 0.0
     size: int = 0
     batches: dict[TopicPartition, list[BufferedBatch]] = field(default_factory=dict)
     topic_names: dict[TopicPartition, str] = field(default_factory=dict)
+    latency: Latency = Latency.COST
 
     def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch, now: float) -> None:
         """Take one batch after those already here."""
@@ -97,6 +100,8 @@ class ActiveBuffer:
         held.append(batch)
         self.size += batch.coordinates.length
         self.last_added_at = now
+        if batch.latency > self.latency:
+            self.latency = batch.latency
 
     def all_batches(self) -> Iterable[BufferedBatch]:
         """Every batch, in no particular order of partitions."""

@@ -58,6 +58,7 @@ from tailrace.ids import TopicPartition
 from tailrace.keepers import outlived
 from tailrace.mixed_object import SealedObject, seal
 from tailrace.object_store.api import ObjectStore, StoreError, StoreFull, StoreRefused
+from tailrace.topic_config import Latency
 
 log = structlog.get_logger("agent.flush")
 
@@ -188,6 +189,8 @@ class Lane:
             self._telemetry.flush_failures.labels("full").inc()
             batch.settle(BatchResult(failure=self._cannot_seal()))
             return
+        if batch.latency > self._buffer.latency:
+            self._buffer_changed.set()
         self._buffer.add(partition, topic_name, batch, now)
         if self._buffer.size >= self._settings.flush_bytes and self._can_seal:
             self._seal("size")
@@ -350,7 +353,8 @@ class Lane:
 
     def _end_upload(self) -> None:
         self._uploads -= 1
-        if not self._uploads:
+        is_fast = self._buffer is not None and self._buffer.latency is Latency.FAST
+        if is_fast or not self._uploads:
             self._buffer_changed.set()
 
     async def _store_object(

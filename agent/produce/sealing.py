@@ -1,28 +1,31 @@
 """When an active buffer is sealed. Pure: the lane asks after every change and acts on the decision.
 
 A buffer is sealed at `linger_ms`; earlier, within the budget of PUTs, when no commit is under way and either no PUT is
-or nothing came for `quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. Seconds
-since it was opened:
+or nothing came for `quiet_ms`; later, when sealing would cost the sequencer more rows than its budget has. The
+strictest `tailrace.latency` of its batches says whether it may be early: `cost` never is; `fast` has a budget of its
+own, and does not wait for PUTs and commits under way. Seconds since it was opened:
 
-    0          early: idle, quiet          linger          stretched: no row budget          MAX_STRETCH * linger
+    0       early: idle, quiet, fast       linger          stretched: no row budget          MAX_STRETCH * linger
     |--------------------------------------|--------------------------------------------------|
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from agent.produce.active_buffer import ActiveBuffer
 from agent.settings import AgentSettings
+from tailrace.topic_config import Latency
 
 MAX_STRETCH = 4
 """How many times its linger a buffer may wait at most for its rows."""
 
-SealReason = Literal["idle", "quiet", "linger", "stretched", "size", "drain"]
+SealReason = Literal["idle", "quiet", "fast", "linger", "stretched", "size", "drain"]
 """The metric's label. size: the buffer is full; drain: the agent shuts down."""
 EARLY: tuple[SealReason, ...] = ("idle", "quiet")
-"""The reasons that spend from the budget of PUTs."""
+"""The reasons that spend from the budget of early PUTs; "fast" has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +88,25 @@ class RateBudget:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What sealing costs. `early_puts`: PUTs before the linger is over, None where they cost nothing. `rows`: one row
-    of the sequencer per sealed buffer and partition."""
+    """What sealing costs. `early_puts`: PUTs before the linger is over, `fast_puts`: those for topics with
+    `tailrace.latency=fast`; None where they cost nothing. `rows`: one row of the sequencer per sealed buffer and
+    partition."""
 
     early_puts: RateBudget | None
+    fast_puts: RateBudget | None
     rows: RateBudget
 
     @classmethod
     def of(cls, settings: AgentSettings, now: float) -> Budgets:
         """Full budgets of one lane: a quarter of a second's PUTs, a second's rows."""
-        puts, rows = settings.max_puts_per_second, settings.max_rows_per_second
+        rows = settings.max_rows_per_second
+        early, fast = (
+            None if puts is None else RateBudget(puts, max(puts / 4, 1.0), now)
+            for puts in (settings.max_puts_per_second, settings.fast_puts_per_second)
+        )
         return cls(
-            early_puts=None if puts is None else RateBudget(puts, max(puts / 4, 1.0), now),
+            early_puts=early,
+            fast_puts=fast,
             rows=RateBudget(rows, max(rows, 1.0), now),
         )
 
@@ -105,6 +115,8 @@ class Budgets:
         self.rows.spend(rows, now)
         if self.early_puts is not None and reason in EARLY:
             self.early_puts.spend(1, now)
+        if self.fast_puts is not None and reason == "fast":
+            self.fast_puts.spend(1, now)
 
 
 def can_seal(lane: LaneLoad, settings: AgentSettings) -> bool:
@@ -138,12 +150,28 @@ def next_seal(
     if rows_wait:
         return Wait(min(due - now, rows_wait))
 
-    if lane.is_committing or lane.unanswered >= settings.max_unanswered_commits // 2:
-        return Wait(due - now)
+    early = _next_early(now, buffer, lane, budgets, settings)
+    return early if isinstance(early, SealNow) else Wait(min(due - now, early))
+
+
+def _next_early(
+    now: float, buffer: ActiveBuffer, lane: LaneLoad, budgets: Budgets, settings: AgentSettings
+) -> SealNow | float:
+    """Before the linger is over: seal, or decide again after so many seconds, or when the lane changes (infinity)."""
+    if buffer.latency is Latency.COST or lane.unanswered >= settings.max_unanswered_commits // 2:
+        return math.inf
+    wait = math.inf
+    if buffer.latency is Latency.FAST and budgets.fast_puts is not None:
+        fast_wait = budgets.fast_puts.wait(1, now)
+        if not fast_wait and lane.uploads < settings.max_inflight_uploads:
+            return SealNow("fast")
+        wait = fast_wait or wait
+    if lane.is_committing:
+        return wait
     quiet_at = buffer.last_added_at + settings.quiet_ms / 1000
     if lane.uploads and now < quiet_at:
-        return Wait(min(due, quiet_at) - now)
+        return min(wait, quiet_at - now)
     put_wait = 0.0 if budgets.early_puts is None else budgets.early_puts.wait(1, now)
     if put_wait:
-        return Wait(min(due - now, put_wait))
+        return min(wait, put_wait)
     return SealNow("quiet" if lane.uploads else "idle")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 app = group_of_commands("Topics: list, create, describe, alter, trim, delete.")
 
+LATENCY = "tailrace.latency"
+"""No other broker has this config."""
+
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
 Configs = Annotated[
@@ -97,7 +100,8 @@ def create(
 
 @app.command()
 def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show partitions, offsets, leaders and configs that are set."""
+    """Show partitions, offsets, leaders, configs that are set, and what the topic's latency costs."""
+    from tailrace_cli.latency_figures import in_words
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
         from tailrace_cli.commands.config import RESOURCE_TOPIC, describe_resource
@@ -109,6 +113,7 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
                 {
                     **_summary(topic),
                     "configs": {row["name"]: row["value"] for row in configs if row["source"] == "topic"},
+                    "latency": next((row["value"] for row in configs if row["name"] == LATENCY), None),
                     "partition_list": await _partitions(client, topic),
                 }
             )
@@ -122,6 +127,8 @@ def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
         print(f"{topic['name']}  id {topic['topic_id']}")
         for name, value in topic["configs"].items():
             print(f"  {name} = {value}")
+        if topic["latency"] is not None:
+            print(f"  {in_words(topic['latency'])}")
         print_table(
             ("partition", "leader", "first offset", "end offset"),
             [

@@ -314,7 +314,7 @@ async def _run_agent(
         await http.start(*split_address(settings.http), http_tls)
         agent = Agent(
             agent_options(settings, http.port, security.rpc, clients),
-            settings.agent.on_store(store_url),
+            settings.agent.on_store(store_url, prices.put_per_1000),
             sequencer=sequencer,
             store=store,
             clock=runtime.clock,

@@ -25,6 +25,8 @@ from sequencer.api import (
 )
 from sequencer.settings import SequencerSettings
 from tailrace.ids import TopicPartition
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.mixed_object import coordinates
 from tailrace.record_batch import read_header
 from tests.support.agents import AgentBench, AwaitedSubmission, batch, run, settle
@@ -74,7 +76,7 @@ def flushes(bench: AgentBench) -> dict[str, float]:
     registry = bench.services.telemetry.registry
     found = {
         reason: registry.get_sample_value("tailrace_flushes_total", {"reason": reason})
-        for reason in ("idle", "quiet", "linger", "size", "drain")
+        for reason in ("idle", "quiet", "fast", "linger", "size", "drain")
     }
     return {reason: value for reason, value in found.items() if value}
 
@@ -503,7 +505,7 @@ def puts_in_ten_seconds(url: str) -> float:
             await bench.advance(0.02, 0.01)
         counted.append(sum(flushes(bench).values()))
 
-    settings = AgentSettings().on_store(url)
+    settings = AgentSettings().on_store(url, 0.005)
     run(scenario, quiet_ms=settings.quiet_ms, max_puts_per_second=settings.max_puts_per_second)
     return counted[0]
 
@@ -513,10 +515,35 @@ def test_on_s3_five_puts_a_second_are_made_by_default_and_on_a_folder_as_many_as
     assert puts_in_ten_seconds("/var/lib/tailrace/objects") == 500
 
 
+def test_topics_share_objects_and_the_strictest_batch_that_waits_decides_when_one_is_sealed() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for name in ("cost", "fast"):
+            await bench.topic(name, tailrace_latency=name)
+        bench.store.plan = A_PUT_TAKES_A_SECOND
+        first = asyncio.ensure_future(produce(bench, "fast"))
+        await bench.advance(0.01, 0.01)
+        patient = asyncio.ensure_future(produce(bench, "cost"))
+        await bench.advance(0.1, 0.01)
+        assert flushes(bench) == {"fast": 1.0}, "the topic of policy cost waits"
+        hasty = asyncio.ensure_future(produce(bench, "fast"))
+        await bench.advance(0.01, 0.01)
+        assert flushes(bench) == {"fast": 2.0}, "both went into one object, with a PUT under way"
+        for each in (first, patient, hasty):
+            await bench.until(each)
+        assert sum(flushes(bench).values()) == 2
+
+    run(scenario, linger_ms=250, quiet_ms=10, put_dollars_per_1000=0.005)
+
+
+async def produce(bench: AgentBench, topic: str) -> None:
+    data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, memoryview(batch(b"x")))])]
+    await bench.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data))
+
+
 def test_a_budget_of_puts_that_was_set_holds_on_every_store() -> None:
     settings = AgentSettings(max_puts_per_second=7)
-    assert settings.on_store("s3://bucket").max_puts_per_second == 7
-    assert settings.on_store("/data").max_puts_per_second == 7
+    assert settings.on_store("s3://bucket", 0.005).max_puts_per_second == 7
+    assert settings.on_store("/data", 0.005).max_puts_per_second == 7
 
 
 def test_early_sealing_stays_within_its_budget_of_puts() -> None:

@@ -12,6 +12,7 @@ from agent.produce.active_buffer import ActiveBuffer
 from agent.produce.sealing import Budgets, GiveUp, LaneLoad, RateBudget, SealNow, Wait, can_seal, next_seal
 from agent.settings import AgentSettings
 from tailrace.ids import TopicPartition
+from tailrace.topic_config import Latency
 
 SETTINGS = AgentSettings(
     flush_bytes=64 * 1024,
@@ -21,15 +22,24 @@ SETTINGS = AgentSettings(
     max_rows_per_second=100,
     max_unanswered_commits=8,
     upload_deadline_ms=1_000,
+    fast_dollars_per_day=0.864,
+    put_dollars_per_1000=0.005,
 )
+"""2 PUTs a second of `fast`."""
 IDLE = LaneLoad(has_session=True, uploads=0, unanswered=0)
 UPLOADING = LaneLoad(has_session=True, uploads=1, unanswered=1)
 OPENED = 50.0
 
 
-def buffer_of(size: int = 100, *, last_added_at: float = OPENED, partitions: int = 1) -> ActiveBuffer:
+def buffer_of(
+    size: int = 100,
+    *,
+    last_added_at: float = OPENED,
+    partitions: int = 1,
+    latency: Latency = Latency.BALANCED,
+) -> ActiveBuffer:
     batches = {TopicPartition(UUID(int=1), number): [] for number in range(partitions)}
-    return ActiveBuffer(OPENED, last_added_at, size, batches)
+    return ActiveBuffer(OPENED, last_added_at, size, batches, latency=latency)
 
 
 def decide(
@@ -92,6 +102,62 @@ def test_while_an_object_is_being_committed_nothing_is_sealed_early() -> None:
     assert decide(0.2, lane=LaneLoad(True, 0, 1)) == SealNow("linger")
 
 
+# --- tailrace.latency ------------------------------------------------------------------------------------------
+
+FAST, COST = buffer_of(latency=Latency.FAST), buffer_of(latency=Latency.COST)
+
+
+def fast_budget_spent(puts: float) -> Budgets:
+    budgets = budgets_without(puts=9)
+    assert budgets.fast_puts is not None
+    budgets.fast_puts.spend(puts, OPENED)
+    return budgets
+
+
+def test_a_buffer_of_cost_alone_waits_for_its_linger() -> None:
+    assert seconds(decide(0.0, buffer=COST)) == 0.2
+    assert decide(0.2, buffer=COST) == SealNow("linger")
+
+
+@pytest.mark.parametrize("lane", [IDLE, UPLOADING, LaneLoad(True, 0, 1), LaneLoad(True, 3, 3)])
+def test_a_buffer_with_a_fast_batch_is_sealed_at_once_whatever_is_under_way(lane: LaneLoad) -> None:
+    assert decide(0.0, buffer=FAST, lane=lane) == SealNow("fast")
+
+
+def test_fast_seals_within_its_own_budget_and_the_number_of_uploads() -> None:
+    assert seconds(decide(0.0, buffer=FAST, budgets=fast_budget_spent(0.2))) == 0.1
+    assert seconds(decide(0.0, buffer=FAST, budgets=fast_budget_spent(5))) == 0.2, "its linger"
+    crowded = LaneLoad(True, SETTINGS.max_inflight_uploads, 4)
+    roomy = SETTINGS.changed(max_unanswered_commits=100)
+    busy = buffer_of(last_added_at=OPENED + 0.05, latency=Latency.FAST)
+    assert seconds(next_seal(OPENED + 0.05, busy, crowded, Budgets.of(roomy, 0.0), roomy)) == 0.01
+
+
+def test_fast_without_money_left_is_as_early_as_balanced() -> None:
+    budgets = Budgets.of(SETTINGS, OPENED)
+    assert budgets.fast_puts is not None
+    budgets.fast_puts.spend(5, OPENED)
+    assert decide(0.0, buffer=FAST, budgets=budgets) == SealNow("idle")
+
+
+def test_where_puts_cost_nothing_fast_is_balanced() -> None:
+    free = SETTINGS.changed(put_dollars_per_1000=0.0)
+    assert seconds(next_seal(OPENED, FAST, UPLOADING, Budgets.of(free, 0.0), free)) == 0.01
+
+
+def test_each_reason_spends_from_its_own_budget() -> None:
+    budgets = Budgets.of(SETTINGS, OPENED)
+    assert budgets.early_puts is not None and budgets.fast_puts is not None
+    budgets.spend("fast", 1, OPENED)
+    assert budgets.early_puts.wait(1, OPENED) == 0 < budgets.fast_puts.wait(1, OPENED)
+
+
+def test_ten_dollars_a_day_are_23_puts_a_second_on_s3() -> None:
+    fast = AgentSettings().on_store("s3://bucket", 0.005).fast_puts_per_second
+    assert fast is not None and round(fast, 2) == 23.15
+    assert AgentSettings().on_store("/data", 0.005).fast_puts_per_second is None
+
+
 # --- when it is due --------------------------------------------------------------------------------------------
 
 
@@ -144,11 +210,20 @@ def test_a_full_buffer_that_could_not_be_sealed_is_sealed_as_soon_as_it_can_be()
     lane=st.builds(LaneLoad, st.booleans(), st.integers(0, 4), st.integers(0, 9)),
     puts=st.floats(0, 20),
     rows=st.floats(0, 1_000),
+    latency=st.sampled_from(Latency),
 )
 def test_a_wait_ends_by_the_last_moment_and_a_decision_changes_nothing(
-    after: float, added: float, size: int, partitions: int, lane: LaneLoad, puts: float, rows: float
+    after: float,
+    added: float,
+    size: int,
+    partitions: int,
+    lane: LaneLoad,
+    puts: float,
+    rows: float,
+    latency: Latency,
 ) -> None:
-    buffer = buffer_of(size, last_added_at=OPENED + min(added, after), partitions=partitions)
+    added_at = OPENED + min(added, after)
+    buffer = buffer_of(size, last_added_at=added_at, partitions=partitions, latency=latency)
     budgets = budgets_without(puts=puts, rows=rows)
     decision = decide(after, buffer=buffer, lane=lane, budgets=budgets)
     assert decide(after, buffer=buffer, lane=lane, budgets=budgets) == decision

@@ -1,0 +1,251 @@
+"""What each `tailrace.latency` costs and gives at a modelled S3: PUTs, dollars, time to the acknowledgement.
+
+    python -m bench.latency [--seconds 30] [--json FILE]
+
+A lane of an agent, with the default settings of S3, over a store with S3's latencies (PUT 150 ms at the median, 400 ms
+at p99, hedged as in production) and a sequencer whose commits take 5 ms, on a loop whose clock jumps from event to
+event: seconds are modelled, on any machine, and PUTs are counted below the hedging. An open producer sends at its rate
+whatever is answered; a closed one is the Java client: at most five requests under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import UUID
+
+from agent.identity import AgentIdentity
+from agent.produce.active_buffer import BufferedBatch, Submission
+from agent.produce.lanes import Lane
+from agent.settings import AgentSettings
+from agent.telemetry import AgentTelemetry
+from sequencer.api import AgentInfo, CommitAnswer, CommitRequest, CreateTopic, Topic
+from sequencer.committer import Committer
+from sequencer.store.memory import MemoryRowStore
+from tailrace.buffers import Buffer
+from tailrace.cost import MONTH_SECONDS, Usage, bill_of, read_prices
+from tailrace.ids import TopicPartition
+from tailrace.mixed_object import coordinates
+from tailrace.object_store.hedged import HedgedStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.object_store.metered import MeteredStore
+from tailrace.record_batch import read_header
+from tailrace.records import NewRecord, encode_batch
+from tailrace.topic_config import Latency
+from tests.simulation.loop import SimulatedClock, SimulatedLoop, run_simulated
+from tests.support.clocks import SeededEntropy
+from tests.support.faulty_store import S3_STANDARD, FaultyStore
+
+MIB = 1 << 20
+COMMIT_SECONDS = 0.005
+PARTITIONS = 16
+REQUESTS_UNDER_WAY = 5
+"""max.in.flight.requests.per.connection of the Java client."""
+CASES = (
+    ("10 requests/s of 1 KiB", 10.0, 1),
+    ("1 MiB/s of 16 KiB", 64.0, 16),
+    ("20 MiB/s of 64 KiB", 320.0, 64),
+)
+"""Name, requests a second, KiB of each."""
+JAVA = (
+    ("defaults: batch.size=16384", 16),
+    ("batch.size=65536", 64),
+    ("batch.size=524288, max.request.size=8388608", 512),
+)
+"""Name, KiB of each partition's batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`puts`: with hedges. Milliseconds from a request's arrival to its acknowledgement."""
+
+    seconds: float
+    requests: int
+    puts: int
+    puts_per_second: float
+    dollars_a_month: float
+    p50_ms: float
+    p99_ms: float
+    mib_per_second: float
+
+
+class SlowCommits:
+    """A sequencer whose commits take COMMIT_SECONDS."""
+
+    def __init__(self, inner: Committer, clock: SimulatedClock) -> None:
+        self._inner = inner
+        self._clock = clock
+        self.open_session = inner.open_session
+        self.renew_session = inner.renew_session
+        self.close_session = inner.close_session
+
+    async def commit(self, request: CommitRequest) -> CommitAnswer:
+        await self._clock.sleep(COMMIT_SECONDS)
+        return await self._inner.commit(request)
+
+
+class Forgetful(MemoryStore):
+    """A store that keeps nothing."""
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """Done."""
+
+
+class NoCache:
+    """Takes nothing."""
+
+    def write_through(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Nothing."""
+
+
+class Bench:
+    """One lane, and the times of the requests that it answered."""
+
+    def __init__(self, loop: SimulatedLoop, latency: Latency, seed: int) -> None:
+        self.clock, self.entropy = SimulatedClock(loop), SeededEntropy(seed)
+        self.latency = latency
+        self.store = MeteredStore(
+            FaultyStore(Forgetful(self.clock), self.clock, SeededEntropy(seed + 1), S3_STANDARD), self.clock
+        )
+        self.taken: list[float] = []
+        self.bytes = 0
+
+    async def open(self) -> None:
+        committer = Committer(MemoryRowStore(self.clock), self.clock, SeededEntropy(3))
+        await committer.start()
+        self.committer = committer
+        info = AgentInfo("host", 9092, "host", 0, 0, "a", "0", UUID(int=1))
+        identity = AgentIdentity.of(await committer.register_agent(info), info, self.clock.monotonic())
+        self.topic: Topic = await committer.create_topic(CreateTopic("t", PARTITIONS, {}))
+        settings = AgentSettings().on_store("s3://bucket", read_prices().put_per_1000)
+        self.lane = Lane(
+            0,
+            settings=settings,
+            clock=self.clock,
+            entropy=self.entropy,
+            store=HedgedStore(self.store, self.clock, self.entropy),
+            sequencer=SlowCommits(committer, self.clock),  # type: ignore[arg-type]
+            cache=NoCache(),
+            telemetry=AgentTelemetry(),
+            broker_identity=lambda: (identity.broker_id, identity.lease_epoch),
+        )
+        await self.lane.start()
+
+    async def close(self) -> None:
+        await self.lane.close(60)
+        await self.committer.close()
+
+    def send(self, data: bytes, partitions: Sequence[int]) -> asyncio.Future[None]:
+        """One request with a batch for each partition; done when it is acknowledged."""
+        began, done = self.clock.monotonic(), asyncio.get_running_loop().create_future()
+
+        def settled(results: object) -> None:
+            self.taken.append(self.clock.monotonic() - began)
+            done.set_result(None)
+
+        submission = Submission(len(partitions), settled)
+        header = coordinates(read_header(data))
+        self.bytes += len(data) * len(partitions)
+        for index, partition in enumerate(partitions):
+            batch = BufferedBatch(header, data, submission, index, latency=self.latency)
+            self.lane.add(TopicPartition(self.topic.topic_id, partition), "t", batch)
+        return done
+
+
+def batch_of(kib: int) -> bytes:
+    return encode_batch([NewRecord(None, b"v" * (kib * 1024 - 100))], timestamps=[0])
+
+
+def _run(latency: Latency, seconds: float, seed: int, *, rate: float, kib: int, is_closed: bool) -> Outcome:
+    async def main(loop: SimulatedLoop) -> Outcome:
+        bench, data = Bench(loop, latency, seed), batch_of(kib)
+        await bench.open()
+        began, before = bench.clock.monotonic(), bench.store.counts.puts
+        until = began + seconds
+
+        async def closed() -> None:
+            while bench.clock.monotonic() < until:
+                await bench.send(data, range(PARTITIONS))
+
+        if is_closed:
+            await asyncio.gather(*(closed() for _ in range(REQUESTS_UNDER_WAY)))
+        else:
+            sent = []
+            while bench.clock.monotonic() < until:
+                await bench.clock.sleep(2 * bench.entropy.fraction() / rate)
+                sent.append(bench.send(data, [len(sent) % PARTITIONS]))
+            await asyncio.gather(*sent)
+        took, puts = bench.clock.monotonic() - began, bench.store.counts.puts - before
+        await bench.close()
+        times = sorted(bench.taken)
+        return Outcome(
+            seconds=took,
+            requests=len(times),
+            puts=puts,
+            puts_per_second=puts / took,
+            dollars_a_month=bill_of(Usage(puts=puts / took * MONTH_SECONDS), read_prices()).put,
+            p50_ms=times[len(times) // 2] * 1000,
+            p99_ms=times[len(times) * 99 // 100] * 1000,
+            mib_per_second=bench.bytes / MIB / took,
+        )
+
+    return run_simulated(seed, main, end_seconds=100_000.0)
+
+
+def run_open(latency: Latency, rate: float, kib: int, seconds: float = 30.0, seed: int = 1) -> Outcome:
+    """A producer of so many requests a second, each of one batch."""
+    return _run(latency, seconds, seed, rate=rate, kib=kib, is_closed=False)
+
+
+def run_closed(latency: Latency, kib: int, seconds: float = 30.0, seed: int = 1) -> Outcome:
+    """The Java client with more to send than it may: five requests, each with a full batch for all partitions."""
+    return _run(latency, seconds, seed, rate=0.0, kib=kib, is_closed=True)
+
+
+def table(rows: Sequence[tuple[str, Latency, Outcome]]) -> str:
+    """The figures as the pages have them."""
+    lines = [
+        "| load | policy | PUTs a second | $ a month | p50 ms | p99 ms | MiB/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {latency.name.lower()} | {out.puts_per_second:.1f} | {out.dollars_a_month:,.0f} | "
+        f"{out.p50_ms:.0f} | {out.p99_ms:.0f} | {out.mib_per_second:.2f} |"
+        for name, latency, out in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """All cases, as tables; and as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="modelled time of a case (default 30)")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    paced = [
+        (name, latency, run_open(latency, rate, kib, options.seconds))
+        for name, rate, kib in CASES
+        for latency in Latency
+    ]
+    java = [
+        (name, latency, run_closed(latency, kib, options.seconds / 2))
+        for name, kib in JAVA
+        for latency in Latency
+    ]
+    print(table(paced), table(java), sep="\n\n")
+    if options.json is not None:
+        rows = [
+            {"load": name, "policy": latency.name.lower(), **asdict(out)}
+            for name, latency, out in paced + java
+        ]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The extrapolation of docs/scale.md, from the model of a workload: `python -m tailrace_cli.doc_pages.scale_table`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tailrace.cost import bill_of, read_prices
+from tailrace_cli.workload import Workload, load_of, usage_of
+
+ONE_GIB = Workload(
+    mib_per_second=1024,
+    batch_kib=64,
+    partitions=1_000,
+    consumers=3,
+    catch_up=0.05,
+    parquet_ratio=0.5,
+    agents=16,
+    zones=3,
+)
+HUNDRED_GIB = msgspec.structs.replace(
+    ONE_GIB, mib_per_second=102_400, agents=1_600, partitions=100_000, databases=87
+)
+CASES = {
+    "1 GiB/s": ONE_GIB,
+    "100 GiB/s": HUNDRED_GIB,
+    "100 GiB/s, objects of 64 MiB": msgspec.structs.replace(
+        HUNDRED_GIB, databases=12, max_object_mib=64, puts_per_second=0, linger_ms=1_000
+    ),
+}
+"""64 MiB/s for each agent; 64 KiB batches; three groups, of which 5 % reads old records; a week of retention."""
+COMMITTER_CORES = 0.7
+"""Of the one core that a committer's loop has."""
+
+
+def table() -> str:
+    """The table's text."""
+    prices = read_prices()
+    loads = [load_of(workload) for workload in CASES.values()]
+    bills = [bill_of(usage_of(workload), prices) for workload in CASES.values()]
+    rows = [
+        ("agents, partitions", [f"{each.agents:,}, {each.partitions:,}" for each in CASES.values()]),
+        ("objects a second", [f"{each.objects:,.0f}" for each in loads]),
+        ("rows a second", [f"{each.rows:,.0f}" for each in loads]),
+        (
+            "GETs a second",
+            [f"{each.tail_gets + each.catch_up_gets + each.compaction_gets:,.0f}" for each in loads],
+        ),
+        ("cores of agents", [f"{each.agent_cpu:,.0f}" for each in loads]),
+        ("cores of the committer", [f"{each.sequencer_cpu:,.1f}" for each in loads]),
+        (f"committers at {COMMITTER_CORES:.0%}", [f"{_committers(each.sequencer_cpu)}" for each in loads]),
+        ("cores of compactors", [f"{each.compactor_cpu:,.0f}" for each in loads]),
+        *(
+            (f"$ a month: {item.replace('_', ' ')}", [f"{bill.items[item]:,.0f}" for bill in bills])
+            for item in bills[0].items
+        ),
+        ("$ a month: all", [f"{bill.total:,.0f}" for bill in bills]),
+    ]
+    lines = [f"| | {' | '.join(CASES)} |", "|---|" + "---|" * len(CASES)]
+    return "\n".join(lines + [f"| {name} | {' | '.join(cells)} |" for name, cells in rows])
+
+
+def _committers(cores: float) -> int:
+    return max(1, round(cores / COMMITTER_CORES + 0.5))
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,37 @@
+"""What each `tailrace.latency` gives and costs at a modelled S3, for `tailrace topic describe`.
+
+The figures are those of `python -m bench.latency` for 1 MiB a second of 16 KiB batches; a test holds them to its JSON
+in bench/results/.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.cost import MONTH_SECONDS, Usage, bill_of, read_prices
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyFigures:
+    """PUTs of an agent that stores 1 MiB a second, and milliseconds to the acknowledgement."""
+
+    puts_per_second: float
+    p50_ms: int
+    p99_ms: int
+
+
+FIGURES = {
+    "cost": LatencyFigures(4.0, 300, 600),
+    "balanced": LatencyFigures(5.4, 260, 540),
+    "fast": LatencyFigures(25.2, 230, 470),
+}
+
+
+def in_words(latency: str) -> str:
+    """One line for people."""
+    figures, prices = FIGURES[latency], read_prices()
+    dollars = bill_of(Usage(puts=figures.puts_per_second * MONTH_SECONDS), prices).put
+    return (
+        f"{latency}: at 1 MiB/s an agent makes {figures.puts_per_second:g} PUTs a second (${dollars:,.0f} a month on "
+        f"{prices.name}) and acknowledges in {figures.p50_ms} ms, p99 {figures.p99_ms} ms (modelled S3)"
+    )
