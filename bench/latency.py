@@ -24,7 +24,7 @@ from agent.produce.lanes import Lane
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
 from sequencer.api import AgentInfo, CommitAnswer, CommitRequest, CreateTopic, Topic
-from sequencer.committer import Committer
+from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.buffers import Buffer
 from tailrace.cost import MONTH_SECONDS, Usage, bill_of, read_prices
