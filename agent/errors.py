@@ -71,6 +71,15 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
+
+class RequestRefused(Exception):
+    """One part of a request (a topic, a config, a user) can't be done; carries Kafka's code."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 EXPECTED = (SequencerError, StoreError, InvalidBatch, ObjectCorrupt)
 """What a handler answers with an error code; anything else is a bug."""
 

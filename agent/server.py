@@ -123,12 +123,12 @@ class AgentOptions:
     def listeners(self) -> tuple[Listener, ...]:
         """Those of `clients`; else the only one, which has no name."""
         plain = Listener(
-            "",
-            SecurityProtocol.PLAINTEXT,
-            self.listen_host,
-            self.listen_port,
-            self.advertise_host,
-            self.advertise_port,
+            name="",
+            protocol=SecurityProtocol.PLAINTEXT,
+            host=self.listen_host,
+            port=self.listen_port,
+            advertise_host=self.advertise_host,
+            advertise_port=self.advertise_port,
         )
         return self.clients.listeners or (plain,)
 
@@ -177,7 +177,7 @@ class Agent:
         self._listeners: list[asyncio.Server] = []
         self._doors: dict[str, Door] = {}
         self.http_login: HttpLogin | None = None
-        """What lets people and Prometheus in, where clients must log in; None before the start."""
+        """The HTTP login, if clients must log in; None before the start."""
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -210,7 +210,13 @@ class Agent:
             peers=self._peers,
             observer=cache_observer,
         )
-        self._reader = BatchReader(self.cache, clock, self._executor, cache_observer, sequencer.find_batches)
+        self._reader = BatchReader(
+            cache=self.cache,
+            clock=clock,
+            executor=self._executor,
+            observer=cache_observer,
+            find=sequencer.find_batches,
+        )
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
         self.kafka_ports: dict[str, int] = {}
@@ -252,7 +258,7 @@ class Agent:
         )
 
     async def _bind(self) -> None:
-        """Take the listeners' addresses, without serving there yet."""
+        """Bind the listeners' addresses; connections are not served yet."""
         for listener in self._options.listeners:
             tls = self._options.clients.tls_of(listener)
             timeout = self._options.clients.settings.handshake_timeout_ms / 1000
@@ -274,6 +280,32 @@ class Agent:
         return next(iter(self.kafka_ports.values()), 0)
 
     async def _join(self) -> None:
+        info = self._info()
+        asked_at = self._clock.monotonic()
+        lease = await self._sequencer.register_agent(info)
+        identity = AgentIdentity.of(lease, info, asked_at)
+        self._services = services = self._wired(identity)
+        self._dispatcher = Dispatcher(services)
+        self._open_doors()
+        self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
+        self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
+        self._neighbour = NeighbourWatch(
+            ring=lambda: self.catalog.snapshot.ring,
+            broker_id=lambda: identity.broker_id,
+            connect=self._peer_link,
+            sequencer=self._sequencer,
+            refresh=self.catalog.refresh,
+            clock=self._clock,
+        )
+        self._watcher = asyncio.create_task(self._neighbour.run(), name="agent: neighbour")
+        await services.lanes.start()
+        await services.groups.start()
+        services.tail.start()
+        snapshot = await self.catalog.refresh()
+        self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
+
+    def _info(self) -> AgentInfo:
+        """Where clients and other agents reach this agent."""
         advertised = {
             listener.name: (
                 listener.advertise_host or listener.host,
@@ -282,7 +314,7 @@ class Agent:
             for listener in self._options.listeners
         }
         host, port = next(iter(advertised.values()))
-        info = AgentInfo(
+        return AgentInfo(
             host=host,
             port=port,
             peer_host=self._options.peer_advertise_host or self._options.peer_host,
@@ -293,9 +325,9 @@ class Agent:
             instance=self._instance,
             listeners=advertised if self._options.clients.listeners else {},
         )
-        asked_at = self._clock.monotonic()
-        lease = await self._sequencer.register_agent(info)
-        identity = AgentIdentity.of(lease, info, asked_at)
+
+    def _wired(self, identity: AgentIdentity) -> Services:
+        """The parts that handlers use, not started yet."""
         lanes = Lanes(
             [
                 Lane(
@@ -320,7 +352,7 @@ class Agent:
             identity=lambda: identity,
             catalog=self.catalog,
         )
-        self._services = Services(
+        return Services(
             settings=self._settings,
             clock=self._clock,
             entropy=self._entropy,
@@ -339,24 +371,6 @@ class Agent:
             telemetry=self.telemetry,
             quotas=self._quotas,
         )
-        self._dispatcher = Dispatcher(self._services)
-        self._open_doors()
-        self._keeper = asyncio.create_task(self._keep_lease(lease), name="agent: lease")
-        self._sweeper = asyncio.create_task(self._sweep_connections(), name="agent: connections")
-        self._neighbour = NeighbourWatch(
-            ring=lambda: self.catalog.snapshot.ring,
-            broker_id=lambda: identity.broker_id,
-            connect=self._peer_link,
-            sequencer=self._sequencer,
-            refresh=self.catalog.refresh,
-            clock=self._clock,
-        )
-        self._watcher = asyncio.create_task(self._neighbour.run(), name="agent: neighbour")
-        await lanes.start()
-        await groups.start()
-        self._services.tail.start()
-        snapshot = await self.catalog.refresh()
-        self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 
     def _open_doors(self) -> None:
         clients = self._options.clients
@@ -379,12 +393,12 @@ class Agent:
         )
         if acls is not None:
             self.http_login = HttpLogin(
-                logins.users,
-                logins.tokens,
-                Access(acls=acls, audit=logins.audit),
-                logins.limits,
-                self._clock,
-                settings.failed_authentication_delay_ms / 1000,
+                users=logins.users,
+                tokens=logins.tokens,
+                anybody=Access(acls=acls, audit=logins.audit),
+                limits=logins.limits,
+                clock=self._clock,
+                delay_seconds=settings.failed_authentication_delay_ms / 1000,
             )
 
     @property
@@ -541,7 +555,8 @@ class Agent:
         return accept
 
     def _opened(self, door: Door | None, connection: KafkaConnection) -> None:
-        """Called once a connection is made; with TLS, after the handshake. One that fails it was never ours."""
+        """Called once a connection is made; with TLS, after the handshake. A connection that fails the handshake
+        never arrives here."""
         self._connections[connection] = None
         reason = None if door is None else door.opened(connection)
         if len(self._connections) > self._settings.max_connections:

@@ -103,7 +103,7 @@ holds memory (HeldResponse, Fetch only), or one that is encoded (EncodedResponse
 
 
 class MustWait:
-    """What a handler at once returns when it can't answer without waiting; it has done nothing then."""
+    """Returned by an immediate handler that can't answer without waiting; it has done nothing."""
 
 
 MUST_WAIT = MustWait()
@@ -129,14 +129,14 @@ class Deferred:
         self._then: Callable[[Deferred], None] | None = None
 
     def is_ready(self, given: Any = None) -> None:
-        """This is what the answer is made of."""
+        """Set what the answer is made of."""
         self._given = given
         self._is_ready = True
         if self._then is not None:
             self._then(self)
 
     def then(self, call: Callable[[Deferred], None]) -> None:
-        """Have this called once the answer can be made: now, if it can."""
+        """Call this once the answer can be made, possibly at once."""
         self._then = call
         if self._is_ready:
             call(self)

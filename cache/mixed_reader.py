@@ -15,7 +15,7 @@ from cache.chunk_cache import ChunkCache
 from cache.framed import FramedRun, FramedRuns, Stretch
 from cache.observer import CacheObserver
 from cache.read_batches import ReadBatches, ReadRequest
-from cache.selection import Selection, Span, select_spans
+from cache.selection import RunSpan, Selection, select_spans
 from sequencer.api import Marker, ObjectKind, Run
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock
@@ -70,7 +70,7 @@ class MixedReader:
             return None
         kept = 0
         selection = self._select(runs, request, out)
-        held: list[tuple[Sequence[Buffer], Span]] = []
+        held: list[tuple[Sequence[Buffer], RunSpan]] = []
         chunks: list[ChunkRef] = []
         for span in selection.spans:
             for piece, part in span.by_piece():
@@ -172,11 +172,11 @@ class MixedReader:
         self.framed.join(runs[number - len(alone) : number], alone, leader_epoch)
         return number
 
-    def _refs_of(self, part: Span) -> list[ChunkRef]:
+    def _refs_of(self, part: RunSpan) -> list[ChunkRef]:
         """The chunks of a large batch, which is all of its part."""
         return self.chunks_of(part.run, part.framed.starts[part.first], part.framed.length_of(part.first))
 
-    def _held_batch(self, part: Span, refs: Sequence[ChunkRef], leader_epoch: int) -> list[Buffer] | None:
+    def _held_batch(self, part: RunSpan, refs: Sequence[ChunkRef], leader_epoch: int) -> list[Buffer] | None:
         """A large batch as it is sent, out of chunks that are in memory; None where they, or its CRC check, are not."""
         run, batch = part.framed, part.first
         start, length = run.starts[batch], run.length_of(batch)
@@ -197,7 +197,7 @@ class MixedReader:
             end_limit=request.end_limit,
         )
 
-    async def _bring(self, spans: Sequence[Span], leader_epoch: int) -> _Chunks:
+    async def _bring(self, spans: Sequence[RunSpan], leader_epoch: int) -> _Chunks:
         """The chunks of all that is not kept as it is sent."""
         wanted: dict[ChunkRef, Run] = {}
         for span in spans:
@@ -230,7 +230,7 @@ class MixedReader:
                 chunks[chunk.id] = brought_chunk
         return chunks
 
-    def _frame(self, part: Span, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
+    def _frame(self, part: RunSpan, piece: int, leader_epoch: int, chunks: _Chunks) -> memoryview | None:
         """Make the piece that `part` is of, and keep it; None where a chunk is missing or a batch is not sound."""
         run = part.framed
         if part.run.kind == ObjectKind.MARKERS:
@@ -251,7 +251,7 @@ class MixedReader:
         run.keep(piece, leader_epoch, framed)
         return framed
 
-    async def _add_each(self, part: Span, leader_epoch: int, chunks: _Chunks, out: ReadBatches) -> bool:
+    async def _add_each(self, part: RunSpan, leader_epoch: int, chunks: _Chunks, out: ReadBatches) -> bool:
         """Append batch after batch; False where one can't be had and those before it are to be given."""
         run = part.framed
         for batch in range(part.first, part.upto):
@@ -305,7 +305,7 @@ def _add_stretch(out: ReadBatches, stretch: Stretch) -> None:
     out.end_offset, out.client_offset = stretch.end_offset, stretch.client_offset
 
 
-def _part_of(framed: memoryview, piece: int, part: Span) -> memoryview:
+def _part_of(framed: memoryview, piece: int, part: RunSpan) -> memoryview:
     run = part.framed
     if part.first == run.pieces[piece] and part.upto == run.pieces[piece + 1]:
         return framed

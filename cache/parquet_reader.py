@@ -180,7 +180,13 @@ class ParquetReader:
 
         async def rebuild() -> RebuiltBatches:
             def from_records(records: _Records) -> RebuiltBatches:
-                return _rebuild(index, group.number, records, partition, leader_epoch)
+                return _rebuild(
+                    index=index,
+                    row_group=group.number,
+                    records=records,
+                    partition=partition,
+                    leader_epoch=leader_epoch,
+                )
 
             if index.is_shared(group.number):
                 records = await self._shared_records(run, index, group, group_id)

@@ -50,7 +50,7 @@ class _Planned(NamedTuple):
 
 
 @dataclass(slots=True)
-class Window:
+class ReadAheadWindow:
     """How many of its own bytes a stream looks ahead: twice what it reads during one GET."""
 
     least_bytes: int
@@ -82,7 +82,7 @@ class _Stream:
     topic_id: UUID
     partition: int
     offset: int
-    window: Window
+    window: ReadAheadWindow
     known_end: int
     is_at_end: bool = False
     is_asking: bool = False
@@ -135,8 +135,10 @@ class ReadAhead:
             if is_held or not settings.read_ahead_chunks:
                 return
             least = int(LEAST_WINDOW_CHUNKS * settings.chunk_bytes)
-            window = Window(least, settings.read_ahead_chunks * settings.chunk_bytes)
-            stream = _Stream(topic_id, partition, offset, window, offset)
+            window = ReadAheadWindow(least, settings.read_ahead_chunks * settings.chunk_bytes)
+            stream = _Stream(
+                topic_id=topic_id, partition=partition, offset=offset, window=window, known_end=offset
+            )
         stream.run_bytes = max(1, sum(run.length for run in runs) // len(runs))
         stream.window.took(read.bytes, self._clock.monotonic(), self._get_seconds)
         stream.move_to(read.end_offset)

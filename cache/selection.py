@@ -21,7 +21,7 @@ from cache.framed import FramedRun
 from sequencer.api import Run
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class RunSpan(msgspec.Struct, frozen=True, gc=False):
     """Batches [first, upto) of a run."""
 
     run: Run
@@ -34,7 +34,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         """Bytes of all its batches."""
         return self.framed.sizes[self.upto] - self.framed.sizes[self.first]
 
-    def by_piece(self) -> Iterator[tuple[int, Span]]:
+    def by_piece(self) -> Iterator[tuple[int, RunSpan]]:
         """Each piece that the span touches, by its number, and the part of the span in it."""
         cuts = self.framed.pieces
         if self.upto <= cuts[1]:
@@ -43,7 +43,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         piece, first = bisect_right(cuts, self.first) - 1, self.first
         while first < self.upto:
             upto = min(self.upto, cuts[piece + 1])
-            yield piece, Span(self.run, self.framed, first, upto)
+            yield piece, RunSpan(self.run, self.framed, first, upto)
             piece, first = piece + 1, upto
 
 
@@ -51,7 +51,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 class Selection:
     """The batches taken, and how far the read has got when they are delivered."""
 
-    spans: list[Span]
+    spans: list[RunSpan]
     end_offset: int
     is_full: bool
     """Whether batches were left for the next read."""
@@ -73,7 +73,7 @@ def select_spans(
         is_first_free: take one batch even where it is longer than that.
         end_limit: nothing that begins at or after this offset is taken.
     """
-    spans: list[Span] = []
+    spans: list[RunSpan] = []
     room, reached = max_bytes, offset
     for run in runs:
         if run.end_offset <= reached:
@@ -90,7 +90,7 @@ def select_spans(
             fitting = bisect_right(sizes, sizes[first] + room, first, upto + 1) - 1
             upto = max(fitting, first + 1 if is_first_free and not spans else first)
         if upto > first:
-            spans.append(Span(run, framed, first, upto))
+            spans.append(RunSpan(run, framed, first, upto))
             room -= sizes[upto] - sizes[first]
             reached = framed.end_offsets[upto - 1]
         if upto < framed.count:

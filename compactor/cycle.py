@@ -173,7 +173,13 @@ async def run_cycle(
     name = holder or str(entropy.uuid())
     async with held_lease(sequencer, clock, holder=name, lease_ms=settings.lease_ms) as lease:
         work = _Round(
-            sequencer, runner, lease, OutputLocation(lease.session.prefix, cluster_id), clock, summary, tables
+            sequencer=sequencer,
+            runner=runner,
+            lease=lease,
+            output=OutputLocation(lease.session.prefix, cluster_id),
+            clock=clock,
+            summary=summary,
+            tables=tables,
         )
         if tables is not None:
             await tables.begin_round()

@@ -49,14 +49,14 @@ class Totals:
     def plus(self, summary: CompactionSummary) -> Totals:
         """With another round's."""
         return Totals(
-            self.objects + summary.objects,
-            self.records + summary.records,
-            self.source_bytes + summary.source_bytes,
-            self.written_bytes + summary.written_bytes,
-            self.failures + len(summary.failures),
-            self.refused + len(summary.refused),
-            self.merged_objects + summary.merged_objects,
-            self.merged_bytes + summary.merged_bytes,
+            objects=self.objects + summary.objects,
+            records=self.records + summary.records,
+            source_bytes=self.source_bytes + summary.source_bytes,
+            written_bytes=self.written_bytes + summary.written_bytes,
+            failures=self.failures + len(summary.failures),
+            refused=self.refused + len(summary.refused),
+            merged_objects=self.merged_objects + summary.merged_objects,
+            merged_bytes=self.merged_bytes + summary.merged_bytes,
         )
 
 

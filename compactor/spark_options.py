@@ -53,12 +53,12 @@ def security_files(given: Mapping[str, str]) -> SecurityFiles:
         return Path(given[name]) if given.get(name) else None
 
     return SecurityFiles(
-        given.get("rpc_secret", ""),
-        path("rpc_secret_file"),
-        path("rpc_cert_file"),
-        path("rpc_key_file"),
-        path("rpc_ca_file"),
-        given.get("rpc_name", ""),
+        secret=given.get("rpc_secret", ""),
+        secret_file=path("rpc_secret_file"),
+        certificate=path("rpc_cert_file"),
+        key=path("rpc_key_file"),
+        authorities=path("rpc_ca_file"),
+        peer_name=given.get("rpc_name", ""),
     )
 
 

@@ -278,11 +278,11 @@ class SequencerServer:
     async def _try_to_lead(self) -> None:
         checkpointer = self._make_checkpointer()
         local = Committer(
-            self._store,
-            self._clock,
-            self._entropy,
-            self._sequencer_settings,
-            self._validate_config,
+            store=self._store,
+            clock=self._clock,
+            entropy=self._entropy,
+            settings=self._sequencer_settings,
+            validate_config=self._validate_config,
             holder=self._address,
             address=self._address,
             checkpointer=checkpointer,

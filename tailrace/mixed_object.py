@@ -209,10 +209,24 @@ def seal(
         else:
             described.append(
                 RunDescription(
-                    partition.topic_id, topic_name, partition.partition, start, position - start, tables
+                    topic_id=partition.topic_id,
+                    topic_name=topic_name,
+                    partition=partition.partition,
+                    start=start,
+                    length=position - start,
+                    batches=tables,
                 )
             )
-    footer = Footer(VERSION, object_id, session_id, number, created_ms, position, crc, described)
+    footer = Footer(
+        version=VERSION,
+        object_id=object_id,
+        session_id=session_id,
+        number=number,
+        created_ms=created_ms,
+        data_length=position,
+        data_crc=crc,
+        runs=described,
+    )
     tail = _pack_footer(footer)
     parts.append(tail)
     return SealedObject(parts, position + len(tail), crc32c(tail, crc), footer)

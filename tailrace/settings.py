@@ -141,7 +141,13 @@ def fields(model: type[BaseModel], parents: tuple[str, ...] = ()) -> Iterator[Se
             yield from fields(annotation, path)
         else:
             default = field.get_default(call_default_factory=True)
-            yield SettingField(path, annotation, default, field.description or "", _bounds(field.metadata))
+            yield SettingField(
+                path=path,
+                annotation=annotation,
+                default=default,
+                description=field.description or "",
+                bounds=_bounds(field.metadata),
+            )
 
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

@@ -29,7 +29,7 @@ class Encoding(StrEnum):
 
 
 @dataclass(frozen=True)
-class Record:
+class TextRecord:
     """One record, as the commands read and write it."""
 
     value: bytes | None
@@ -66,7 +66,7 @@ def to_bytes(text: str | None, encoding: Encoding) -> bytes | None:
         raise CommandFailed(f"{_cut(text)!r} is not {encoding.value}: {error}") from None
 
 
-def to_json(record: Record, encoding: Encoding) -> str:
+def to_json(record: TextRecord, encoding: Encoding) -> str:
     """The record as one line of JSON, which `from_json` reads back."""
     return json.dumps(
         {
@@ -82,7 +82,7 @@ def to_json(record: Record, encoding: Encoding) -> str:
     )
 
 
-def from_json(line: str, encoding: Encoding) -> Record:
+def from_json(line: str, encoding: Encoding) -> TextRecord:
     """The record in a line of JSON: value, key, headers (a list of pairs or an object), partition, timestamp.
 
     A key or value that is not a string is stored as JSON. Topic and offset are ignored: the broker assigns them.
@@ -103,7 +103,7 @@ def from_json(line: str, encoding: Encoding) -> Record:
     for name in ("partition", "timestamp"):
         if given.get(name) is not None and type(given[name]) is not int:
             raise CommandFailed(f'"{name}" is a whole number: {_cut(line)}')
-    return Record(
+    return TextRecord(
         value=to_bytes(_as_text(given["value"]), encoding),
         key=to_bytes(_as_text(given.get("key")), encoding),
         headers=[(name, to_bytes(value, encoding)) for name, value in pairs],
@@ -112,9 +112,9 @@ def from_json(line: str, encoding: Encoding) -> Record:
     )
 
 
-def compile_template(template: str, encoding: Encoding) -> Callable[[Record], str]:
+def compile_template(template: str, encoding: Encoding) -> Callable[[TextRecord], str]:
     """Formats records by a template such as `{key}\\t{value}`. Raises CommandFailed for an unknown field."""
-    fields: dict[str, Callable[[Record], object]] = {
+    fields: dict[str, Callable[[TextRecord], object]] = {
         "topic": lambda record: record.topic,
         "partition": lambda record: record.partition,
         "offset": lambda record: record.offset,
@@ -131,7 +131,7 @@ def compile_template(template: str, encoding: Encoding) -> Callable[[Record], st
         if name not in fields:
             raise CommandFailed(f"--format: no field {{{name}}}; there are {', '.join(fields)}")
 
-    def write(record: Record) -> str:
+    def write(record: TextRecord) -> str:
         def field(found: re.Match[str]) -> str:
             value = fields[found[1]](record)
             return "" if value is None else str(value)

@@ -1,7 +1,7 @@
-"""The tail: windows of what clients read, kept up to date by one subscription, and the fetches that wait for more.
+"""The tail: windows of the partitions that clients read, kept current by one subscription, and the fetches that wait.
 
-A fetch at the end of a partition is answered, and waits, without a call. This module has the calls and the waiting; the
-rules are in agent.fetch.windows.
+A fetch at the end of a partition is answered, and waits, without a call. This module makes the calls and waits;
+agent.fetch.windows has the rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger("agent.tail")
 BEAT_MS = 500
 """How long a call of the subscription waits for changes."""
 PACE_S = 0.02
-"""Pause between two calls: what changes meanwhile comes in one answer."""
+"""Pause between two calls, so that one answer carries several changes."""
 ASK_AGAIN_S = 0.5
 """How long a fetch waits for a partition without a window before it asks the sequencer again."""
 
@@ -66,13 +66,14 @@ class Tail:
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int
     ) -> tuple[FoundPartition, int] | None:
-        """What the partition's window says, and as of which commit; None: the sequencer must be asked."""
+        """The window's answer and its commit number; None: ask the sequencer."""
         found = self._windows.find(partition, offset, max_bytes, self._clock.monotonic())
         (self._telemetry.window_misses if found is None else self._telemetry.window_hits).inc(1)
         return found
 
     def note_found(self, partition: TopicPartition, number: int, *, is_at_end: bool) -> None:
-        """The sequencer was asked, and answered as of this commit; `is_at_end`: its runs reach the partition's end."""
+        """Note that the sequencer answered as of this commit; `is_at_end`: the answer's runs reach the partition's
+        end."""
         self._windows.note_told(partition, number)
         if is_at_end:
             self._windows.want(partition, self._clock.monotonic())
@@ -80,7 +81,7 @@ class Tail:
                 self._news.set_result(None)
 
     async def wait(self, seen: Mapping[TopicPartition, int], seconds: float) -> None:
-        """Return when a partition may have changed after the commit with which it was seen, or after `seconds`."""
+        """Return when a partition may have changed since the commit of its last answer, or after `seconds`."""
         now = self._clock.monotonic()
         if any(self._windows.is_changed(partition, number, now) for partition, number in seen.items()):
             return
@@ -104,7 +105,7 @@ class Tail:
                     del self._waiting[partition]
 
     def live(self) -> tuple[int, dict[TopicPartition, Window]]:
-        """The windows, and the commit up to which they are complete."""
+        """The windows, and the commit number up to which they are complete."""
         return self._windows.commit_number, self._windows.live()
 
     # --- the subscription
@@ -130,7 +131,8 @@ class Tail:
         await self._news
 
     async def _take_turn(self) -> bool:
-        """One call of the subscription. Returns whether the windows stand. Raises SequencerError, WindowBroken."""
+        """Make one call of the subscription. Returns whether the windows are current. Raises SequencerError,
+        WindowBroken."""
         sent_at = self._clock.monotonic()
         request = self._windows.next_request(sent_at, BEAT_MS)
         call = asyncio.ensure_future(self._sequencer.watch(request))
@@ -146,7 +148,7 @@ class Tail:
             await asyncio.gather(call, return_exceptions=True)
 
     async def _is_answered(self, call: asyncio.Future[WatchAnswer], request: WatchRequest) -> bool:
-        """Wait for the answer. False: partitions are to be added, so that a call that only waits is ended."""
+        """Wait for the answer. False: partitions must be added, so a call that only waits is cancelled."""
         news = self._news = asyncio.get_running_loop().create_future()
         if self._windows.has_news:
             news.set_result(None)

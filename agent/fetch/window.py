@@ -26,11 +26,11 @@ _base_offset = attrgetter("base_offset")
 
 
 class WindowBroken(Exception):
-    """A change does not follow what was told before: something was lost, or told by another committer."""
+    """A change does not follow the ones before: one was lost, or it is another committer's."""
 
 
 class SubscriptionOver(WindowBroken):
-    """Another committer began, or this one has forgotten the subscription: the windows begin anew, as they must."""
+    """Another committer has begun, or this one has dropped the subscription; a new subscription must begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Window:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that the runs cover; the high watermark where there are none."""
+        """The first offset that the runs cover, or the high watermark if there are no runs."""
         return self.runs[0].base_offset if self.runs else self.high_watermark
 
 
 def begin(change: PartitionChange) -> Window:
-    """The window that a subscription begins with."""
+    """The first window of a subscription."""
     runs = change.runs
     _check_adjacent(runs, runs[0].base_offset if runs else change.high_watermark, change.high_watermark)
     return _window(change, tuple(runs), tuple(change.aborted))
@@ -76,12 +76,13 @@ def follow(window: Window, change: PartitionChange) -> Window:
 
 
 def emptied(window: Window) -> Window:
-    """The window without its runs: its bounds are as before."""
+    """The window without its runs; its bounds stay."""
     return replace(window, runs=(), aborted=(), size=0)
 
 
 def find(window: Window, offset: int, max_bytes: int) -> FoundPartition | None:
-    """What the sequencer would say of this offset; None where the offset is not in the window, nor at its end."""
+    """The answer that the sequencer would give for this offset; None if the offset is neither in the window nor at
+    its end."""
     if not max(window.start_offset, window.log_start_offset) <= offset <= window.high_watermark:
         return None
     runs: list[Run] = []
@@ -136,7 +137,7 @@ def _window(
 
 
 def _newest(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], int]:
-    """As many of the newest runs as a window keeps, and their encoded bytes."""
+    """The newest runs, as many as a window keeps, and their encoded bytes."""
     size, first = 0, len(runs)
     while first > 0 and len(runs) - first < MAX_WINDOW_RUNS:
         more = run_bytes(runs[first - 1])

@@ -1,13 +1,14 @@
 """All windows of an agent: which partitions its clients read, and what is known of each.
 
-The rules, without I/O: the caller sends `next_request`, gives the answer to `apply`, and passes the time in seconds.
+The rules, without I/O: the caller sends `next_request`, passes the answer to `apply`, and passes the time in seconds.
 
-- A partition is watched once a fetch has come to its end, and until nobody has read it for IDLE_S.
-- A window answers while it is fresh: the call that brought the last answer was sent at most FRESH_S ago. So what is
-  told was true after the fetch came, or at most FRESH_S before.
-- What is told never goes back: a window whose commit number is below what fetches of its partition were told answers
-  nothing until it has caught up.
-- A reset, another committer's term, or a change that does not follow drops all windows; a new subscription begins.
+- A partition is watched from the time a fetch reaches its end until no client has read it for IDLE_S.
+- A window answers only while it is fresh: the last answered call was sent at most FRESH_S ago. So an answer was true
+  when the fetch arrived, or at most FRESH_S before.
+- Answers never go back. A window whose commit number is below that of an answer already given for its partition
+  answers nothing until it has caught up.
+- After a reset, a new term of the committer, or a change that does not follow, all windows are dropped and a new
+  subscription begins.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ IDLE_S = 60.0
 FRESH_S = 2.0
 """More than three calls of a subscription take while nothing happens."""
 REFUSED_S = 10.0
-"""How long a partition that the sequencer does not watch is left alone."""
+"""How long the agent waits before it asks again to watch a partition that the sequencer refused."""
 MAX_WINDOWS = 20_000
 ADDED_AT_ONCE = 1_000
 """Partitions added by one call; removed ones likewise."""
 MAX_WINDOWS_BYTES = 64 * 1024 * 1024
-"""Encoded bytes of the runs in all windows; in memory they take some three times as much."""
+"""Limit of all windows' runs, in encoded bytes; in memory they take about three times as much."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """`told`: the commit number of the newest answer about this partition. `readers`: fetches that wait for it.
-    `is_added`: the sequencer was asked to watch it."""
+    """`told`: the commit number of the newest answer for this partition. `readers`: number of fetches that wait for
+    it. `is_added`: whether the sequencer was asked to watch it."""
 
     read_at: float
     told: int
@@ -50,7 +51,7 @@ class Windows:
 
     def __init__(self, subscriber: UUID) -> None:
         self._watched: OrderedDict[TopicPartition, _Watched] = OrderedDict()
-        """The one read longest ago first."""
+        """The least recently read partition first."""
         self._subscriber = subscriber
         self._turn = 0
         self._epoch: int | None = None
@@ -61,7 +62,7 @@ class Windows:
         self._size = 0
         self._to_add: dict[TopicPartition, None] = {}
         self._refused: OrderedDict[TopicPartition, float] = OrderedDict()
-        """Partitions that are not watched, and until when they are left alone; the first refused first."""
+        """Refused partitions, each with the time of the next attempt; the first refused first."""
 
     @property
     def count(self) -> int:
@@ -91,7 +92,7 @@ class Windows:
     def find(
         self, partition: TopicPartition, offset: int, max_bytes: int, now: float
     ) -> tuple[FoundPartition, int] | None:
-        """What the window says of this offset, and as of which commit; None: the sequencer must be asked."""
+        """The window's answer for this offset and its commit number; None: ask the sequencer."""
         watched = self._watched.get(partition)
         if watched is None:
             return None
@@ -105,17 +106,17 @@ class Windows:
         return found, watched.told
 
     def note_told(self, partition: TopicPartition, number: int) -> None:
-        """The sequencer was asked about a partition; this is the answer's commit number."""
+        """Note the commit number of the sequencer's answer about a partition."""
         self._newest_told = max(self._newest_told, number)
         watched = self._watched.get(partition)
         if watched is not None:
             watched.told = max(watched.told, number)
 
     def want(self, partition: TopicPartition, now: float) -> None:
-        """A fetch that the sequencer answered has come to the partition's end.
+        """Begin to watch a partition: a fetch that the sequencer answered has reached its end.
 
-        What fetches were told of it before is not kept. So its window answers nothing until it has come as far as the
-        newest answer about any partition: a follower that reads the database may be ahead of the committer.
+        Earlier answers for this partition were not kept. So its window answers nothing until it has reached the
+        newest answer for any partition: a follower that reads the database may be ahead of the committer.
         """
         while self._refused and next(iter(self._refused.values())) <= now:
             self._refused.popitem(last=False)
@@ -131,12 +132,12 @@ class Windows:
         return window is not None and window.commit_number > number
 
     def is_live(self, partition: TopicPartition, now: float) -> bool:
-        """Whether changes of the partition will be known without asking."""
+        """Whether the windows will report changes of the partition."""
         watched = self._watched.get(partition)
         return watched is not None and self._usable(watched, now) is not None
 
     def count_reader(self, partition: TopicPartition, by: int) -> None:
-        """A fetch begins (1) or ends (-1) to wait for the partition."""
+        """Count a fetch that begins (1) or ends (-1) to wait for the partition."""
         watched = self._watched.get(partition)
         if watched is not None:
             watched.readers = max(0, watched.readers + by)
@@ -148,7 +149,7 @@ class Windows:
         return window
 
     def _number_of(self, window: Window) -> int:
-        """As of which commit the window is true: an answer may have ended within its last one."""
+        """The commit number as of which the window is true: an answer may have ended within its last one."""
         return max(window.commit_number, self._commit_number)
 
     # --- the subscription
@@ -172,8 +173,8 @@ class Windows:
         )
 
     def _give_back_idle(self, now: float) -> list[TopicPartition]:
-        """Leave partitions that nobody reads. Returns those that the sequencer watches: they go with the same call, so
-        that none is added again before it is removed."""
+        """Drop partitions that no client reads any more. Returns those that the sequencer watches. They are removed
+        by the same call, so that none is added again before it is removed."""
         removed: list[TopicPartition] = []
         while self._watched and len(removed) < ADDED_AT_ONCE:
             partition, watched = next(iter(self._watched.items()))
@@ -193,7 +194,7 @@ class Windows:
         self._to_add.pop(partition, None)
 
     def apply(self, answer: WatchAnswer, sent_at: float) -> list[TopicPartition]:
-        """Take the answer to a call that was sent at `sent_at`. Returns the partitions whose windows changed.
+        """Apply the answer to a call that was sent at `sent_at`. Returns the partitions whose windows changed.
 
         Raises WindowBroken: call `restart`.
         """
@@ -242,7 +243,7 @@ class Windows:
         watched.window = window
 
     def _shrink(self) -> None:
-        """Empty windows, those read longest ago first, until all together fit."""
+        """Empty the least recently read windows until all together are within the limit."""
         if self._size <= MAX_WINDOWS_BYTES:
             return
         for watched in self._watched.values():
@@ -252,7 +253,7 @@ class Windows:
                 break
 
     def restart(self, subscriber: UUID) -> None:
-        """Drop all windows, and begin a new subscription to what is watched."""
+        """Drop all windows and subscribe again to the same partitions."""
         self._subscriber = subscriber
         self._turn = self._taken = 0
         self._epoch = None

@@ -19,7 +19,8 @@ Assignment = dict[UUID, frozenset[int]]
 """Partitions by topic id; a topic without partitions is not in it."""
 
 MAX_PASSES = 8
-"""How often `uniform` goes over all topics: members that read the same take one pass, others are nearly even then."""
+"""Passes of `uniform` over all topics. One is enough if all members read the same; otherwise the result is nearly
+even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, As
 
 
 def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """Neighbouring partitions to each; the first members have one more where they don't come out even."""
+    """Each reader gets neighbouring partitions; the first readers get one more if the number does not divide evenly."""
     target: dict[str, Assignment] = {member_id: {} for member_id in members}
     in_order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
     for topic_id, count in partitions.items():
@@ -50,7 +51,7 @@ def range_(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) ->
 
 
 def uniform(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> dict[str, Assignment]:
-    """As even as the subscriptions allow, with as few moves as that takes."""
+    """As even as the subscriptions allow, with the fewest moves."""
     loads = dict.fromkeys(sorted(members), 0)
     shares = _shares_of(members, partitions)
     for share in shares:
@@ -106,7 +107,7 @@ class _Share:
     free: list[tuple[UUID, int]]
 
     def keep(self, members: Mapping[str, Subscriber], loads: dict[str, int]) -> None:
-        """Leave each partition where it is; of two that claim it, with the one of the lower id."""
+        """Keep each partition where it is; if two members claim it, the lower id keeps it."""
         free = dict.fromkeys(self.free)
         for member_id, held in self.held.items():
             current = members[member_id].current
@@ -119,7 +120,7 @@ class _Share:
         self.free = list(free)
 
     def give(self, loads: dict[str, int]) -> None:
-        """Give what is free, each to whoever has least."""
+        """Give each free partition to the member with the fewest."""
         readers = _by(loads, self.held)
         for place in self.free:
             load, member_id = readers[0]
@@ -128,7 +129,7 @@ class _Share:
             heapq.heapreplace(readers, (load + 1, member_id))
 
     def level(self, loads: dict[str, int]) -> int:
-        """Move partitions from those who have most to those who have least. Returns how many moved."""
+        """Move partitions from the members with the most to those with the fewest. Returns the number of moves."""
         moved = 0
         takers = _by(loads, self.held)
         givers = [(-loads[member_id], member_id) for member_id, held in self.held.items() if held]
@@ -152,14 +153,15 @@ class _Share:
 
 
 def _by(loads: Mapping[str, int], readers: Iterable[str]) -> list[tuple[int, str]]:
-    """A heap: the member with least first, and of equals the one of the lower id."""
+    """A heap: the member with the fewest partitions first, then the lower id."""
     heap = [(loads[member_id], member_id) for member_id in readers]
     heapq.heapify(heap)
     return heap
 
 
 def _shares_of(members: Mapping[str, Subscriber], partitions: Mapping[UUID, int]) -> list[_Share]:
-    """The topics by who reads them; those of the fewest readers first, as their partitions have the least choice."""
+    """The topics grouped by their readers. Topics with the fewest readers come first, because their partitions have
+    the least choice."""
     readers: dict[UUID, list[str]] = defaultdict(list)
     for member_id in sorted(members):
         for topic_id in members[member_id].topics:

@@ -1,26 +1,26 @@
-"""A consumer group whose assignment the coordinator makes (KIP-848), with no I/O, no clock and no tasks in it.
+"""A consumer group whose assignment the coordinator makes (KIP-848), without I/O, clock or tasks.
 
-Members heartbeat; everything else follows from three epochs. The group's rises whenever what is read or who reads it
-changes. The target assignment is made for a group epoch. Each member moves towards the target by itself, and has the
-target's epoch once it has given up all that it must give up:
+Members heartbeat; everything else follows from three epochs. The group's epoch rises whenever its subscriptions or
+the partitions of its topics change. A target assignment is made for each group epoch. Each member moves towards the
+target on its own, and gets the target's epoch once it has given up everything that it must give up:
 
-    member       | what it waits for                                   | left when
-    Stable       | nothing                                             | the target has a later epoch
-    Unrevoked    | that its client gives up what others are to have    | a heartbeat no longer names it, or time is over
-    Unreleased   | that others give up what it is to have              | they have, at one of its heartbeats
+    member       | waits until                                         | leaves the state when
+    Stable       | -                                                   | the target has a later epoch
+    Unrevoked    | its client gives up partitions for others           | a heartbeat no longer names them; a time-out
+    Unreleased   | other members give up partitions for it             | they have, as of one of its heartbeats
 
     group        |
     Empty        | no members; offsets may remain
     Assigning    | the target is older than the group's epoch
     Reconciling  | some member has not reached the target
-    Stable       | all have
+    Stable       | all members have reached the target
 
-Every call takes `now` (seconds, monotonic). `is_dirty` says that the state must be stored before an answer may leave.
+Every call takes `now` (seconds, monotonic). `is_dirty`: the state must be stored before an answer is sent.
 
 Invariants:
-- a partition is with one member at most: it is given to nobody before its holder's client no longer names it, or the
+- a partition has at most one member. No other member gets it until its holder's client no longer names it, or the
   holder is gone;
-- the group's epoch never falls; a member's rises by steps that it was told.
+- the group's epoch never falls; a member's epoch rises only by steps that were sent to it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from sequencer.api import CONSUMER_GROUP
 from tailrace.kafka.error_codes import ErrorCode
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
-"""Member epochs that say what a heartbeat is for. Only a static member leaves for now: its place is kept."""
+"""Member epochs with a special meaning. Only a static member can leave temporarily: its place is kept."""
 
 MAX_PATTERNS = 16
-"""Different regular expressions in one group: each is matched with all topics whenever these change."""
+"""Limit of different regular expressions in one group: each is matched with all topics whenever these change."""
 
 DEFAULT_ASSIGNOR = next(iter(ASSIGNORS))
 
 Topics = Mapping[str, KnownTopic]
-"""The cluster's topics by name; another mapping whenever one has changed."""
+"""The cluster's topics by name; replaced by a new mapping when a topic changes."""
 
 
 class ConsumerGroupPhase(enum.StrEnum):
@@ -71,7 +71,7 @@ class MemberPhase(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member reads, and how it wants that to be shared out."""
+    """What a member reads, and the assignor that it prefers."""
 
     topics: frozenset[str] = frozenset()
     pattern: str = ""
@@ -84,7 +84,8 @@ class Subscription:
 
 @dataclass(slots=True)
 class Consumer:
-    """A member. `assigned`: what its client may read; `revoking`: what it is to give up, and may read still."""
+    """A member. `assigned`: partitions that its client may read; `revoking`: those that it must give up and may still
+    read."""
 
     member_id: str
     instance_id: str | None
@@ -125,14 +126,14 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the client says everything, as it does when it is not sure what the coordinator knows."""
+        """Whether the request is complete, as a client's is when it can't know the coordinator's state."""
         has_subscription = self.topics is not None or self.pattern is not None
         return self.rebalance_seconds is not None and has_subscription and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAnswer:
-    """What a heartbeat is answered. `assigned` None: as the client knows."""
+    """The answer to a heartbeat. `assigned` None: unchanged."""
 
     code: ErrorCode
     member_id: str = ""
@@ -157,26 +158,26 @@ class ConsumerGroup:
     assignor: str = DEFAULT_ASSIGNOR
     members: dict[str, Consumer] = field(default_factory=dict)
     partitions: dict[UUID, int] = field(default_factory=dict)
-    """Of the topics that are read, how many each has."""
+    """The number of partitions of each topic that is read."""
     is_dirty: bool = False
     _is_dead: bool = False
     _known: Topics | None = None
-    """What `partitions` and `_read` were looked up in."""
+    """The topics that `partitions` and `_read` were made from."""
     _read: dict[str, frozenset[UUID]] = field(default_factory=dict)
-    """By member, the topics it reads. `_is_read`: of every member."""
+    """The topics that each member reads. `_is_read`: whether this is complete."""
     _is_read: bool = False
     _instances: dict[str, Consumer] = field(default_factory=dict)
     """The static members, by instance id."""
     _holders: dict[tuple[UUID, int], str] = field(default_factory=dict)
-    """Who may read a partition, assigned or not yet given up."""
+    """The holder of each partition, whether assigned or being revoked."""
     _nothing_before: float | None = None
-    """Nothing is due earlier; None when that has to be found."""
+    """The next time at which something is due; None if it must be computed."""
 
     # --- what a coordinator asks
 
     @property
     def generation(self) -> int:
-        """What fences commits at the sequencer: it rises with everything that is stored of a change."""
+        """The generation that fences commits at the sequencer: it rises with every stored change."""
         return self.epoch
 
     @property
@@ -199,12 +200,14 @@ class ConsumerGroup:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost by forgetting it (once stored)."""
+        """Whether the group can be dropped from memory without loss, once stored."""
         return not self.members
 
     def next_deadline(self, now: float) -> float | None:
-        """Until when `expire` has nothing to do, None for ever. Heartbeats only move a deadline on, so that members
-        are looked through only once what was found then is over."""
+        """When `expire` must be called next; None: never.
+
+        Heartbeats only move deadlines to later times, so members are examined only when the last result has passed.
+        """
         if self._nothing_before is None or self._nothing_before <= now:
             self._nothing_before = min(
                 (
@@ -216,7 +219,7 @@ class ConsumerGroup:
         return None if self._nothing_before == inf else self._nothing_before
 
     def subscribed_topics(self) -> frozenset[str]:
-        """The names that members subscribe to; of patterns, those that match what is known."""
+        """The topic names that members subscribe to, with the matches of their patterns."""
         names: set[str] = set()
         for member in self.members.values():
             names |= self._names_of(member)
@@ -229,7 +232,7 @@ class ConsumerGroup:
     # --- ConsumerGroupHeartbeat
 
     def heartbeat(self, now: float, request: ConsumerHeartbeat, topics: Topics) -> ConsumerAnswer:
-        """Join, go on, or leave; and take the member's next step towards its target."""
+        """Serve a heartbeat: join, continue or leave, and take the member's next step towards its target."""
         if self._is_dead:
             return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if request.epoch in (LEAVES, LEAVES_FOR_NOW):
@@ -258,7 +261,7 @@ class ConsumerGroup:
         )
 
     def _refusal(self, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
-        """Why this request can't be served, None if it can."""
+        """The error of a request that can't be served, or None."""
         known = self.members.get(request.member_id)
         held_by = None if request.instance_id is None else self.static_member(request.instance_id)
         if request.epoch == JOINS:
@@ -294,7 +297,7 @@ class ConsumerGroup:
         return None
 
     def _member_of(self, request: ConsumerHeartbeat) -> Consumer:
-        """The member that asks; a new one, or one that takes the place of the static member that it was before."""
+        """The member of the request: known, new, or a static member that replaces an earlier one."""
         member = self.members.get(request.member_id)
         if member is None and request.instance_id is not None:
             member = self.static_member(request.instance_id)
@@ -328,7 +331,7 @@ class ConsumerGroup:
         self.members = {each.member_id: each for each in self.members.values()}
 
     def _take(self, member: Consumer, request: ConsumerHeartbeat) -> bool:
-        """Note what the request says of the member. Returns whether it wants something else."""
+        """Update the member from the request. Returns whether its subscription changed."""
         subscription = _merged(member.subscription, request)
         described = (
             request.client_id,
@@ -370,9 +373,8 @@ class ConsumerGroup:
     # --- the target
 
     def _look_up(self, topics: Topics) -> bool:
-        """Find what is read: by members that are new or want something else, or by all if there are other topics.
-
-        Returns whether other topics or partitions are read because of that."""
+        """Look up the partitions that are read: for changed members only, or for all if the topics changed. Returns
+        whether that changed the topics or partitions that are read."""
         is_all = topics is not self._known
         unknown = [
             member for member_id, member in self.members.items() if is_all or member_id not in self._read
@@ -415,14 +417,14 @@ class ConsumerGroup:
         self.target_epoch, self.is_dirty = self.epoch, True
 
     def _vote(self) -> str:
-        """The assignor that most members ask for; of equals the first."""
+        """The assignor that most members prefer; ties go to the first."""
         votes = [member.subscription.assignor for member in self.members.values()]
         return max(ASSIGNORS, key=votes.count) if any(votes) else DEFAULT_ASSIGNOR
 
     # --- a member's way to the target
 
     def _reconcile(self, now: float, member: Consumer, owned: Assignment | None) -> None:
-        """Take the member's next step. `owned`: what its client says it has, None if as before."""
+        """Take the member's next step. `owned`: the partitions that its client reports, None if unchanged."""
         if member.phase is MemberPhase.UNREVOKED:
             if owned is None or _overlap(member.revoking, owned):
                 return
@@ -432,7 +434,7 @@ class ConsumerGroup:
             self._step(now, member, owned, member.epoch)
 
     def _step(self, now: float, member: Consumer, owned: Assignment | None, epoch: int) -> None:
-        """From what it has to what it is to have: first give up, then take what is free."""
+        """Move from the current to the target assignment: give up first, then take what is free."""
         kept = _both(member.assigned, member.target)
         leaving = _without(member.assigned, kept)
         before = (member.epoch, member.phase, member.assigned, member.revoking)
@@ -493,14 +495,14 @@ class ConsumerGroup:
     # --- time, and the end
 
     def expire(self, now: float) -> None:
-        """Remove members whose session is over, and those who did not give up in time what others are to have."""
+        """Remove members whose session timed out, and members that did not revoke in time."""
         self._nothing_before = None
         for member in list(self.members.values()):
             if min(member.session_deadline, member.revocation_deadline) <= now:
                 self._remove(member)
 
     def resume(self, now: float) -> None:
-        """Go on after another coordinator: every session, and what is to be given up, gets its full time."""
+        """Take over from another coordinator: every session and every revocation gets its full time again."""
         self._nothing_before = None
         for member in list(self.members.values()):
             self._add(member)
@@ -511,7 +513,7 @@ class ConsumerGroup:
                 self._holders.update(dict.fromkeys(_places(held), member.member_id))
 
     def close(self, code: ErrorCode) -> None:
-        """Be Dead. Nobody waits for an answer of this group."""
+        """Mark the group as dead. No request waits for an answer of this group."""
         self._is_dead = True
 
     def _remove(self, member: Consumer) -> None:
@@ -530,7 +532,7 @@ def _refused(code: ErrorCode, message: str | None = None) -> ConsumerAnswer:
 
 
 def _is_current(member: Consumer, request: ConsumerHeartbeat) -> bool:
-    """Whether the client is where the coordinator is; or one step behind, as the last answer was lost on its way."""
+    """Whether the client's epoch is the coordinator's, or one step behind because the last answer was lost."""
     if request.epoch == member.epoch:
         return True
     if request.epoch != member.previous_epoch or request.owned is None:
@@ -539,7 +541,7 @@ def _is_current(member: Consumer, request: ConsumerHeartbeat) -> bool:
 
 
 def _merged(known: Subscription, request: ConsumerHeartbeat) -> Subscription:
-    """What the member reads from now on: of what the request leaves out, what is known."""
+    """The member's new subscription; fields that the request leaves out are unchanged."""
     if request.topics is None and request.pattern is None and request.assignor is None:
         return known
     return Subscription(

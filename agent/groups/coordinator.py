@@ -355,7 +355,15 @@ class GroupCoordinator:
         is_kept = held.is_stored and SHARE_GROUP in (held.group.type, kind.type)
         if is_kept or not held.group.is_idle:
             raise GroupRefusal(if_other, f"{held.group.group_id!r} is a {held.group.type} group")
-        empty = GroupState(held.group.group_id, held.group.generation, "", "", [], b"", type=kind.type)
+        empty = GroupState(
+            group_id=held.group.group_id,
+            generation=held.group.generation,
+            state="",
+            protocol_type="",
+            members=[],
+            blob=b"",
+            type=kind.type,
+        )
         held.group = self._restored(empty)
 
     async def _step(

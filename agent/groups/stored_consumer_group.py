@@ -1,4 +1,4 @@
-"""What is kept of a consumer group in the sequencer: enough for another agent to go on as if nothing had happened."""
+"""The stored form of a consumer group: another agent can continue from it without a rebalance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Places = list[tuple[UUID, list[int]]]
 
 
 class StoredConsumer(msgspec.Struct, array_like=True, frozen=True):
-    """A member without its deadlines: the agent that takes over restarts them."""
+    """A member without its deadlines; the agent that takes over restarts them."""
 
     member_id: str
     instance_id: str | None
@@ -52,7 +52,7 @@ _DECODER = msgspec.msgpack.Decoder(StoredConsumerGroup)
 
 
 def stored(group: ConsumerGroup) -> GroupState:
-    """The group as its row keeps it."""
+    """The row of the group."""
     blob = StoredConsumerGroup(
         version=VERSION,
         target_epoch=group.target_epoch,
@@ -100,7 +100,7 @@ def places_of(assignment: Assignment) -> Places:
 def restored(
     state: GroupState, now: float, session_seconds: float, max_size: int, max_bytes: int
 ) -> ConsumerGroup:
-    """The group that goes on from a row, with every deadline restarted at `now`."""
+    """The group restored from a row, with every deadline restarted at `now`."""
     group = ConsumerGroup(state.group_id, session_seconds, max_size, max_bytes, epoch=state.generation)
     if not state.blob:
         return group

@@ -1,4 +1,4 @@
-"""Regular expressions over topic names, in RE2: a client's expression takes time that is linear in the names."""
+"""Regular expressions over topic names, by RE2: matching takes time linear in the length of the names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPTIONS.max_mem = 1 << 20
 
 
 class InvalidPattern(Exception):
-    """This is no regular expression, or one that is too large."""
+    """The regular expression is malformed or too large."""
 
 
 class TopicPattern:
@@ -28,7 +28,7 @@ class TopicPattern:
             raise InvalidPattern(f"{pattern!r}: {_text(error)}") from error
 
     def matches(self, names: Iterable[str]) -> frozenset[str]:
-        """The names that match as a whole."""
+        """The names that match completely."""
         return frozenset(name for name in names if self._compiled.fullmatch(name))
 
 

@@ -99,7 +99,7 @@ async def delete_acls(
 def _readable(
     context: RequestContext, asked: Iterable[tuple[A, R]], read: Callable[[A], V]
 ) -> list[tuple[V, R]]:
-    """What can be read of a request, each with its result. The results of the rest say what is wrong."""
+    """The valid parts of a request, each with its result. The results of the others say what is wrong."""
     readable: list[tuple[V, R]] = []
     for given, result in asked:
         if context.access.acls is None:
@@ -116,13 +116,13 @@ def _acl(creation: AclCreation) -> Acl:
     """The binding. Raises InvalidRequest."""
     try:
         acl = Acl(
-            ResourceType(creation.resource_type),
-            creation.resource_name,
-            PatternType(creation.resource_pattern_type),
-            creation.principal,
-            creation.host,
-            Operation(creation.operation),
-            Permission(creation.permission_type),
+            resource_type=ResourceType(creation.resource_type),
+            resource_name=creation.resource_name,
+            pattern_type=PatternType(creation.resource_pattern_type),
+            principal=creation.principal,
+            host=creation.host,
+            operation=Operation(creation.operation),
+            permission=Permission(creation.permission_type),
         )
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
@@ -136,13 +136,13 @@ def _filter(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     """The filter. Raises InvalidRequest."""
     try:
         return AclFilter(
-            ResourceType(given.resource_type_filter),
-            given.resource_name_filter,
-            PatternType(given.pattern_type_filter),
-            given.principal_filter,
-            given.host_filter,
-            Operation(given.operation),
-            Permission(given.permission_type),
+            resource_type=ResourceType(given.resource_type_filter),
+            resource_name=given.resource_name_filter,
+            pattern_type=PatternType(given.pattern_type_filter),
+            principal=given.principal_filter,
+            host=given.host_filter,
+            operation=Operation(given.operation),
+            permission=Permission(given.permission_type),
         )
     except ValueError as error:
         raise InvalidRequest(str(error)) from None

@@ -1,7 +1,7 @@
-"""What administrators ask of Kafka's replicas, controllers and feature levels, answered for a cluster that has none.
+"""Requests about Kafka's replicas, controllers and feature levels, answered for a cluster that has none.
 
-Every agent can serve every partition, and the object store keeps the copies. So a request for what is so anyway
-succeeds, one for anything else is refused with the reason, and nothing is ever on its way.
+Every agent can serve every partition, and the object store keeps the copies. So a request for the state that already
+holds succeeds, any other is refused with the reason, and nothing is ever in progress.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ WITH_RESULTS = 1
 async def elect_leaders(
     services: Services, context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Leaders follow the ring of agents, which needs no election. Asked about all partitions: none needed one."""
+    """Leaders follow the ring of agents, which needs no election. For "all partitions" the answer is that none needed
+    one."""
     snapshot = await services.catalog.refresh()
     response = ElectLeadersResponse()
     for topic in request.topic_partitions or ():
@@ -80,7 +81,7 @@ def _election(snapshot: Snapshot, topic: str, partition: int) -> tuple[ErrorCode
 async def alter_partition_reassignments(
     services: Services, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Partitions lie on no broker, so that none can be moved."""
+    """No broker stores a partition, so none can be moved."""
     snapshot = await services.catalog.refresh()
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
@@ -123,7 +124,7 @@ async def list_partition_reassignments(
 async def alter_replica_log_dirs(
     services: Services, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """The store is the one log dir: what is asked to be there is there."""
+    """The store is the only log dir; a request to put a replica there succeeds."""
     snapshot = await services.catalog.refresh()
     response = AlterReplicaLogDirsResponse()
     for directory in request.dirs:
@@ -179,7 +180,7 @@ def _quorum(services: Services, snapshot: Snapshot) -> DescribeQuorumResponsePar
 async def update_features(
     services: Services, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Levels are those of the code: what is asked for must be what there is."""
+    """The levels are fixed by the code: only a request for the present levels succeeds."""
     results = [_feature(update) for update in request.feature_updates]
     refused = next((result for result in results if result.error_code), None)
     if context.api_version > WITH_RESULTS and refused is not None:

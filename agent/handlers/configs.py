@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agent.catalog import Snapshot
-from agent.errors import EXPECTED, code_of
+from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.services import RequestContext, Services
 from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs
@@ -53,12 +53,6 @@ LOG_DIR = "object-store"
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
 
 
-class _Refused(Exception):
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 async def describe_configs(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
@@ -72,7 +66,7 @@ async def describe_configs(
         response.results.append(result)
         try:
             result.configs = await _describe(services, snapshot, resource, request)
-        except _Refused as error:
+        except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
         except EXPECTED as error:
             result.error_code, result.error_message = code_of(error), str(error)
@@ -86,7 +80,7 @@ async def _describe(
     if resource.resource_type == RESOURCE_TOPIC:
         known = snapshot.by_name.get(resource.resource_name)
         if known is None:
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist"
             )
         own = known.topic.configs
@@ -262,7 +256,9 @@ async def list_config_resources(
 
 def _check_broker(name: str, snapshot: Snapshot) -> None:
     if name and not any(str(member.broker_id) == name for member in snapshot.ring.members):
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"broker {name!r} was named; no live agent has this id"
+        )
 
 
 async def alter_configs(
@@ -346,7 +342,7 @@ async def _alter(
         await services.sequencer.alter_config(
             AlterConfig(scope=scope, name=name, changes=changes, replace=replace, validate_only=validate_only)
         )
-    except _Refused as error:
+    except RequestRefused as error:
         return error.code, str(error)
     except InvalidConfigValue as error:
         return ErrorCode.INVALID_CONFIG, str(error)
@@ -358,7 +354,7 @@ async def _alter(
 def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if resource_type == RESOURCE_TOPIC:
         if name not in snapshot.by_name:
-            raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         return ConfigScope.TOPIC
     if resource_type == RESOURCE_BROKER:
         _check_broker(name, snapshot)
@@ -366,9 +362,9 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     raise _of_no_kind(resource_type)
 
 
-def _of_no_kind(resource_type: int) -> _Refused:
+def _of_no_kind(resource_type: int) -> RequestRefused:
     kind = OTHER_RESOURCES.get(resource_type, f"resource type {resource_type}")
-    return _Refused(
+    return RequestRefused(
         ErrorCode.INVALID_REQUEST,
         f"configs of {kind} were asked for; an agent keeps those of topics and brokers",
     )
@@ -378,7 +374,9 @@ def _check(definition: ConfigDefinition | KafkaConfig | None, change: ConfigChan
     if definition is None:
         raise InvalidConfigValue(f"Unknown config name: {change.name}")
     if _is_fixed(definition):
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{change.name}]")
+        raise RequestRefused(
+            ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{change.name}]"
+        )
     if change.operation is ConfigOperation.DELETE:
         return
     if change.value is None:

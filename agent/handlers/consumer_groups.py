@@ -46,7 +46,7 @@ CONSUMER_MEMBER = 1
 async def heartbeat(
     services: Services, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Join, go on, leave: the member's epoch says which; the answer has its next step."""
+    """Serve a heartbeat. The member's epoch says whether it joins, stays or leaves; the answer has the next step."""
     try:
         _check(request, context.api_version)
         for name in request.subscribed_topic_names or ():
@@ -75,7 +75,7 @@ async def heartbeat(
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
-    """Raise GroupRefusal for what Kafka refuses before it looks at the group, and for what is too large."""
+    """Raise GroupRefusal for requests that Kafka refuses without looking at the group, and for too large ones."""
     is_joining = request.member_epoch == JOINS
     problems = (
         (not request.member_id and (version >= CLIENT_NAMES_MEMBER or not is_joining), "MemberId is missing"),

@@ -87,12 +87,12 @@ async def offset_commit(
     code = ErrorCode.NONE
     try:
         done = await services.groups.commit(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id_or_member_epoch,
-            positions,
-            request.retention_time_ms,
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            offsets=positions,
+            retention_ms=request.retention_time_ms,
         )
         for row, problem in zip(rows, done.errors, strict=True):
             row.error_code = PARTITION_CODES[problem]

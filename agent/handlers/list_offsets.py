@@ -1,13 +1,17 @@
-"""ListOffsets: earliest, latest, by time, of the largest timestamp; and OffsetForLeaderEpoch. Always asked of the
-sequencer, never of a cache, so that they are right the moment after an acknowledgement.
+"""ListOffsets (earliest, latest, by time, of the largest timestamp) and OffsetForLeaderEpoch.
 
-Read committed, nothing at or above the last stable offset is found: a run may have records on both sides of it, so the
-record that is found by time is compared with it again.
+Always asked of the sequencer, never of a cache, so that the answers are right the moment after an acknowledgement.
+
+With read_committed, nothing at or above the last stable offset is found. A run may have records on both sides of that
+offset, so a record that is found by time is compared with it again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
 
 from agent.errors import EXPECTED, PARTITION_CODES, code_of
 from agent.services import RequestContext, Services
@@ -50,10 +54,9 @@ _NEEDS = {
 async def handle(
     services: Services, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    """One answer per partition asked."""
+    """One answer for each requested partition."""
     response = ListOffsetsResponse()
-    queries: list[OffsetQuery] = []
-    rows: list[ListOffsetsPartitionResponse] = []
+    lookups: list[_Lookup] = []
     snapshot = services.catalog.snapshot
     if any(topic.name not in snapshot.by_name for topic in request.topics):
         snapshot = await services.catalog.refresh()
@@ -69,55 +72,62 @@ async def handle(
             elif context.api_version < _NEEDS.get(partition.timestamp, 0):
                 row.error_code = ErrorCode.UNSUPPORTED_VERSION
             elif not _is_local(partition):
-                row.offset, row.timestamp = (
-                    -1,
-                    -1,
-                )  # no remote tier: nothing is there, as Kafka without one says
+                # There is no remote tier; Kafka without one answers the same.
+                row.offset, row.timestamp = -1, -1
             else:
-                asked = (
-                    OffsetSpec.EARLIEST
-                    if partition.timestamp == OffsetSpec.EARLIEST_LOCAL
-                    else partition.timestamp
-                )
-                queries.append(
-                    OffsetQuery(
-                        known.topic.topic_id, partition.partition_index, asked, request.isolation_level == 1
-                    )
-                )
-                rows.append(row)
-    if queries:
-        ends = _stable_ends(queries)
-        try:
-            answers = await all_offsets(services.sequencer, [*queries, *ends])
-        except EXPECTED as error:
-            for row in rows:
-                row.error_code = code_of(error)
-            return response
-        stable = {
-            (query.topic_id, query.partition): result.offset
-            for query, result in zip(ends, answers[len(queries) :], strict=True)
-        }
-        results = list(zip(queries, rows, answers[: len(queries)], strict=True))
-        for query, row, result in results:
-            _tell_offset(query, row, result)
-        looked_into = [each for each in results if each[2].run is not None]
-        for first in range(0, len(looked_into), RUNS_AT_ONCE):
-            await asyncio.gather(
-                *(
-                    _look_into_run(
-                        services,
-                        query=query,
-                        row=row,
-                        result=result,
-                        stable_end=stable.get((query.topic_id, query.partition)),
-                    )
-                    for query, row, result in looked_into[first : first + RUNS_AT_ONCE]
-                )
-            )
-        for row in rows:
-            if context.api_version < FIRST_EPOCH_VERSION:
-                row.leader_epoch = -1
+                lookups.append(_Lookup(_query(known.topic.topic_id, partition, request), row))
+    if lookups:
+        await _look_up(services, lookups)
+    if context.api_version < FIRST_EPOCH_VERSION:
+        for lookup in lookups:
+            lookup.row.leader_epoch = -1
     return response
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """A requested partition that exists: what the sequencer is asked, and the row for its answer."""
+
+    query: OffsetQuery
+    row: ListOffsetsPartitionResponse
+
+
+def _query(topic_id: UUID, partition: ListOffsetsPartition, request: ListOffsetsRequest) -> OffsetQuery:
+    is_earliest = partition.timestamp == OffsetSpec.EARLIEST_LOCAL
+    timestamp = OffsetSpec.EARLIEST if is_earliest else partition.timestamp
+    return OffsetQuery(topic_id, partition.partition_index, timestamp, request.isolation_level == 1)
+
+
+async def _look_up(services: Services, lookups: Sequence[_Lookup]) -> None:
+    """Fill in the rows, RUNS_AT_ONCE runs at a time."""
+    queries = [lookup.query for lookup in lookups]
+    ends = _stable_ends(queries)
+    try:
+        answers = await all_offsets(services.sequencer, [*queries, *ends])
+    except EXPECTED as error:
+        for lookup in lookups:
+            lookup.row.error_code = code_of(error)
+        return
+    stable = {
+        (query.topic_id, query.partition): result.offset
+        for query, result in zip(ends, answers[len(queries) :], strict=True)
+    }
+    results = list(zip(lookups, answers[: len(queries)], strict=True))
+    for lookup, result in results:
+        _fill_in(lookup, result)
+    in_runs = [(lookup, result) for lookup, result in results if result.run is not None]
+    for first in range(0, len(in_runs), RUNS_AT_ONCE):
+        await asyncio.gather(
+            *(
+                _look_into_run(
+                    services,
+                    lookup,
+                    result,
+                    stable_end=stable.get((lookup.query.topic_id, lookup.query.partition)),
+                )
+                for lookup, result in in_runs[first : first + RUNS_AT_ONCE]
+            )
+        )
 
 
 def _stable_ends(queries: list[OffsetQuery]) -> list[OffsetQuery]:
@@ -136,7 +146,8 @@ def _is_local(partition: ListOffsetsPartition) -> bool:
     return partition.timestamp not in (OffsetSpec.LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
-def _tell_offset(query: OffsetQuery, row: ListOffsetsPartitionResponse, result: OffsetResult) -> None:
+def _fill_in(lookup: _Lookup, result: OffsetResult) -> None:
+    query, row = lookup.query, lookup.row
     row.error_code = PARTITION_CODES[result.error]
     if result.error is not PartitionError.NONE:
         return
@@ -146,13 +157,10 @@ def _tell_offset(query: OffsetQuery, row: ListOffsetsPartitionResponse, result: 
 
 
 async def _look_into_run(
-    services: Services,
-    query: OffsetQuery,
-    row: ListOffsetsPartitionResponse,
-    result: OffsetResult,
-    stable_end: int | None,
+    services: Services, lookup: _Lookup, result: OffsetResult, *, stable_end: int | None
 ) -> None:
     assert result.run is not None, "only runs are looked into"
+    query, row = lookup.query, lookup.row
     wanted = result.run.max_timestamp if query.timestamp == OffsetSpec.MAX_TIMESTAMP else query.timestamp
     try:
         record = await services.reader.find_timestamp(result.run, wanted, result.log_start_offset)

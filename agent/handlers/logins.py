@@ -11,7 +11,7 @@ from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 async def handshake(
     services: Services, context: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse:
-    """Refuse: there is nothing to log in to."""
+    """Refuse: this listener has no logins."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 

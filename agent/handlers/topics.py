@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from agent.errors import EXPECTED, PARTITION_CODES, code_of
+from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
 from agent.handlers.configs import LOG_DIR
 from agent.handlers.metadata import CREATED_AT_ONCE, is_legal_topic_name
 from agent.services import RequestContext, Services
@@ -65,14 +65,6 @@ DELETED_AT_ONCE = 500
 """Partitions whose log starts one request to the sequencer moves."""
 
 
-class _Refused(Exception):
-    """One topic's request can't be done; carries Kafka's code."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 async def create_topics(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
@@ -97,9 +89,11 @@ async def _try_create(
     result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
     try:
         if mentions > 1:
-            raise _Refused(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once")
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once"
+            )
         await _create(services, topic, request, result)
-    except _Refused as error:
+    except RequestRefused as error:
         result.error_code, result.error_message = error.code, str(error)
     except EXPECTED as error:
         result.error_code, result.error_message = code_of(error), str(error)
@@ -112,7 +106,7 @@ async def _create(
     services: Services, topic: CreatableTopic, request: CreateTopicsRequest, result: CreatableTopicResult
 ) -> None:
     if not is_legal_topic_name(topic.name):
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {topic.name!r}: 1 to 249 letters, digits, '.', '_' or '-' are allowed, "
             "and neither '.' nor '..'",
@@ -122,14 +116,14 @@ async def _create(
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.value is None:
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {config.name}"
             )
         configs[config.name] = config.value
     try:
         check_topic_configs(configs)
     except InvalidConfigValue as error:
-        raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        raise RequestRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
     creation = CreateTopic(
         name=topic.name,
         partitions=partitions,
@@ -172,13 +166,13 @@ async def _create_in_time(services: Services, request: CreateTopic, timeout_ms: 
 def _partitions_of(services: Services, topic: CreatableTopic) -> int:
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.INVALID_REQUEST,
                 "Both numPartitions or replicationFactor and replicasAssignments were set.",
             )
         indexes = sorted(assignment.partition_index for assignment in topic.assignments)
         if indexes != list(range(len(indexes))):
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partitions {indexes} were assigned; they must be 0, 1, 2, ...",
             )
@@ -186,7 +180,7 @@ def _partitions_of(services: Services, topic: CreatableTopic) -> int:
     if topic.num_partitions == -1:
         return services.settings.default_partitions
     if topic.num_partitions < 1:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.INVALID_PARTITIONS,
             f"{topic.num_partitions} partitions were given; at least 1 is needed",
         )
@@ -198,7 +192,7 @@ def _replication_factor_of(topic: CreatableTopic) -> int:
     if topic.assignments:
         counts = {len(set(assignment.broker_ids)) for assignment in topic.assignments}
         if len(counts) > 1 or not 1 <= min(counts) <= MAX_REPLICATION_FACTOR:
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partitions with {sorted(counts)} replicas were assigned; each needs as many as the others, 1 to"
                 f" {MAX_REPLICATION_FACTOR}",
@@ -207,7 +201,7 @@ def _replication_factor_of(topic: CreatableTopic) -> int:
     if topic.replication_factor == -1:
         return 1
     if not 1 <= topic.replication_factor <= MAX_REPLICATION_FACTOR:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"replication factor {topic.replication_factor} was given; 1 to {MAX_REPLICATION_FACTOR} (or -1 for the"
             " default) is allowed",
@@ -261,7 +255,7 @@ async def create_partitions(
             await services.sequencer.create_partitions(
                 CreatePartitions(known.topic.topic_id, topic.count, request.validate_only)
             )
-        except _Refused as error:
+        except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
         except EXPECTED as error:
             result.error_code, result.error_message = code_of(error), str(error)
@@ -271,12 +265,12 @@ async def create_partitions(
 
 def _check_growth(topic: CreatePartitionsTopic, now: int) -> None:
     if topic.count <= now:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {now} partition(s); {topic.count} would not be an increase.",
         )
     if topic.assignments and len(topic.assignments) != topic.count - now:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{len(topic.assignments)} assignments were given for {topic.count - now} new partitions",
         )

@@ -209,11 +209,11 @@ async def _commit(
         return ErrorCode.INVALID_REQUEST
     try:
         done = await services.groups.commit(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            positions,
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            offsets=positions,
             transaction=TransactionRef(request.transactional_id, request.producer_id, request.producer_epoch),
             joins=version >= FIRST_JOINING_VERSION,
         )

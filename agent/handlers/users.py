@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections import Counter
 
-from agent.errors import EXPECTED, code_of
+from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.security.users import NAMES
 from agent.services import RequestContext, Services
 from sequencer.api import AlterScram, ScramCredentials, ScramMechanism, ScramName
@@ -32,14 +32,6 @@ from tailrace.kafka.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResult,
 )
 from tailrace.limits import MAX_NAME_BYTES, is_name
-
-
-class _Refused(Exception):
-    """One user's change can't be done; carries Kafka's code."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 async def describe(
@@ -87,19 +79,19 @@ async def alter(
         result = results[user] = AlterUserScramCredentialsResult(user=user)
         try:
             if any(count > 1 for (name, _), count in changes.items() if name == user):
-                raise _Refused(
+                raise RequestRefused(
                     ErrorCode.DUPLICATE_RESOURCE,
                     "A user credential cannot be altered twice in the same request",
                 )
             if not is_name(user):
-                raise _Refused(
+                raise RequestRefused(
                     ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username must have 1 to {MAX_NAME_BYTES} bytes"
                 )
             removed = [
                 ScramName(user, _mechanism(each.mechanism)) for each in request.deletions if each.name == user
             ]
             stored = [_credentials(each) for each in request.upsertions if each.name == user]
-        except _Refused as error:
+        except RequestRefused as error:
             result.error_code, result.error_message = error.code, str(error)
             continue
         deletes += removed
@@ -121,24 +113,24 @@ def _mechanism(number: int) -> ScramMechanism:
     try:
         return ScramMechanism(number)
     except ValueError:
-        raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism") from None
+        raise RequestRefused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism") from None
 
 
 def _credentials(wanted: ScramCredentialUpsertion) -> ScramCredentials:
     """What is stored of a salted password: RFC 5802's StoredKey and ServerKey, from which it can't be found."""
     mechanism = _mechanism(wanted.mechanism)
     if not MIN_ITERATIONS <= wanted.iterations <= MAX_ITERATIONS:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"{wanted.iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed",
         )
     if not MIN_SALT_BYTES <= len(wanted.salt) <= MAX_SALT_BYTES:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL, f"a salt has {MIN_SALT_BYTES} to {MAX_SALT_BYTES} bytes"
         )
     salted = bytes(wanted.salted_password)
     if len(salted) != KEY_BYTES[mechanism]:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"a salted password of {NAMES[mechanism]} has {KEY_BYTES[mechanism]} bytes",
         )
@@ -147,7 +139,11 @@ def _credentials(wanted: ScramCredentialUpsertion) -> ScramCredentials:
     stored_key = hashlib.new(digest, client_key).digest()
     server_key = hmac.digest(salted, b"Server Key", digest)
     return ScramCredentials(
-        ScramName(wanted.name, mechanism), bytes(wanted.salt), stored_key, server_key, wanted.iterations
+        name=ScramName(wanted.name, mechanism),
+        salt=bytes(wanted.salt),
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=wanted.iterations,
     )
 
 

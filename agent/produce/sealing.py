@@ -57,7 +57,7 @@ class LaneLoad:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a number's commit is under way: its object, if any, is stored."""
+        """Whether a commit is in progress: its object, if any, is stored."""
         return self.unanswered > self.uploads
 
 

@@ -1,4 +1,4 @@
-"""Who a connection's client is, and what it may do."""
+"""The client of a connection, and what it may do."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from agent.security.authorize import AclIndex
 from tailrace.acls import OPERATIONS, Operation, ResourceType
 
 ANONYMOUS = "User:ANONYMOUS"
-"""Kafka's name for a client that did not log in."""
+"""Kafka's principal of a client that has not logged in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A client as it came in: by which listener ('' for the only one), from where, and as whom.
+    """A client: its listener ('' for the only one), address and principal.
 
-    `acls`: the newest ones; None where nobody has to be allowed anything. `password_user`: whose password or SCRAM
-    credentials let the client in; None where it came in by something else.
+    `acls`: the newest ones; None if this agent checks no ACLs. `password_user`: the user whose password or SCRAM
+    credentials the client logged in by; None after any other login.
     """
 
     listener: str = ""
@@ -31,24 +31,28 @@ class Access:
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do this with the resource of this name."""
         return self.acls is None or self.acls().allows(
-            self.principal, self.host, operation, resource_type, name
+            principal=self.principal,
+            host=self.host,
+            operation=operation,
+            resource_type=resource_type,
+            name=name,
         )
 
     def may_with_some(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether there may be a resource of this type with which the client may do this."""
+        """Whether some resource of this type may exist that the client may use so."""
         return self.acls is None or self.acls().allows_some(
             self.principal, self.host, operation, resource_type
         )
 
     def may_read(self, api: str, topic: str) -> bool:
-        """Whether the client may read this topic; if not, the audit log says so."""
+        """Whether the client may read this topic; a refusal goes to the audit log."""
         if self.may(Operation.READ, ResourceType.TOPIC, topic):
             return True
         self.note_refused(api, Operation.READ, ResourceType.TOPIC, topic)
         return False
 
     def note_refused(self, api: str, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """Write to the audit log that the client asked for what it may not do."""
+        """Write the refusal of a request to the audit log."""
         if self.audit is not None:
             self.audit.refused(
                 host=self.host,
@@ -60,7 +64,7 @@ class Access:
             )
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """All that the client may do with a resource, as the bits of `authorized_operations` (KIP-430)."""
+        """The client's operations on a resource, as the bits of `authorized_operations` (KIP-430)."""
         if self.acls is None:
             return _ALL[resource_type]
         return sum(
@@ -77,4 +81,4 @@ _ALL = {
 
 
 ANYBODY = Access()
-"""A client of an agent that asks nobody who they are."""
+"""A client of an agent that authenticates no clients."""

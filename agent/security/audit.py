@@ -1,6 +1,6 @@
-"""The audit log: who logged in, who could not, and what was refused; each also counted.
+"""The audit log: logins, failed logins and refused requests, each also counted.
 
-Refusals are written at most MAX_LINES_PER_SECOND; how many were left out stands in the next line. Counters count all.
+Refusals are written at most MAX_LINES_PER_SECOND; the next line says how many were left out. The counters count all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Audit:
     def refused(
         self, *, host: str, principal: str, api: str, resource_type: str, resource: str, operation: str
     ) -> None:
-        """The principal asked for what it may not do."""
+        """Note a request that was refused for lack of rights."""
         self._telemetry.authorization_refusals.labels(api, resource_type, operation).inc()
         self._write(
             "refused",

@@ -25,7 +25,7 @@ from tailrace.acls import (
 )
 
 MAX_REMEMBERED = 50_000
-"""Decisions; above it all are forgotten and made anew."""
+"""Limit of remembered decisions; above it all are dropped."""
 
 _IMPLIED_BY: dict[Operation, frozenset[Operation]] = {
     Operation.DESCRIBE: frozenset((Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)),

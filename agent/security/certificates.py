@@ -1,4 +1,4 @@
-"""Client certificates: whose they are."""
+"""The subject of a client's certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections and failed logins one address and one principal may have. Pure, but for the clock."""
+"""Limits of connections and failed logins, by address and principal. Pure, but for the clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from agent.security.settings import SecuritySettings
 
 MINUTE_SECONDS = 60.0
 MAX_ADDRESSES = 10_000
-"""Addresses whose failed logins of this minute are remembered; above it all are forgotten."""
+"""Limit of addresses whose failed logins of this minute are counted; above it all are dropped."""
 
 
 class ConnectionLimits:
-    """Counts what is open now, and the failed logins of this minute. A limit of 0 is none."""
+    """Counts open connections, and failed logins of this minute. A limit of 0 means no limit."""
 
     def __init__(self, settings: SecuritySettings, monotonic: Callable[[], float]) -> None:
         self._settings = settings
@@ -23,10 +23,10 @@ class ConnectionLimits:
         self._minute = -1
 
     def opened(self, address: str, without_login: int) -> str | None:
-        """Count a connection; why it must be closed, if it must. It is uncounted by `closed` in any case.
+        """Count a connection. Returns the reason to close it, or None. `closed` uncounts it in either case.
 
         Args:
-            without_login: connections that have not logged in yet, this one left out.
+            without_login: connections that have not logged in yet, without this one.
         """
         count = self._of_address[address] = self._of_address.get(address, 0) + 1
         settings = self._settings
@@ -43,7 +43,7 @@ class ConnectionLimits:
         return 0 < self._settings.max_failed_logins_per_minute <= self._current().get(address, 0)
 
     def logged_in(self, principal: str) -> bool:
-        """Count a principal's connection; whether it may stay. It is uncounted by `closed` only if it may."""
+        """Count a connection of a principal. Returns whether it may stay; only then `closed` uncounts it."""
         count = self._of_principal.get(principal, 0) + 1
         if 0 < self._settings.max_connections_per_principal < count:
             return False

@@ -1,4 +1,4 @@
-"""The listeners of an agent, opened: which dispatcher, TLS identity and mechanisms each one's connections get."""
+"""The opened listeners of an agent: each one's dispatcher, TLS identity and SASL mechanisms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tailrace.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How clients come in; the default: by one plain listener, without a login."""
+    """How clients connect; by default to one plain listener, without a login."""
 
     listeners: tuple[Listener, ...] = ()
     settings: SecuritySettings = field(default_factory=SecuritySettings)
@@ -32,7 +32,7 @@ class ClientSecurity:
 
     @property
     def is_authenticating(self) -> bool:
-        """Whether a listener asks who its clients are; then every listener's clients need ACLs."""
+        """Whether a listener authenticates its clients; then the clients of all listeners need ACLs."""
         return any(
             listener.protocol.has_sasl
             or (listener.protocol is SecurityProtocol.SSL and self.settings.client_auth != "none")
@@ -40,7 +40,7 @@ class ClientSecurity:
         )
 
     def tls_of(self, listener: Listener) -> ssl.SSLContext | None:
-        """What a listening socket is opened with."""
+        """The parameters of a listening socket."""
         if not listener.protocol.has_tls:
             return None
         assert self.tls is not None, "settings with a TLS listener have its files"
@@ -48,7 +48,7 @@ class ClientSecurity:
 
 
 class CurrentAcls:
-    """The index of the catalog's ACLs, made anew when they have changed."""
+    """The index of the catalog's ACLs, rebuilt when they change."""
 
     def __init__(self, catalog: Catalog, super_users: Sequence[str]) -> None:
         self._catalog = catalog
@@ -65,7 +65,7 @@ class CurrentAcls:
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """What checks who a client is, at every door of an agent."""
+    """What authenticates clients, shared by all listeners of an agent."""
 
     users: Users
     tokens: TokenCheck | None
@@ -73,7 +73,7 @@ class Logins:
     audit: Audit
 
     def mechanisms(self, settings: SecuritySettings) -> dict[str, Callable[[], Exchange]]:
-        """What makes the exchange of each mechanism that is on."""
+        """The factory of exchanges for each enabled mechanism."""
         made: dict[str, Callable[[], Exchange]] = {}
         for name in settings.sasl_mechanisms:
             if name == "PLAIN":

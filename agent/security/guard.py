@@ -26,12 +26,12 @@ REFUSALS = {
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 UNNAMED = ""
-"""The name of a topic that a client asks for by an id that nobody has."""
+"""The name of a topic that is requested by an unknown id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An operation on a kind of resource. `instead`: another need that will do as well."""
+    """An operation on a type of resource. `instead`: another need that is also sufficient."""
 
     operation: Operation
     resource_type: ResourceType
@@ -48,14 +48,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as its guards see it."""
+    """One request, for its guards."""
 
     api: str
     services: Services
     context: RequestContext
 
     def may(self, need: Need, name: str, *, is_noted: bool = True) -> bool:
-        """Whether the client meets the need; a refusal is noted in the audit log unless it only shortens a listing."""
+        """Whether the client meets the need. A refusal goes to the audit log, unless it only shortens a listing."""
         access = self.context.access
         alternative: Need | None = need
         while alternative is not None:
@@ -77,7 +77,7 @@ class Call:
         )
 
     async def topic_name(self, name: str | None, topic_id: UUID) -> str:
-        """The topic's name, if it was asked for by its id; UNNAMED if there is none."""
+        """The name of a topic that is requested by its id; UNNAMED if there is none."""
         if topic_id == NIL_TOPIC_ID:
             return name or UNNAMED
         known = await self.services.catalog.topic_by_id(topic_id)
@@ -89,16 +89,16 @@ Next = Callable[[Any], Awaitable[Any]]
 
 
 class Guard(Protocol):
-    """Lets through what the client may ask for."""
+    """Passes on what the client may do."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What a client needs so that nothing is refused."""
+        """The needs; a client that meets all of them is refused nothing."""
         ...
 
     @property
     def effect(self) -> str:
-        """What becomes of a request that lacks it, for the docs."""
+        """What happens to a request without it, for the docs."""
         ...
 
     async def __call__(self, call: Call, request: Any, answer: Next) -> Any:
@@ -208,7 +208,7 @@ class Listed:
 
 
 def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
-    """The handler behind its guards; the first guard is asked first."""
+    """The handler behind its guards; the first guard is called first."""
     if not guards:
         return handler
 
@@ -226,7 +226,7 @@ def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
 
 
 def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
-    """The handler's answer with these rows added, also where it comes later. None (acks=0) stays."""
+    """The handler's answer with these rows added, also if it is deferred. None (acks=0) stays None."""
     if isinstance(response, Deferred):
         whole = Deferred(lambda part: _with_more(part.response(), field, rows))
         response.then(whole.is_ready)
@@ -239,7 +239,7 @@ def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
 
 
 def _only(call: Call, field: str, rows: list[Any], request: Any) -> Any:
-    """A response of nothing but these rows; none where the client wants none."""
+    """A response with only these rows; None if the client wants no answer."""
     from tailrace.kafka.apis import APIS
 
     if getattr(request, "acks", None) == 0:

@@ -1,4 +1,4 @@
-"""The handlers behind their guards: what is served on an agent that asks who its clients are."""
+"""The handlers behind their guards, for agents that authenticate clients."""
 
 from __future__ import annotations
 

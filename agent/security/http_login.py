@@ -19,7 +19,7 @@ from tailrace.limits import is_name
 LISTENER = "http"
 MAX_HEADER_CHARACTERS = 16 * 1024
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
-"""What load balancers and supervisors ask, without a login; they name no topics and no groups."""
+"""Pages for load balancers and supervisors, without a login; they name no topics and no groups."""
 
 
 class HttpLogin:
@@ -45,7 +45,7 @@ class HttpLogin:
         self._delay_seconds = delay_seconds
 
     async def __call__(self, request: web.Request) -> web.Response | None:
-        """The refusal; None for a request that may be answered."""
+        """The refusal, or None."""
         if request.path in OPEN_PATHS:
             return None
         host = request.remote or "?"
@@ -62,14 +62,16 @@ class HttpLogin:
                 audit.login_failed(host, LISTENER, scheme, str(error))
             await self._clock.sleep(self._delay_seconds)
             return _unauthorized("the login failed")
-        access = Access(LISTENER, host, f"User:{user}", self._anybody.acls, audit)
+        access = Access(
+            listener=LISTENER, host=host, principal=f"User:{user}", acls=self._anybody.acls, audit=audit
+        )
         if access.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
             return None
         access.note_refused("HTTP", Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         return web.Response(status=403, text=f"User:{user} may not DESCRIBE the cluster\n")
 
     async def _user(self, host: str, scheme: str, value: str) -> str:
-        """Who the header names and proves. Raises LoginFailed."""
+        """The user whom the header names and proves. Raises LoginFailed."""
         if self._limits.is_closed_to(host):
             raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         if scheme == "bearer" and self._tokens is not None:

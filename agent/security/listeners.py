@@ -41,7 +41,7 @@ class SecurityProtocol(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where clients connect to, and what they are told to connect to (port 0: the bound one)."""
+    """The address that clients connect to, and the one that they are told (port 0: the bound one)."""
 
     name: str
     protocol: SecurityProtocol
@@ -103,7 +103,7 @@ class PrincipalRule:
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """What the name becomes; None where the rule does not match all of it."""
+        """The mapped name; None if the rule does not match the whole name."""
         if self.pattern is None:
             return name
         found = self.pattern.fullmatch(name)

@@ -1,6 +1,7 @@
-"""What a client needs for each API: Kafka's rules, as guards. Every API has its entry, if only an empty one.
+"""What a client needs for each API: Kafka's rules, as guards.
 
-`python -m tailrace_cli.doc_pages.protocol_support` writes the table of docs/security.md from it.
+Every API has an entry, possibly an empty one. `python -m tailrace_cli.doc_pages.authorization_table` writes the table
+of docs/security.md from it.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _topics(
     answered: str = "topics",
     name: Callable[[Any], str] = _name,
 ) -> Parts:
-    return Parts((need,), asked, answered, name, refuse)
+    return Parts(needs=(need,), asked=asked, answered=answered, name=name, refuse=refuse)
 
 
 def _each_topic(refuse: Callable[[Any, ErrorCode], Any], request: Any, code: ErrorCode) -> Any:

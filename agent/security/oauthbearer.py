@@ -41,7 +41,8 @@ ALGORITHMS = (
 MAX_JWKS_BYTES = 1 << 20
 FETCH_SECONDS = 10.0
 UNKNOWN_KEY_SECONDS = 10.0
-"""A token of an unknown key makes the keys be read again, at most this often: the server may have a new one."""
+"""A token with an unknown key makes the agent read the keys again, at most this often: the server may have a new one.
+"""
 _SEPARATOR = "\x01"
 _BEARER = "auth=Bearer "
 
@@ -49,7 +50,7 @@ log = structlog.get_logger("agent.security")
 
 
 class KeysMissing(Exception):
-    """The keys can't be had; the message says why."""
+    """The keys can't be read; the message says why."""
 
 
 class SigningKeys:
@@ -65,7 +66,7 @@ class SigningKeys:
         self._turn = asyncio.Lock()
 
     async def get(self, *, not_older_than_seconds: float | None = None) -> KeySet:
-        """The keys, as they are now or were a while ago. Raises KeysMissing."""
+        """The keys, at most `refresh_seconds` old if they could be read. Raises KeysMissing."""
         wanted = self._refresh_seconds if not_older_than_seconds is None else not_older_than_seconds
         async with self._turn:
             if self._clock.monotonic() - self._read_at >= wanted:
@@ -104,7 +105,7 @@ def _parsed(data: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must say, besides being signed. '' and () for anything."""
+    """What a token must claim, besides its signature. '' and () accept anything."""
 
     issuer: str
     audience: str
@@ -113,7 +114,7 @@ class TokenRules:
     principal_claim: str
 
     def login(self, claims: dict[str, Any], now_s: int) -> Login:
-        """Whose token this is, and until when. Raises JoseError, ValueError."""
+        """The token's principal and its end. Raises JoseError, ValueError."""
         options: dict[str, Any] = {"exp": {"essential": True}, self.principal_claim: {"essential": True}}
         if self.issuer:
             options["iss"] = {"essential": True, "value": self.issuer}
@@ -140,17 +141,17 @@ class TokenCheck:
     def __init__(self, settings: SecuritySettings, clock: Clock, executor: Executor) -> None:
         self._keys = SigningKeys(settings.oauth_jwks, settings.oauth_jwks_refresh_seconds, clock, executor)
         self._rules = TokenRules(
-            settings.oauth_issuer,
-            settings.oauth_audience,
-            settings.oauth_scopes,
-            settings.oauth_clock_skew_seconds,
-            settings.oauth_principal_claim,
+            issuer=settings.oauth_issuer,
+            audience=settings.oauth_audience,
+            scopes=settings.oauth_scopes,
+            clock_skew_seconds=settings.oauth_clock_skew_seconds,
+            principal_claim=settings.oauth_principal_claim,
         )
         self._clock = clock
         self._executor = executor
 
     async def login(self, token: str) -> Login:
-        """Who the token says the client is. Raises LoginFailed."""
+        """The login that the token proves. Raises LoginFailed."""
         loop = asyncio.get_running_loop()
         try:
             keys = await self._keys.get()

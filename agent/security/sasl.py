@@ -17,16 +17,16 @@ from sequencer.api import ScramCredentials, ScramMechanism
 from tailrace.limits import is_name
 
 MAX_TOKEN_BYTES = 16 * 1024
-"""Of one token, but OAUTHBEARER's. Names and passwords are far shorter."""
+"""Bytes of one token, except OAUTHBEARER's. Names and passwords are far shorter."""
 
 
 class LoginFailed(Exception):
-    """The client did not prove who it is. The message is for the client, and says nothing that helps to guess."""
+    """The login failed. The message is for the client, and does not help an attacker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who the client is. `expires_ms`: until when, on the wall clock; None for as long as it likes."""
+    """A proven principal. `expires_ms`: wall-clock end of the login; None: no end."""
 
     user: str
     expires_ms: int | None = None
@@ -34,7 +34,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the client is sent, and its login once the exchange is complete."""
+    """The token for the client, and its login once the exchange is complete."""
 
     token: bytes
     login: Login | None = None

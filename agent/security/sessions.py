@@ -1,11 +1,11 @@
-"""From an open connection to a client that is known: what a listener does with the first requests.
+"""From an open connection to a known client: what a listener does with a connection's first requests.
 
-    PLAINTEXT, SSL     the first request: note who it is (anonymous, or the certificate's name); serve it
-    SASL_*             ApiVersions? -> SaslHandshake -> SaslAuthenticate ... -> everything; later, the login again
+    PLAINTEXT, SSL  the first request: note the principal (anonymous, or the certificate's name), then serve it
+    SASL_*          ApiVersions? -> SaslHandshake -> SaslAuthenticate ... -> everything; later, a new login
 
-Before the login nothing else is served: any other request closes the connection, as do requests above
-`max_login_bytes` and above MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so that connections that need
-none pay nothing for it.
+Before the login nothing else is served. Any other request closes the connection, and so does a request above
+`max_login_bytes` or more than MAX_LOGIN_REQUESTS. A session is its connection's dispatcher, so connections that need
+no session don't pay for one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tailrace.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 log = structlog.get_logger("agent.security")
 
 MAX_LOGIN_REQUESTS = 12
-"""Requests before the login is complete: more than any client needs."""
+"""Limit of requests before the login is complete: more than any client needs."""
 FIRST_WITH_LIFETIME = 1
 """Clients of this SaslAuthenticate version on are told when to log in again (KIP-368)."""
 
@@ -80,7 +80,8 @@ class Door:
         return FirstRequest(self)
 
     def opened(self, connection: KafkaConnection) -> str | None:
-        """A connection was made: it must log in in time, with small requests. Why it must be closed, if it must."""
+        """Count a new connection, which must log in in time, with small requests. Returns the reason to close it, or
+        None."""
         reason = self.limits.opened(connection.peer_host, len(self.pending))
         if reason is None and self.listener.protocol.has_sasl:
             connection.allow_frames(self.settings.max_login_bytes)
@@ -89,13 +90,13 @@ class Door:
         return reason
 
     def closed(self, connection: KafkaConnection) -> None:
-        """A connection that was made has ended."""
+        """Uncount a connection that has ended."""
         self.pending.pop(connection, None)
         has_login = self.listener.protocol.has_sasl and connection.access is not ANYBODY
         self.limits.closed(connection.peer_host, connection.access.principal if has_login else None)
 
     def close_late(self) -> list[KafkaConnection]:
-        """Close those that have not logged in in time."""
+        """Close connections that have not logged in in time."""
         now = self.clock.monotonic()
         late = [connection for connection, until in self.pending.items() if now >= until]
         for connection in late:
@@ -105,7 +106,12 @@ class Door:
 
     def access(self, connection: KafkaConnection, principal: str, password_user: str | None = None) -> Access:
         return Access(
-            self.listener.name, connection.peer_host, principal, self.acls, self.audit, password_user
+            listener=self.listener.name,
+            host=connection.peer_host,
+            principal=principal,
+            acls=self.acls,
+            audit=self.audit,
+            password_user=password_user,
         )
 
 
@@ -137,7 +143,7 @@ class FirstRequest:
         return await door.dispatch(frame, connection)
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
-        """None: who the client is has to be noted first."""
+        """None: the principal must be noted first."""
         return None
 
 
@@ -238,7 +244,7 @@ class SaslSession:
         return _reply(header, response)
 
     def _accept(self, login: Login, connection: KafkaConnection) -> int:
-        """The client is who it says. Returns for how many ms, 0 for ever. Raises LoginFailed."""
+        """Accept the login. Returns for how many ms, 0: no limit. Raises LoginFailed."""
         door = self._door
         principal = f"User:{login.user}"
         if self._logged_in_by not in ("", principal):

@@ -1,7 +1,5 @@
-"""The users that can log in, as an agent knows them; and the check of a password against stored SCRAM keys.
-
-All SCRAM computation is scramp's.
-"""
+"""The users that can log in, and the check of a password against stored SCRAM keys. scramp does all SCRAM
+computation."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ NAMES = {
 }
 MECHANISMS = {name: mechanism for mechanism, name in NAMES.items()}
 REFRESH_SECONDS = 1.0
-"""An unknown user may have been created a moment ago: the sequencer is asked, at most this often."""
+"""An unknown user may be new: the sequencer is asked, at most this often."""
 DECOY_ITERATIONS = 4_096
 
 
@@ -46,7 +44,7 @@ class Users:
         return self._decoy(name) if found is None else found
 
     async def check_password(self, user: str, password: str) -> bool:
-        """Whether this is the user's password, by whichever mechanism it is stored for."""
+        """Whether this is the user's password, by any stored mechanism."""
         known = self._catalog.security.users
         mechanisms = [each for each in ScramMechanism if ScramName(user, each) in known]
         stored = await self.credentials(user, mechanisms[0] if mechanisms else ScramMechanism.SCRAM_SHA_256)
@@ -63,7 +61,13 @@ class Users:
     def _decoy(self, name: ScramName) -> ScramCredentials:
         digest = hmac.digest(self._decoy_key, f"{name.mechanism}:{name.user}".encode(), "sha512")
         size = 32 if name.mechanism is ScramMechanism.SCRAM_SHA_256 else 64
-        return ScramCredentials(name, digest[:16], digest[:size], digest[:size], DECOY_ITERATIONS)
+        return ScramCredentials(
+            name=name,
+            salt=digest[:16],
+            stored_key=digest[:size],
+            server_key=digest[:size],
+            iterations=DECOY_ITERATIONS,
+        )
 
 
 def _fits(stored: ScramCredentials, password: str) -> bool:
@@ -81,4 +85,6 @@ def new_credentials(
     salt, stored_key, server_key, iterations = Scramp(NAMES[name.mechanism]).make_auth_info(
         password, iteration_count=iterations, salt=salt
     )
-    return ScramCredentials(name, salt, stored_key, server_key, iterations)
+    return ScramCredentials(
+        name=name, salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations
+    )

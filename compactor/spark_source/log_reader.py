@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from compactor.rewrite import AbortedRanges
 from compactor.spark_source.columns import COLUMNS
 from compactor.spark_source.log_index import LogIndex
-from compactor.spark_source.pushdown import EVERYTHING, Limits, Span
+from compactor.spark_source.pushdown import EVERYTHING, IntegerRange, Limits
 from sequencer.api import (
     AbortedTransaction,
     BatchStatus,
@@ -144,7 +144,7 @@ class LogReader:
             self._index,
             self._store,
             ["offset"],
-            limits=Limits(times_us=Span(first=time_ms * 1000)),
+            limits=Limits(times_us=IntegerRange(first=time_ms * 1000)),
             passes_over_lost=True,
         )
         async for batch in timed.read(within):

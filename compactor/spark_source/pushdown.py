@@ -34,20 +34,20 @@ _FIELDS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_u
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class IntegerRange:
     """Whole numbers from `first` to `last`, both inside."""
 
     first: int = -MAX_INT64
     last: int = MAX_INT64
 
-    def within(self, other: Span) -> Span:
-        return Span(max(self.first, other.first), min(self.last, other.last))
+    def within(self, other: IntegerRange) -> IntegerRange:
+        return IntegerRange(max(self.first, other.first), min(self.last, other.last))
 
     def __contains__(self, value: int) -> bool:
         return self.first <= value <= self.last
 
 
-EVERYTHING = Span()
+EVERYTHING = IntegerRange()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Limits:
     """
 
     topics: frozenset[str] | None = None
-    partitions: Span = EVERYTHING
+    partitions: IntegerRange = EVERYTHING
     chosen: frozenset[int] | None = None
-    offsets: Span = EVERYTHING
-    times_us: Span = EVERYTHING
+    offsets: IntegerRange = EVERYTHING
+    times_us: IntegerRange = EVERYTHING
 
     def has_partition(self, topic: str, partition: int) -> bool:
         """Whether anything of the partition is wanted."""
@@ -120,18 +120,18 @@ def _number(column: str, value: Any) -> int | None:
     return value if column in _FIELDS and type(value) is int else None
 
 
-def _span(pushed: Filter, value: int | None) -> Span | None:
+def _span(pushed: Filter, value: int | None) -> IntegerRange | None:
     if value is None:
         return None
     match pushed:
         case EqualTo() | EqualNullSafe():
-            return Span(value, value)
+            return IntegerRange(value, value)
         case GreaterThan():
-            return Span(first=value + 1)
+            return IntegerRange(first=value + 1)
         case GreaterThanOrEqual():
-            return Span(first=value)
+            return IntegerRange(first=value)
         case LessThan():
-            return Span(last=value - 1)
+            return IntegerRange(last=value - 1)
         case LessThanOrEqual():
-            return Span(last=value)
+            return IntegerRange(last=value)
     return None

@@ -117,7 +117,9 @@ class TableSync:
             swaps = sorted(path.rpartition("/")[2].removesuffix(".parquet") for path in change.added)
             properties["tailrace.swaps"] = ",".join(swaps[:SWAPS_NAMED])
             await self._blocking(lambda: table.exchange(change, new, properties))
-        return await self._expire(wanted, table, change, len(should), pin.now_ms)
+        return await self._expire(
+            wanted=wanted, table=table, change=change, files=len(should), now_ms=pin.now_ms
+        )
 
     async def _expire(
         self, wanted: WantedTable, table: TopicTable, change: TableChange, files: int, now_ms: int

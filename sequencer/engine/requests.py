@@ -171,13 +171,25 @@ def _looks_up(method: Declared[R, A], answer: Callable[[R, Context], Awaitable[A
 
 
 def _register_agent(draft: Draft, request: AgentInfo, context: Context) -> AgentLease:
-    lease = leases.register_agent(draft, request, context.view.identity, context.settings, context.slack_ms())
+    lease = leases.register_agent(
+        draft=draft,
+        info=request,
+        identity=context.view.identity,
+        settings=context.settings,
+        slack_ms=context.slack_ms(),
+    )
     context.view.heard.note(lease, context.clock.monotonic())
     return lease
 
 
 def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLease:
-    lease = leases.renew_agent(draft, request, context.view.identity, context.settings, context.slack_ms())
+    lease = leases.renew_agent(
+        draft=draft,
+        request=request,
+        identity=context.view.identity,
+        settings=context.settings,
+        slack_ms=context.slack_ms(),
+    )
     context.view.heard.note(lease, context.clock.monotonic(), is_renewal=True)
     return lease
 
@@ -264,18 +276,22 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.open_session,
             lambda draft, request, context: sessions.open_session(
-                draft,
-                request,
-                context.entropy.uuid(),
-                context.view.identity,
-                context.settings,
-                context.slack_ms(),
+                draft=draft,
+                request=request,
+                session_id=context.entropy.uuid(),
+                identity=context.view.identity,
+                settings=context.settings,
+                slack_ms=context.slack_ms(),
             ),
         ),
         _decides(
             Sequencer.renew_session,
             lambda draft, request, context: sessions.renew_session(
-                draft, request, context.view.identity, context.settings, context.slack_ms()
+                draft=draft,
+                request=request,
+                identity=context.view.identity,
+                settings=context.settings,
+                slack_ms=context.slack_ms(),
             ),
         ),
         _decides(Sequencer.close_session, lambda draft, request, _: sessions.close_session(draft, request)),
@@ -301,7 +317,11 @@ DECISIONS: dict[str, Decision] = _by_name(
         _decides(
             Sequencer.create_topic,
             lambda draft, request, context: topics.create_topic(
-                draft, request, context.entropy.uuid(), context.validate_config, context.settings
+                draft=draft,
+                request=request,
+                topic_id=context.entropy.uuid(),
+                validate=context.validate_config,
+                settings=context.settings,
             ),
             is_checkpointed=True,
         ),

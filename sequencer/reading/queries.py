@@ -279,7 +279,11 @@ class Reader:
 
     async def _first_reaching(self, row: PartitionRow, timestamp: int, from_offset: int) -> ScannedRuns:
         found = await self._store.first_run_reaching(
-            row.topic_id, row.partition, timestamp, from_offset, MAX_SCANNED
+            topic_id=row.topic_id,
+            partition=row.partition,
+            timestamp=timestamp,
+            from_offset=from_offset,
+            max_scanned=MAX_SCANNED,
         )
         run = found.run
         if run is not None and run.batches and run.base_offset < from_offset:
@@ -291,7 +295,11 @@ class Reader:
             ]
             if max(left, default=-1) < timestamp:
                 return await self._store.first_run_reaching(
-                    row.topic_id, row.partition, timestamp, run.end_offset, MAX_SCANNED
+                    topic_id=row.topic_id,
+                    partition=row.partition,
+                    timestamp=timestamp,
+                    from_offset=run.end_offset,
+                    max_scanned=MAX_SCANNED,
                 )
         return found
 

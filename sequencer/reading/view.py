@@ -50,7 +50,9 @@ class Shown:
         self.state = state
         self.topics = TopicChanges(state)
         self.recent = recent
-        self.reader = Reader(reads, lambda: self.state, catch_up, recent, settle)
+        self.reader = Reader(
+            store=reads, current=lambda: self.state, catch_up=catch_up, recent=recent, settle=settle
+        )
 
 
 class View(Shown):

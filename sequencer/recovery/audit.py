@@ -95,7 +95,9 @@ async def audit(
 
     The caller has opened `rows`. Raises SequencerError and StoreError if they can't be read.
     """
-    return await _Audit(rows, store, clock, entropy, settings or AuditSettings()).run()
+    return await _Audit(
+        rows=rows, store=store, clock=clock, entropy=entropy, settings=settings or AuditSettings()
+    ).run()
 
 
 class _Audit:

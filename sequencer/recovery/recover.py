@@ -146,7 +146,9 @@ async def recover(
         await check_is_empty(rows)
         await write_cluster_file(store, identity)
         await _fill(rows, plan.rows, identity, epoch)
-        await _export(store, rows, clock, epoch, settings or SequencerSettings())
+        await _export(
+            store=store, rows=rows, clock=clock, epoch=epoch, settings=settings or SequencerSettings()
+        )
         return plan.report
     finally:
         if rows is not None and epoch is not None:

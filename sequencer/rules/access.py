@@ -41,11 +41,11 @@ def security(state: HotState, request: SecurityRequest) -> Security:
         return Security(version, None, None)
     users = [
         ScramCredentials(
-            ScramName(row.user_name, ScramMechanism(row.mechanism)),
-            row.salt,
-            row.stored_key,
-            row.server_key,
-            row.iterations,
+            name=ScramName(row.user_name, ScramMechanism(row.mechanism)),
+            salt=row.salt,
+            stored_key=row.stored_key,
+            server_key=row.server_key,
+            iterations=row.iterations,
         )
         for row in state.all(ScramRow)
     ]
@@ -164,13 +164,13 @@ def _check_count(count: int, what: str) -> None:
 
 def _acl(row: AclRow) -> Acl:
     return Acl(
-        ResourceType(row.resource_type),
-        row.resource_name,
-        PatternType(row.pattern_type),
-        row.principal,
-        row.host,
-        Operation(row.operation),
-        Permission(row.permission),
+        resource_type=ResourceType(row.resource_type),
+        resource_name=row.resource_name,
+        pattern_type=PatternType(row.pattern_type),
+        principal=row.principal,
+        host=row.host,
+        operation=Operation(row.operation),
+        permission=Permission(row.permission),
     )
 
 

@@ -440,7 +440,15 @@ def list_groups(state: HotState, request: ListGroups) -> GroupListings:
         assert row is not None, "nothing changes meanwhile"
         if not room.takes(16 + text_bytes(group_id, row.state, row.protocol_type)):
             return GroupListings(listed, listed[-1].group_id)
-        listed.append(GroupListing(group_id, row.state, row.protocol_type, row.owner, row.type))
+        listed.append(
+            GroupListing(
+                group_id=group_id,
+                state=row.state,
+                protocol_type=row.protocol_type,
+                owner=row.owner,
+                type=row.type,
+            )
+        )
     return GroupListings(listed)
 
 

@@ -139,7 +139,7 @@ async def plan_retention(
                 watch.looked(row, removable_end(state, row), None, now_ms)
             else:
                 firsts.append((row, runs))
-    due = await _due_of(store, firsts, limits, now_ms, watch)
+    due = await _due_of(store=store, firsts=firsts, limits=limits, now_ms=now_ms, watch=watch)
     step = max(1, RUNS_AT_ONCE // settings.removal_step)
     for at in range(0, len(due), step):
         part = due[at : at + step]

@@ -68,7 +68,12 @@ def advanced(row: PartitionRow, end_offset: int, max_timestamp: int) -> Partitio
     """The partition after a run was appended."""
     running_max = max(row.running_max_timestamp, max_timestamp)
     return PartitionRow(
-        row.topic_id, row.partition, row.log_start_offset, end_offset, running_max, row.epochs
+        topic_id=row.topic_id,
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        end_offset=end_offset,
+        running_max_timestamp=running_max,
+        epochs=row.epochs,
     )
 
 

@@ -193,5 +193,13 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
     if on.tag is not None:
         tagged = parse_versions(on.tagged) if on.tagged else versions
     return Field(
-        name, kind, is_array, versions, parse_versions(on.nullable), on.tag, tagged, on.ignorable, default
+        name=name,
+        kind=kind,
+        is_array=is_array,
+        versions=versions,
+        nullable=parse_versions(on.nullable),
+        tag=on.tag,
+        tagged=tagged,
+        ignorable=on.ignorable,
+        default=default,
     )

@@ -114,7 +114,14 @@ class MeteredStore:
             error = self._count_error(failure)
             raise
         finally:
-            self._report("list", max(1, -(-listed // LIST_PAGE)), 0, 0, seconds, error)
+            self._report(
+                operation="list",
+                requests=max(1, -(-listed // LIST_PAGE)),
+                sent=0,
+                received=0,
+                seconds=seconds,
+                error=error,
+            )
 
     async def list_prefixes(self, prefix: str) -> Sequence[str]:
         self.counts.lists += 1
@@ -144,7 +151,14 @@ class MeteredStore:
             error = self._count_error(failure)
             raise
         finally:
-            self._report(operation, requests, sent_bytes, received, self._clock.monotonic() - began, error)
+            self._report(
+                operation=operation,
+                requests=requests,
+                sent=sent_bytes,
+                received=received,
+                seconds=self._clock.monotonic() - began,
+                error=error,
+            )
 
     def _count_error(self, failure: StoreError) -> str:
         if not isinstance(failure, ObjectMissing | ObjectExists):

@@ -123,16 +123,16 @@ def write_parquet(
             sheet.add_run(run)
         sheet.cut()
         header = ParquetHeader(
-            VERSION,
-            cluster_id,
-            object_id,
-            created_ms,
-            sheet.rows_written,
-            sheet.runs,
-            sheet.row_groups,
-            b"".join(sheet.headers),
-            sheet.record_counts,
-            b"".join(sheet.exact),
+            version=VERSION,
+            cluster_id=cluster_id,
+            object_id=object_id,
+            created_ms=created_ms,
+            row_count=sheet.rows_written,
+            runs=sheet.runs,
+            row_groups=sheet.row_groups,
+            batch_headers=b"".join(sheet.headers),
+            record_counts=sheet.record_counts,
+            exact=b"".join(sheet.exact),
         )
         parquet.add_key_value_metadata({METADATA_KEY: pack_header(header)})
     if path is None:
@@ -141,13 +141,29 @@ def write_parquet(
         index = read_index(data, size)
         index_crc = int(crc32c(data[size - index.footer_bytes :]))
         return WrittenParquet(
-            None, data, size, crc, header.row_count, header.runs, index.row_groups, index, index_crc
+            path=None,
+            data=data,
+            size=size,
+            crc=crc,
+            row_count=header.row_count,
+            runs=header.runs,
+            row_groups=index.row_groups,
+            index=index,
+            index_crc=index_crc,
         )
     size, crc, tail = _sum_up(path)
     index = read_index(tail, size)
     index_crc = int(crc32c(tail[len(tail) - index.footer_bytes :]))
     return WrittenParquet(
-        path, None, size, crc, header.row_count, header.runs, index.row_groups, index, index_crc
+        path=path,
+        data=None,
+        size=size,
+        crc=crc,
+        row_count=header.row_count,
+        runs=header.runs,
+        row_groups=index.row_groups,
+        index=index,
+        index_crc=index_crc,
     )
 
 
@@ -210,16 +226,16 @@ class _Sheet:
             raise ValueError(f"{run.partition}: offsets up to {position}, said to end at {end_offset}")
         self.runs.append(
             ParquetRun(
-                run.partition.topic_id,
-                run.topic_name,
-                run.partition.partition,
-                first_row,
-                self.rows_added - first_row,
-                first_batch,
-                len(self.headers) - first_batch,
-                base_offset,
-                end_offset,
-                max_timestamp,
+                topic_id=run.partition.topic_id,
+                topic_name=run.topic_name,
+                partition=run.partition.partition,
+                first_row=first_row,
+                row_count=self.rows_added - first_row,
+                first_batch=first_batch,
+                batch_count=len(self.headers) - first_batch,
+                base_offset=base_offset,
+                end_offset=end_offset,
+                max_timestamp=max_timestamp,
             )
         )
 

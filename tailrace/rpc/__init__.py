@@ -13,7 +13,7 @@ from tailrace.rpc.errors import (
 )
 from tailrace.rpc.frames import decode_body, encode_body
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
-from tailrace.rpc.link import Link, Receiver, TcpLink, Wire, join_address, split_address
+from tailrace.rpc.link import Link, Receiver, RpcConnection, TcpLink, join_address, split_address
 from tailrace.rpc.security import RpcSecurity
 from tailrace.rpc.server import Handler, RpcServer, TailHandler
 
@@ -36,7 +36,7 @@ __all__ = [
     "RpcServer",
     "TailHandler",
     "TcpLink",
-    "Wire",
+    "RpcConnection",
     "decode_body",
     "encode_body",
     "join_address",

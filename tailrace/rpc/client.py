@@ -42,7 +42,7 @@ from tailrace.rpc.frames import (
     frame_bytes,
 )
 from tailrace.rpc.hello import ClusterIdentity, KnownCluster
-from tailrace.rpc.link import Link, Wire
+from tailrace.rpc.link import Link, RpcConnection
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 from tailrace.rpc.silence import ALIVE, LOOK_SECONDS, Silence
 
@@ -292,7 +292,7 @@ class _Connection:
     """One connection: a Receiver that pairs answers with waiting calls."""
 
     def __init__(self, client: RpcClient) -> None:
-        self.wire: Wire
+        self.wire: RpcConnection
         self.version = FIRST_VERSION
         self.limit = MAX_HELLO_BYTES
         self.signer: FrameSigner | None = None
@@ -315,7 +315,11 @@ class _Connection:
         self._next = number + 1
         self._waiting[number] = answer
         self._numbers[answer] = number
-        self._send(Header(self.version, number, method, 0, request_id), body, tail)
+        self._send(
+            Header(version=self.version, correlation=number, method=method, flags=0, request_id=request_id),
+            body,
+            tail,
+        )
         if self._listening is None:
             self._listening = self._client._listen_to(self)
         return answer

@@ -108,7 +108,15 @@ def make_hello(
     known: ClusterIdentity, nonce: bytes, secrets: Sequence[bytes] = (), *, is_encrypted: bool = False
 ) -> Hello:
     tags = tuple(secret_tag(secret, nonce) for secret in secrets)
-    return Hello(_MAGIC, list(VERSIONS), known.cluster_id, known.incarnation, nonce, tags, is_encrypted)
+    return Hello(
+        magic=_MAGIC,
+        versions=list(VERSIONS),
+        cluster_id=known.cluster_id,
+        incarnation=known.incarnation,
+        nonce=nonce,
+        tags=tags,
+        is_encrypted=is_encrypted,
+    )
 
 
 def answer_hello(
@@ -133,7 +141,14 @@ def answer_hello(
     secret = _shared_secret(hello, secrets) if version > 1 else next(iter(secrets), b"")
     has_macs = version > 1 and bool(secret) and not (is_encrypted and hello.is_encrypted)
     mine = known.identity
-    bare = Welcome(version, mine.cluster_id, mine.incarnation, nonce, b"", has_macs)
+    bare = Welcome(
+        version=version,
+        cluster_id=mine.cluster_id,
+        incarnation=mine.incarnation,
+        nonce=nonce,
+        proof=b"",
+        has_macs=has_macs,
+    )
     return msgspec.structs.replace(bare, proof=_proof("server", secret, hello, bare)), secret
 
 

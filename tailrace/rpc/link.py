@@ -1,7 +1,7 @@
 """Links carry frames between two processes. Frames over TCP are here; simulations bring their own.
 
-A `Link` makes connections to one peer. A connection is a `Wire` to send on, and a `Receiver` that is called for every
-frame that arrives and, once, at the end.
+A `Link` makes connections to one peer. A connection is an `RpcConnection` to send on, and a `Receiver` that is
+called for every frame that arrives and, once, at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRITE_HIGH_BYTES = 4 << 20
 """Bytes unsent above which senders wait."""
 
 
-class Wire(Protocol):
+class RpcConnection(Protocol):
     """One connection, as its sender sees it."""
 
     @property
@@ -82,7 +82,7 @@ class Link(Protocol):
         """Where it leads, for people."""
         ...
 
-    async def connect(self, receiver: Receiver) -> Wire:
+    async def connect(self, receiver: Receiver) -> RpcConnection:
         """A new connection. Raises NotConnected. When cancelled, it leaves nothing behind."""
         ...
 
@@ -113,7 +113,7 @@ class TcpLink:
     def address(self) -> str:
         return self._address
 
-    async def connect(self, receiver: Receiver) -> Wire:
+    async def connect(self, receiver: Receiver) -> RpcConnection:
         loop = asyncio.get_running_loop()
         tls = self._tls
         try:
@@ -130,7 +130,7 @@ class TcpLink:
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
-    """A `Wire` over an asyncio transport.
+    """An `RpcConnection` over an asyncio transport.
 
     Short frames are cut out of a staging buffer, many per read. For a frame that is longer than what is
     staged, a buffer of its size is made (after its length was checked) and the rest is received straight
@@ -157,7 +157,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._heard = 0
         self._reason = "closed by the peer"
 
-    # --- Wire
+    # --- RpcConnection
 
     @property
     def is_encrypted(self) -> bool:

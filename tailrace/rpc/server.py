@@ -28,7 +28,7 @@ from tailrace.rpc.frames import (
     frame_bytes,
 )
 from tailrace.rpc.hello import KnownCluster
-from tailrace.rpc.link import FrameProtocol, Receiver, Wire
+from tailrace.rpc.link import FrameProtocol, Receiver, RpcConnection
 from tailrace.rpc.security import MAC_BYTES, FrameSigner, FrameVerifier, RpcSecurity
 from tailrace.rpc.silence import ALIVE
 
@@ -108,7 +108,7 @@ class RpcServer:
             ssl_handshake_timeout=None if tls is None else self._hello_timeout_s,
         )
 
-    def accept(self, wire: Wire) -> Receiver:
+    def accept(self, wire: RpcConnection) -> Receiver:
         """Serve a connection made by any link."""
         served = _Served(self, wire)
         if self._closing or len(self._connections) >= self._max_connections:
@@ -212,7 +212,7 @@ class RpcServer:
 class _Served:
     """One connection: a Receiver that first answers the hello and then passes requests on."""
 
-    def __init__(self, server: RpcServer, wire: Wire) -> None:
+    def __init__(self, server: RpcServer, wire: RpcConnection) -> None:
         self.wire = wire
         self.running = 0
         self.is_greeted = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,47 +10,84 @@ import typer
 from tailrace_cli.command_group import group_of_commands
 from tailrace_cli.connections.connecting import BootstrapFlag, ask_broker
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
-    from tailrace.acls import AclFilter
+    from tailrace.acls import AclFilter, ResourceType
     from tailrace_cli.connections.kafka_client import KafkaClient
 
 app = group_of_commands("Access control lists: list, add, remove.")
 
-PrincipalFlag = Annotated[
+Principal = Annotated[
     str | None, typer.Option("--principal", metavar="User:NAME", help="Who. User:* is everybody.")
 ]
-OperationFlag = Annotated[
-    list[str] | None,
-    typer.Option("--operation", metavar="OPERATION", help="read, write, describe, all, ... Can be repeated."),
-]
-TopicFlag = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="A topic; * for all.")]
-GroupFlag = Annotated[str | None, typer.Option("--group", "-g", metavar="NAME", help="A group; * for all.")]
-TransactionFlag = Annotated[
-    str | None, typer.Option("--transactional-id", metavar="NAME", help="A transactional id; * for all.")
-]
-ClusterFlag = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
-PrefixFlag = Annotated[bool, typer.Option("--prefix", help="The name is a prefix.")]
-HostFlag = Annotated[
-    str | None, typer.Option("--host", metavar="ADDRESS", help="From this address. Default: any.")
-]
-DenyFlag = Annotated[bool, typer.Option("--deny", help="Deny, instead of allowing.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceFlags:
+    """At most one resource."""
+
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="NAME", help="A topic; * for all.")
+    ] = None
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="NAME", help="A group; * for all.")
+    ] = None
+    transactional_id: Annotated[
+        str | None,
+        typer.Option("--transactional-id", metavar="NAME", help="A transactional id; * for all."),
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
+
+    def named(self) -> tuple[ResourceType, str] | None:
+        """The one resource that the flags name. Raises CommandFailed."""
+        from tailrace.acls import CLUSTER_NAME, ResourceType
+
+        named = [
+            (kind, name)
+            for kind, name in (
+                (ResourceType.TOPIC, self.topic),
+                (ResourceType.GROUP, self.group),
+                (ResourceType.TRANSACTIONAL_ID, self.transactional_id),
+                (ResourceType.CLUSTER, CLUSTER_NAME if self.cluster else None),
+            )
+            if name is not None
+        ]
+        if len(named) > 1:
+            raise CommandFailed("give one of --topic, --group, --transactional-id and --cluster")
+        return named[0] if named else None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFlags:
+    """Who may, or may not, do what from where."""
+
+    principal: Principal = None
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operation", metavar="OPERATION", help="read, write, describe, all, ... Can be repeated."
+        ),
+    ] = None
+    prefix: Annotated[bool, typer.Option("--prefix", help="The name is a prefix.")] = False
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="From this address. Default: any.")
+    ] = None
+    deny: Annotated[bool, typer.Option("--deny", help="Deny, instead of allowing.")] = False
 
 
 @app.command("list")
+@with_flags
 def list_acls(
-    principal: PrincipalFlag = None,
-    topic: TopicFlag = None,
-    group: GroupFlag = None,
-    transactional_id: TransactionFlag = None,
-    cluster: ClusterFlag = False,
+    resource: ResourceFlags,
+    principal: Principal = None,
     bootstrap: BootstrapFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the ACLs of a principal, of a resource, or all."""
-    resource = _resource(topic, group, transactional_id, cluster)
-    rows = ask_broker(bootstrap, lambda client: _described(client, _wanted(resource, principal)))
+    wanted = _wanted(resource.named(), principal)
+    rows = ask_broker(bootstrap, lambda client: _described(client, wanted))
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
     if as_json:
         print_json(rows)
@@ -58,37 +96,31 @@ def list_acls(
 
 
 @app.command()
+@with_flags
 def add(
-    principal: PrincipalFlag = None,
-    operation: OperationFlag = None,
-    topic: TopicFlag = None,
-    group: GroupFlag = None,
-    transactional_id: TransactionFlag = None,
-    cluster: ClusterFlag = False,
-    prefix: PrefixFlag = False,
-    host: HostFlag = None,
-    deny: DenyFlag = False,
+    access: AccessFlags,
+    resource: ResourceFlags,
     bootstrap: BootstrapFlag = None,
 ) -> None:
     """Allow (or deny) a principal operations on a resource."""
     from tailrace.acls import PatternType, Permission
     from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
 
-    resource = _resource(topic, group, transactional_id, cluster)
-    if principal is None or not operation or resource is None:
+    named = resource.named()
+    if access.principal is None or not access.operation or named is None:
         raise CommandFailed("--principal, --operation and a resource (such as --topic) are needed")
-    kind, name = resource
+    kind, name = named
     creations = [
         AclCreation(
-            kind,
-            name,
-            PatternType.PREFIXED if prefix else PatternType.LITERAL,
-            principal,
-            host or "*",
-            _operation(each),
-            Permission.DENY if deny else Permission.ALLOW,
+            resource_type=kind,
+            resource_name=name,
+            resource_pattern_type=PatternType.PREFIXED if access.prefix else PatternType.LITERAL,
+            principal=access.principal,
+            host=access.host or "*",
+            operation=_operation(each),
+            permission_type=Permission.DENY if access.deny else Permission.ALLOW,
         )
-        for each in operation
+        for each in access.operation
     ]
 
     async def run(client: KafkaClient) -> None:
@@ -103,37 +135,35 @@ def add(
 
 
 @app.command()
+@with_flags
 def remove(
-    principal: PrincipalFlag = None,
-    operation: OperationFlag = None,
-    topic: TopicFlag = None,
-    group: GroupFlag = None,
-    transactional_id: TransactionFlag = None,
-    cluster: ClusterFlag = False,
-    prefix: PrefixFlag = False,
-    host: HostFlag = None,
-    deny: DenyFlag = False,
+    access: AccessFlags,
+    resource: ResourceFlags,
     bootstrap: BootstrapFlag = None,
 ) -> None:
     """Delete the ACLs that have all that is given."""
-    from tailrace.acls import PatternType, Permission
+    from tailrace.acls import PatternType, Permission, ResourceType
     from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
-    resource = _resource(topic, group, transactional_id, cluster)
-    if principal is None and resource is None:
+    named = resource.named()
+    if access.principal is None and named is None:
         raise CommandFailed("give --principal or a resource (such as --topic): else all ACLs would go")
-    kind, name = resource or (_types().ANY, None)
+    kind, name = named or (ResourceType.ANY, None)
     filters = [
         DeleteAclsFilter(
-            kind,
-            name,
-            PatternType.PREFIXED if prefix else PatternType.LITERAL if resource else PatternType.ANY,
-            principal,
-            host,
-            _operation(each),
-            Permission.DENY if deny else Permission.ANY,
+            resource_type_filter=kind,
+            resource_name_filter=name,
+            pattern_type_filter=PatternType.PREFIXED
+            if access.prefix
+            else PatternType.LITERAL
+            if named
+            else PatternType.ANY,
+            principal_filter=access.principal,
+            host_filter=access.host,
+            operation=_operation(each),
+            permission_type=Permission.DENY if access.deny else Permission.ANY,
         )
-        for each in operation or ["any"]
+        for each in access.operation or ["any"]
     ]
 
     async def run(client: KafkaClient) -> int:
@@ -155,13 +185,13 @@ async def _described(client: KafkaClient, wanted: AclFilter) -> list[dict[str, A
     from tailrace_cli.connections.kafka_client import check
 
     request = DescribeAclsRequest(
-        wanted.resource_type,
-        wanted.resource_name,
-        wanted.pattern_type,
-        wanted.principal,
-        wanted.host,
-        wanted.operation,
-        wanted.permission,
+        resource_type_filter=wanted.resource_type,
+        resource_name_filter=wanted.resource_name,
+        pattern_type_filter=wanted.pattern_type,
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=wanted.operation,
+        permission_type=wanted.permission,
     )
     answer = await client.ask(ApiKey.DESCRIBE_ACLS, request)
     check(answer.error_code, answer.error_message, "the ACLs")
@@ -180,39 +210,12 @@ async def _described(client: KafkaClient, wanted: AclFilter) -> list[dict[str, A
     ]
 
 
-def _wanted(resource: tuple[Any, str] | None, principal: str | None) -> AclFilter:
+def _wanted(resource: tuple[ResourceType, str] | None, principal: str | None) -> AclFilter:
     from tailrace.acls import AclFilter, PatternType
 
     if resource is None:
         return AclFilter(principal=principal)
     return AclFilter(resource[0], resource[1], PatternType.MATCH, principal)
-
-
-def _types() -> Any:
-    from tailrace.acls import ResourceType
-
-    return ResourceType
-
-
-def _resource(
-    topic: str | None, group: str | None, transactional_id: str | None, cluster: bool
-) -> tuple[Any, str] | None:
-    """The one resource that flags name. Raises CommandFailed."""
-    from tailrace.acls import CLUSTER_NAME, ResourceType
-
-    named = [
-        (kind, name)
-        for kind, name in (
-            (ResourceType.TOPIC, topic),
-            (ResourceType.GROUP, group),
-            (ResourceType.TRANSACTIONAL_ID, transactional_id),
-            (ResourceType.CLUSTER, CLUSTER_NAME if cluster else None),
-        )
-        if name is not None
-    ]
-    if len(named) > 1:
-        raise CommandFailed("give one of --topic, --group, --transactional-id and --cluster")
-    return named[0] if named else None
 
 
 def _operation(text: str) -> int:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import StoredFlags, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from sequencer.recovery.audit import AuditReport, AuditSettings
+    from tailrace_cli.settings import Settings
 
 FOUND, COULD_NOT = 1, 2
 
@@ -22,17 +23,9 @@ def register(app: typer.Typer) -> None:
     app.command()(audit)
 
 
+@with_flags
 def audit(
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option("--database", metavar="URL", help="The sequencer's database.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DIR", help="Instead of both: the folder of `tailrace serve`."),
-    ] = None,
+    stored: StoredFlags,
     sample: Annotated[
         float, typer.Option("--sample", min=0.0, max=1.0, help="Share of objects to read whole.")
     ] = 0.01,
@@ -40,7 +33,6 @@ def audit(
     overdue_hours: Annotated[
         float, typer.Option("--overdue-hours", min=0.0, help="Report garbage older than this.")
     ] = 48.0,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare database and bucket; check sums and invariants.
@@ -52,20 +44,11 @@ def audit(
     from sequencer.store.sql.store import UnknownDatabase
     from tailrace.object_store.api import StoreError
     from tailrace.object_store.open import BadStoreUrl
-    from tailrace.settings import load_settings
-    from tailrace.telemetry import configure_logging
     from tailrace_cli.running.loop import run
-    from tailrace_cli.running.security import refuse_password_in_command
-    from tailrace_cli.settings import Settings
 
-    configure_logging("warning", "auto")
     options = AuditSettings(sample=1.0 if full else sample, overdue_ms=round(overdue_hours * 3_600_000))
     try:
-        refuse_password_in_command("--database", database)
-        settings = load_settings(
-            Settings, flags={"store": store, "database": database, "data": data}, file=config
-        )
-        report = run(_audit(settings, options))
+        report = run(_audit(stored.load(), options))
     except (CommandFailed, SequencerError, StoreError, BadStoreUrl, UnknownDatabase, OSError) as error:
         print(f"tailrace: no audit: {error}", file=sys.stderr)
         raise typer.Exit(COULD_NOT) from None
@@ -79,16 +62,14 @@ def audit(
         raise typer.Exit(FOUND)
 
 
-async def _audit(settings: object, options: AuditSettings) -> AuditReport:
+async def _audit(settings: Settings, options: AuditSettings) -> AuditReport:
     from sequencer.recovery.audit import audit as run_audit
     from sequencer.store.sql.store import open_row_store
     from tailrace.clock import SystemClock, SystemEntropy
     from tailrace.object_store.open import open_store
     from tailrace_cli.connections.connecting import check_exists, store_urls
     from tailrace_cli.running.security import database_password
-    from tailrace_cli.settings import Settings
 
-    assert isinstance(settings, Settings)
     store_url, database_url = store_urls(settings)
     check_exists(store_url, database_url)
     clock, entropy = SystemClock(), SystemEntropy()

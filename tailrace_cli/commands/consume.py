@@ -15,7 +15,7 @@ from tailrace_cli.connections.connecting import BootstrapFlag, PartitionsFlag
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag
-from tailrace_cli.record_text import Encoding, Record, compile_template, parse_time_ms, to_json
+from tailrace_cli.record_text import Encoding, TextRecord, compile_template, parse_time_ms, to_json
 
 ATTEMPTS = 10
 POLL_RECORDS = 1_000
@@ -32,52 +32,62 @@ class Start:
     until_ms: int | None = None
 
 
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+StartFlag = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        "-o",
+        metavar="START",
+        help="start, end, an offset, or -N for the last N of each partition.",
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Start at a time: 2026-01-31T12:00, ms, or 2h for 2 hours ago.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Leave out records of this time and later."),
+]
+Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", "-g", help="Join this group, start at its committed offsets, and commit."),
+]
+Template = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help=r"Of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
+    ),
+]
+EncodingFlag = Annotated[
+    Encoding, typer.Option("--encoding", "-e", help="Encoding of printed keys, values and headers.")
+]
+Uncommitted = Annotated[
+    bool,
+    typer.Option("--uncommitted", help="Also read records of open and aborted transactions."),
+]
+
+
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    topics: Topics,
     partition: PartitionsFlag = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            "-o",
-            metavar="START",
-            help="start, end, an offset, or -N for the last N of each partition.",
-        ),
-    ] = "start",
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Start at a time: 2026-01-31T12:00, ms, or 2h for 2 hours ago.",
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Leave out records of this time and later."),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep waiting for new records.")] = False,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", help="Join this group, start at its committed offsets, and commit."),
-    ] = None,
-    template: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help=r"Of {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} \t \n.",
-        ),
-    ] = "{value}",
-    encoding: Annotated[
-        Encoding, typer.Option("--encoding", "-e", help="Encoding of printed keys, values and headers.")
-    ] = Encoding.TEXT,
-    uncommitted: Annotated[
-        bool,
-        typer.Option("--uncommitted", help="Also read records of open and aborted transactions."),
-    ] = False,
+    start: StartFlag = "start",
+    since: Since = None,
+    until: Until = None,
+    count: Count = None,
+    follow: Follow = False,
+    group: Group = None,
+    template: Template = "{value}",
+    encoding: EncodingFlag = Encoding.TEXT,
+    uncommitted: Uncommitted = False,
     bootstrap: BootstrapFlag = None,
     client: ClientFlag = None,
     as_json: JsonFlag = False,
@@ -108,18 +118,28 @@ def consume(
             "allow.auto.create.topics": False,
         },
     )
-    _read(config, topics, partition or [], began, group, watch, write, count=count, follow=follow)
+    _read(
+        config,
+        topics,
+        partitions=partition or [],
+        began=began,
+        group=group,
+        watch=watch,
+        write=write,
+        count=count,
+        follow=follow,
+    )
 
 
 def _read(
     config: dict[str, Any],
     topics: Sequence[str],
+    *,
     partitions: Sequence[int],
     began: Start,
     group: str | None,
     watch: BrokerWatch,
-    write: Callable[[Record], str],
-    *,
+    write: Callable[[TextRecord], str],
     count: int | None,
     follow: bool,
 ) -> None:
@@ -285,9 +305,9 @@ def _places(offsets: dict[tuple[str, int], int]) -> list[Any]:
     return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
-def _record_of(message: Any) -> Record:
+def _record_of(message: Any) -> TextRecord:
     kind, timestamp = message.timestamp()
-    return Record(
+    return TextRecord(
         value=message.value(),
         key=message.key(),
         headers=message.headers() or (),

@@ -50,7 +50,7 @@ def cost(
     ] = "s3-standard",
     as_json: JsonFlag = False,
 ) -> None:
-    """What topics cost a month (30 days): by what agents count, or of a described workload.
+    """Print what topics cost a month, as used or as described.
 
     Prices are those of a table that you can copy and edit.
     """

@@ -102,21 +102,25 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
     )
 
 
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="POSITION",
+        help="start, end, an offset, +N or -N from the committed one, or a time.",
+    ),
+]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all topics with committed offsets."),
+]
+
+
 @app.command()
 def reset(
     group: Group,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="POSITION",
-            help="start, end, an offset, +N or -N from the committed one, or a time.",
-        ),
-    ],
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", "-t", metavar="TOPIC", help="Default: all topics with committed offsets."),
-    ] = None,
+    to: To,
+    topic: Topic = None,
     partition: PartitionsFlag = None,
     execute: ExecuteFlag = False,
     bootstrap: BootstrapFlag = None,

@@ -4,39 +4,77 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings as TOML; flags and TAILRACE_* override it."),
-]
-Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")]
-Database = Annotated[
-    str | None,
-    typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME."),
-]
-PasswordFile = Annotated[
-    str | None,
-    typer.Option(
-        "--database-password-file",
-        metavar="FILE",
-        help="The database's password. Or set PGPASSWORD or PGPASSFILE.",
-    ),
-]
-SecretFile = Annotated[
-    str | None,
-    typer.Option(
-        "--rpc-secret-file", metavar="FILE", help="The secret that all processes of a cluster share."
-    ),
-]
+if TYPE_CHECKING:
+    from tailrace_cli.commands.compact import CompactOptions
+    from tailrace_cli.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFlags:
+    """Flags of every process. Other settings are in the file and in the environment."""
+
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="s3://bucket/prefix or a folder.")
+    ] = None
+    database: Annotated[
+        str | None,
+        typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME."),
+    ] = None
+    database_password_file: Annotated[
+        str | None,
+        typer.Option(
+            "--database-password-file",
+            metavar="FILE",
+            help="The database's password. Or set PGPASSWORD or PGPASSFILE.",
+        ),
+    ] = None
+    rpc_secret_file: Annotated[
+        str | None,
+        typer.Option(
+            "--rpc-secret-file", metavar="FILE", help="The secret that all processes of a cluster share."
+        ),
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Settings as TOML; flags and TAILRACE_* override it."),
+    ] = None
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    ] = None
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, json or console.")
+    ] = None
+
+    def load(self, **given: Any) -> Settings:
+        """The settings that these flags, `given`, environment and file add up to. Sets up logging accordingly.
+
+        Raises CommandFailed and BadSettings.
+        """
+        from tailrace.settings import load_settings
+        from tailrace.telemetry import configure_logging
+        from tailrace_cli.running.security import refuse_password_in_command
+        from tailrace_cli.settings import Settings
+
+        refuse_password_in_command("--database", self.database)
+        flags = {**asdict(self), **given}
+        file = flags.pop("config")
+        settings = load_settings(Settings, flags=flags, file=file)
+        configure_logging(settings.log_level, settings.log_format)
+        return settings
+
+
 Sequencers = Annotated[
     str | None,
     typer.Option("--sequencer", metavar="HOST:PORT[,...]", help="Addresses of the sequencer servers."),
@@ -64,12 +102,6 @@ RpcAdvertise = Annotated[
     typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address that they connect to."),
 ]
 Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone that this agent runs in.")]
-LogLevelFlag = Annotated[
-    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
-]
-LogFormatFlag = Annotated[
-    str | None, typer.Option("--log-format", metavar="FORMAT", help="auto, json or console.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +110,9 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@with_flags
 def serve(
+    flags: ProcessFlags,
     data: Annotated[
         str | None, typer.Option("--data", metavar="DIR", help="Folder for all data. Default: ./data")
     ] = None,
@@ -87,34 +121,23 @@ def serve(
     advertise: Advertise = None,
     rpc: Rpc = None,
     zone: Zone = None,
-    store: Store = None,
-    database: Database = None,
-    database_password_file: PasswordFile = None,
-    rpc_secret_file: SecretFile = None,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure", help="With TLS and logins: makes a certificate and an admin user in DATA/secure."
         ),
     ] = False,
-    config: ConfigFile = None,
-    log_level: LogLevelFlag = None,
-    log_format: LogFormatFlag = None,
 ) -> None:
     """Run everything in one process, on SQLite and a folder."""
-    settings = _settings(config, data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
-                         store=store, database=database, database_password_file=database_password_file,
-                         rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
+    settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone)
     from tailrace_cli.running.process import run_serve
 
     _run(run_serve(settings, is_secure=secure), settings.store)
 
 
+@with_flags
 def agent(
-    context: typer.Context,
-    store: Store = None,
-    database: Database = None,
-    database_password_file: PasswordFile = None,
+    flags: ProcessFlags,
     sequencer: Sequencers = None,
     listen: Listen = None,
     advertise: Advertise = None,
@@ -126,111 +149,104 @@ def agent(
         int | None,
         typer.Option("--processes", metavar="N", help="Processes, one per core, on ports P, P+1, ..."),
     ] = None,
-    rpc_secret_file: SecretFile = None,
-    config: ConfigFile = None,
-    log_level: LogLevelFlag = None,
-    log_format: LogFormatFlag = None,
 ) -> None:
     """Run one agent of a cluster, or N with --processes."""
-    settings = _settings(config, store=store, database=database, sequencers=sequencer, listen=listen,
-                         advertise=advertise, rpc=rpc, rpc_advertise=rpc_advertise, http=http, zone=zone,
-                         processes=processes, database_password_file=database_password_file,
-                         rpc_secret_file=rpc_secret_file, log_level=log_level, log_format=log_format)  # fmt: skip
+    settings = flags.load(sequencers=sequencer, listen=listen, advertise=advertise, rpc=rpc,
+                          rpc_advertise=rpc_advertise, http=http, zone=zone, processes=processes)  # fmt: skip
     if settings.processes > 1:
         from tailrace_cli.running.supervisor import run_supervisor
 
-        _run(run_supervisor(settings, config), None)
+        _run(run_supervisor(settings, flags.config), None)
         return
     from tailrace_cli.running.process import run_agent
 
     _run(run_agent(settings), settings.store)
 
 
+@with_flags
 def sequencer(
-    database: Database = None,
-    database_password_file: PasswordFile = None,
+    flags: ProcessFlags,
     rpc: Rpc = None,
     rpc_advertise: RpcAdvertise = None,
     http: Http = None,
-    store: Store = None,
-    rpc_secret_file: SecretFile = None,
-    config: ConfigFile = None,
-    log_level: LogLevelFlag = None,
-    log_format: LogFormatFlag = None,
 ) -> None:
     """Run a sequencer server on PostgreSQL.
 
     Several servers can share one database. Without --store the server collects no garbage.
     """
-    settings = _settings(config, database=database, rpc=rpc, rpc_advertise=rpc_advertise, http=http, store=store,
-                         database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
-                         log_level=log_level, log_format=log_format)  # fmt: skip
+    settings = flags.load(rpc=rpc, rpc_advertise=rpc_advertise, http=http)
     from tailrace_cli.running.process import run_sequencer
 
     _run(run_sequencer(settings), settings.store)
 
 
-def compact(
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
-    ] = None,
-    store: Store = None,
-    database: Database = None,
-    database_password_file: PasswordFile = None,
-    sequencer: Sequencers = None,
+@dataclass(frozen=True, slots=True)
+class RoundFlags:
+    """What `compact` rewrites, when, and on which Spark."""
+
     every: Annotated[
         str | None,
         typer.Option("--every", metavar="TIME", help="Run until stopped, a round every 60s, 5m or 1h."),
-    ] = None,
+    ] = None
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", metavar="TOPIC", help="Compact only this topic. May be repeated."),
-    ] = None,
+    ] = None
     master: Annotated[
         str | None,
         typer.Option(
             "--master", metavar="URL", help="Spark's master. Default: spark-submit's, else local[*]"
         ),
-    ] = None,
+    ] = None
     conf: Annotated[
         list[str] | None,
         typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. May be repeated."),
+    ] = None
+    min_bytes: Annotated[
+        int | None,
+        typer.Option("--min-bytes", min=1, help="Compact partitions with this much uncompacted data."),
+    ] = None
+    min_age_ms: Annotated[
+        int | None, typer.Option("--min-age-ms", min=0, help="Compact any data older than this.")
+    ] = None
+
+    def options(self) -> CompactOptions:
+        """Raises CommandFailed."""
+        from tailrace_cli.commands.compact import CompactOptions
+        from tailrace_cli.connections.connecting import parse_pairs
+        from tailrace_cli.record_text import parse_duration_ms
+
+        return CompactOptions(
+            master=self.master,
+            every_s=None if self.every is None else parse_duration_ms(self.every, "--every") / 1000,
+            topics=frozenset(self.topic or ()),
+            spark=parse_pairs(self.conf or (), "--conf"),
+            min_bytes=self.min_bytes,
+            min_age_ms=self.min_age_ms,
+        )
+
+
+@with_flags
+def compact(
+    rounds: RoundFlags,
+    flags: ProcessFlags,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
     ] = None,
+    sequencer: Sequencers = None,
     http: Annotated[
         str | None,
         typer.Option("--http", metavar="HOST:PORT", help="Address for metrics and health, with --every."),
     ] = None,
-    min_bytes: Annotated[
-        int | None,
-        typer.Option("--min-bytes", min=1, help="Compact partitions with this much uncompacted data."),
-    ] = None,
-    min_age_ms: Annotated[
-        int | None, typer.Option("--min-age-ms", min=0, help="Compact any data older than this.")
-    ] = None,
-    rpc_secret_file: SecretFile = None,
-    config: ConfigFile = None,
-    log_level: LogLevelFlag = None,
-    log_format: LogFormatFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Rewrite mixed objects as Parquet, with Spark."""
-    settings = _settings(config, data=data, store=store, database=database, sequencers=sequencer, http=http,
-                         database_password_file=database_password_file, rpc_secret_file=rpc_secret_file,
-                         log_level=log_level, log_format=log_format)  # fmt: skip
-    from tailrace_cli.commands.compact import CompactOptions, cancelled_by_signals, run_compact
-    from tailrace_cli.connections.connecting import parse_pairs
-    from tailrace_cli.record_text import parse_duration_ms
+    settings = flags.load(data=data, sequencers=sequencer, http=http)
+    from tailrace_cli.commands.compact import cancelled_by_signals, run_compact
     from tailrace_cli.running.loop import run
 
-    options = CompactOptions(
-        master=master,
-        every_s=None if every is None else parse_duration_ms(every, "--every") / 1000,
-        topics=frozenset(topic or ()),
-        spark=parse_pairs(conf or (), "--conf"),
-        min_bytes=min_bytes,
-        min_age_ms=min_age_ms,
-    )
+    options = rounds.options()
 
     async def compacted() -> dict[str, Any]:
         cancelled_by_signals()
@@ -239,7 +255,7 @@ def compact(
     try:
         figures = run(compacted())
     except asyncio.CancelledError:
-        raise typer.Exit(0 if every else 130) from None
+        raise typer.Exit(0 if rounds.every else 130) from None
     failures = figures["failures"]
     if as_json:
         print_json(figures)
@@ -293,19 +309,6 @@ def version(as_json: JsonFlag = False) -> None:
         print_json({"version": installed})
     else:
         print(installed)
-
-
-def _settings(config: Path | None, **flags: Any) -> Any:
-    """The effective settings. Sets logging up accordingly."""
-    from tailrace.settings import load_settings
-    from tailrace.telemetry import configure_logging
-    from tailrace_cli.running.security import refuse_password_in_command
-    from tailrace_cli.settings import Settings
-
-    refuse_password_in_command("--database", flags.get("database"))
-    settings = load_settings(Settings, flags=flags, file=config)
-    configure_logging(settings.log_level, settings.log_format)
-    return settings
 
 
 def _run(process: Coroutine[Any, Any, None], store: str | None) -> None:

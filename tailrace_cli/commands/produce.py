@@ -14,54 +14,71 @@ from tailrace_cli.connections.connecting import BootstrapFlag, parse_pairs
 from tailrace_cli.connections.librdkafka import BrokerWatch, ClientFlag, client_config, refused
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.output import JsonFlag
-from tailrace_cli.record_text import Encoding, Record, from_json, parse_time_ms, to_bytes, to_json, unescape
+from tailrace_cli.record_text import (
+    Encoding,
+    TextRecord,
+    from_json,
+    parse_time_ms,
+    to_bytes,
+    to_json,
+    unescape,
+)
 
 MAX_SHOWN_ERRORS = 3
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Values = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[VALUE]...", help="Without values, each line of stdin is one."),
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        help=r"Text between key and value of a line, such as '\t'.",
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated."),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option("--partition", "-p", min=0, help="Default: by the key, as Java clients do."),
+]
+Timestamp = Annotated[
+    str | None,
+    typer.Option("--timestamp", metavar="TIME", help="2026-01-31T12:00, ms, or 2h for 2 hours ago."),
+]
+Tombstone = Annotated[bool, typer.Option("--tombstone", help="Send an empty value as null (a deletion).")]
+LinesOfJson = Annotated[
+    bool,
+    typer.Option("--from-json", help="Each line is a JSON object, as `tailrace consume --json` prints it."),
+]
+EncodingFlag = Annotated[
+    Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
+]
+Compression = Annotated[
+    str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+]
+
+
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    values: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[VALUE]...", help="Without values, each line of stdin is one."),
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--key-separator",
-            "-K",
-            metavar="TEXT",
-            help=r"Text between key and value of a line, such as '\t'.",
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be repeated."),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, help="Default: by the key, as Java clients do."),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option("--timestamp", metavar="TIME", help="2026-01-31T12:00, ms, or 2h for 2 hours ago."),
-    ] = None,
-    tombstone: Annotated[
-        bool, typer.Option("--tombstone", help="Send an empty value as null (a deletion).")
-    ] = False,
-    lines_of_json: Annotated[
-        bool,
-        typer.Option(
-            "--from-json", help="Each line is a JSON object, as `tailrace consume --json` prints it."
-        ),
-    ] = False,
-    encoding: Annotated[
-        Encoding, typer.Option("--encoding", "-e", help="Encoding of keys, values and headers.")
-    ] = Encoding.TEXT,
-    compression: Annotated[
-        str, typer.Option("--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
+    topic: Topic,
+    values: Values = None,
+    key: Key = None,
+    key_separator: KeySeparator = None,
+    header: Header = None,
+    partition: Partition = None,
+    timestamp: Timestamp = None,
+    tombstone: Tombstone = False,
+    lines_of_json: LinesOfJson = False,
+    encoding: EncodingFlag = Encoding.TEXT,
+    compression: Compression = "none",
     bootstrap: BootstrapFlag = None,
     client: ClientFlag = None,
     as_json: JsonFlag = False,
@@ -70,7 +87,7 @@ def produce(
 
     Exits 0 once every record is acknowledged. A record is one line; for other bytes, see --encoding and --from-json.
     """
-    shared = Record(
+    shared = TextRecord(
         value=None,
         key=to_bytes(key, encoding),
         headers=[
@@ -102,7 +119,7 @@ def produce(
             "delivery.timeout.ms": int(PATIENCE_SECONDS * 1000),
         },
     )
-    count = _send(config, topic, records, watch, encoding, as_json=as_json)
+    count = _send(config, topic, records, watch=watch, encoding=encoding, as_json=as_json)
     if not as_json:
         print(f"{count} record{'' if count == 1 else 's'} written to {topic}", file=sys.stderr)
 
@@ -110,10 +127,10 @@ def produce(
 def _send(
     config: dict[str, Any],
     topic: str,
-    records: Iterator[Record],
+    records: Iterator[TextRecord],
+    *,
     watch: BrokerWatch,
     encoding: Encoding,
-    *,
     as_json: bool,
 ) -> int:
     from confluent_kafka import KafkaException, Producer
@@ -131,7 +148,7 @@ def _send(
             # librdkafka keeps no headers of what it has sent.
             print(
                 to_json(
-                    Record(
+                    TextRecord(
                         value=message.value(),
                         key=message.key(),
                         topic=topic,
@@ -171,7 +188,7 @@ def _send(
     return acknowledged
 
 
-def _hand_over(producer: Any, topic: str, record: Record, delivered: Any) -> None:
+def _hand_over(producer: Any, topic: str, record: TextRecord, delivered: Any) -> None:
     given: dict[str, Any] = {
         "key": record.key,
         "headers": list(record.headers) or None,
@@ -198,8 +215,8 @@ def _lines_of_stdin() -> Iterator[str]:
 
 
 def _of_line(
-    line: str, shared: Record, separator: str | None, encoding: Encoding, *, is_tombstone: bool
-) -> Record:
+    line: str, shared: TextRecord, separator: str | None, encoding: Encoding, *, is_tombstone: bool
+) -> TextRecord:
     key, value = shared.key, line
     if separator is not None:
         head, found, value = line.partition(separator)
@@ -207,12 +224,12 @@ def _of_line(
             raise CommandFailed(f"--key-separator {separator!r} is not in the line {line[:80]!r}")
         key = to_bytes(head, encoding)
     data = None if is_tombstone and not value else to_bytes(value, encoding)
-    return _merged(Record(value=data, key=key), shared)
+    return _merged(TextRecord(value=data, key=key), shared)
 
 
-def _merged(record: Record, shared: Record) -> Record:
+def _merged(record: TextRecord, shared: TextRecord) -> TextRecord:
     """The record, with what the flags say of all where it says nothing itself."""
-    return Record(
+    return TextRecord(
         value=record.value,
         key=shared.key if record.key is None else record.key,
         headers=[*shared.headers, *record.headers],

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_cli.commands.table import Config, Data, Database, SecretFile, Sequencers, Store, ask_log, flags
+from tailrace_cli.commands.table import ask_log
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import LogFlags, with_flags
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.opened_log import OpenedLog
@@ -17,14 +18,10 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1_000
 
 
+@with_flags
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL")],
-    data: Data = None,
-    store: Store = None,
-    database: Database = None,
-    sequencer: Sequencers = None,
-    rpc_secret_file: SecretFile = None,
-    config: Config = None,
+    flags: LogFlags,
 ) -> None:
     """Run SQL over topics: Parquet files and tail as one.
 
@@ -34,7 +31,7 @@ def query(
     async def ask(log: OpenedLog) -> None:
         await _query(log, sql)
 
-    ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    ask_log(flags, ask)
 
 
 async def _query(log: OpenedLog, sql: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import StoredFlags, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -23,24 +23,15 @@ def register(app: typer.Typer) -> None:
     app.command()(recover)
 
 
+@with_flags
 def recover(
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")
-    ] = None,
-    database: Annotated[
-        str | None, typer.Option("--database", metavar="URL", help="An empty database to fill.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DIR", help="Instead of both: the folder of `tailrace serve`."),
-    ] = None,
+    stored: StoredFlags,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="ID", help="Which cluster, if the bucket has several.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what would come back; change nothing.")
     ] = False,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Rebuild a lost database from the bucket.
@@ -49,17 +40,9 @@ def recover(
     be empty.
     """
     from sequencer.recovery.recover import RecoveryRefused
-    from tailrace.settings import load_settings
-    from tailrace.telemetry import configure_logging
     from tailrace_cli.running.loop import run
-    from tailrace_cli.running.security import refuse_password_in_command
-    from tailrace_cli.settings import Settings
 
-    configure_logging("warning", "auto")
-    refuse_password_in_command("--database", database)
-    settings = load_settings(
-        Settings, flags={"store": store, "database": database, "data": data}, file=config
-    )
+    settings = stored.load()
     try:
         report = run(_recover(settings, cluster, dry_run))
     except RecoveryRefused as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from tailrace_cli.command_group import group_of_commands
+from tailrace_cli.flags import LogFlags, with_flags
 from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
@@ -23,31 +23,13 @@ T = TypeVar("T")
 app = group_of_commands("Iceberg tables and live files: files, list, show, repair.")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC")]
-Data = Annotated[
-    str | None, typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not.")
-]
-Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")]
-Database = Annotated[
-    str | None, typer.Option("--database", metavar="URL", help="The sequencer's database, where none runs.")
-]
-Sequencers = Annotated[
-    str | None, typer.Option("--sequencer", metavar="HOST:PORT,...", help="Running sequencers.")
-]
-SecretFile = Annotated[
-    Path | None, typer.Option("--rpc-secret-file", metavar="FILE", help="The cluster's secret.")
-]
-Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")]
 
 
 @app.command()
+@with_flags
 def files(
     topic: TopicName,
-    data: Data = None,
-    store: Store = None,
-    database: Database = None,
-    sequencer: Sequencers = None,
-    rpc_secret_file: SecretFile = None,
-    config: Config = None,
+    flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
     """Name a topic's live Parquet files.
@@ -62,8 +44,7 @@ def files(
         found = await list_live_files(log.sequencer, (await log.topic(topic)).topic_id)
         return found, await count_rows(log.store, found)
 
-    given = flags(data, store, database, sequencer, rpc_secret_file)
-    store_url, (found, counted) = ask_log(given, config, ask)
+    store_url, (found, counted) = ask_log(flags, ask)
     if as_json:
         print_json(_as_json(topic, store_url, found, counted))
     else:
@@ -71,13 +52,9 @@ def files(
 
 
 @app.command("list")
+@with_flags
 def list_tables(
-    data: Data = None,
-    store: Store = None,
-    database: Database = None,
-    sequencer: Sequencers = None,
-    rpc_secret_file: SecretFile = None,
-    config: Config = None,
+    flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
     """Show all tables.
@@ -90,7 +67,7 @@ def list_tables(
 
         return await wanted_tables(log.sequencer)
 
-    _, found = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    _, found = ask_log(flags, ask)
     rows = [(each.topic_name, str(each.topic_id), each.is_wanted) for each in found]
     if as_json:
         print_json([{"topic": name, "topic_id": id_, "wanted": is_wanted} for name, id_, is_wanted in rows])
@@ -106,14 +83,10 @@ def list_tables(
 
 
 @app.command()
+@with_flags
 def show(
     topic: TopicName,
-    data: Data = None,
-    store: Store = None,
-    database: Database = None,
-    sequencer: Sequencers = None,
-    rpc_secret_file: SecretFile = None,
-    config: Config = None,
+    flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a topic's table and its snapshots."""
@@ -138,7 +111,7 @@ def show(
                 ],
             }
 
-    _, found = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    _, found = ask_log(flags, ask)
     if as_json:
         print_json(found)
         return
@@ -149,14 +122,10 @@ def show(
 
 
 @app.command()
+@with_flags
 def repair(
     topic: TopicName,
-    data: Data = None,
-    store: Store = None,
-    database: Database = None,
-    sequencer: Sequencers = None,
-    rpc_secret_file: SecretFile = None,
-    config: Config = None,
+    flags: LogFlags,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare a topic's table with its log.
@@ -173,7 +142,7 @@ def repair(
                     return await syncing.sync(wanted)
         raise _no_table(topic)
 
-    _, done = ask_log(flags(data, store, database, sequencer, rpc_secret_file), config, ask)
+    _, done = ask_log(flags, ask)
     figures = {
         "files": done.files,
         "added": len(done.change.added),
@@ -202,37 +171,16 @@ def _tables(log: OpenedLog) -> AbstractAsyncContextManager[tuple[CatalogTables, 
     return opened_tables(log.sequencer, log.store, log.store_url, address=log.catalog, namespace=namespace)
 
 
-def flags(
-    data: str | None,
-    store: str | None,
-    database: str | None,
-    sequencer: str | None,
-    rpc_secret_file: Path | None,
-) -> dict[str, Any]:
-    """The settings that these flags give."""
-    return {
-        "data": data, "store": store, "database": database, "sequencers": sequencer,
-        "rpc_secret_file": rpc_secret_file,
-    }  # fmt: skip
-
-
-def ask_log(
-    given: dict[str, Any], config: Path | None, question: Callable[[OpenedLog], Awaitable[T]]
-) -> tuple[str, T]:
+def ask_log(flags: LogFlags, question: Callable[[OpenedLog], Awaitable[T]]) -> tuple[str, T]:
     """The answer to a question about the log that the flags name, and the URL of its store. Raises CommandFailed."""
-    from tailrace.settings import load_settings
-    from tailrace.telemetry import configure_logging
     from tailrace_cli.connections.opened_log import opened_log
     from tailrace_cli.errors import CommandFailed
     from tailrace_cli.running.loop import run
-    from tailrace_cli.running.security import refuse_password_in_command
-    from tailrace_cli.settings import Settings
 
-    configure_logging("warning", "auto")
-    refuse_password_in_command("--database", given["database"])
+    settings = flags.load()
 
     async def ask() -> tuple[str, T]:
-        async with opened_log(load_settings(Settings, flags=given, file=config)) as log:
+        async with opened_log(settings) as log:
             return log.store_url, await question(log)
 
     try:

@@ -163,7 +163,9 @@ def alter(
         from tailrace_cli.connections.kafka_client import check
 
         if configs or unset:
-            await alter_resource(client, RESOURCE_TOPIC, name, configs, unset or [])
+            await alter_resource(
+                client=client, kind=RESOURCE_TOPIC, name=name, configs=configs, unset=unset or []
+            )
         if partitions is not None:
             request = CreatePartitionsRequest(
                 topics=[CreatePartitionsTopic(name=name, count=partitions, assignments=None)],

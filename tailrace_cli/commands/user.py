@@ -143,4 +143,6 @@ def _credentials(user: str, password: str, mechanism: int) -> ScramCredentialUps
     except ScramException as error:
         raise CommandFailed(f"the password has characters that are not allowed: {error}") from error
     salted = hashlib.pbkdf2_hmac(_DIGESTS[mechanism], prepared, salt, ITERATIONS)
-    return ScramCredentialUpsertion(user, mechanism, ITERATIONS, salt, salted)
+    return ScramCredentialUpsertion(
+        name=user, mechanism=mechanism, iterations=ITERATIONS, salt=salt, salted_password=salted
+    )

@@ -90,16 +90,27 @@ async def _opened(settings: Settings, database: str) -> AsyncIterator[OpenedLog]
         stack.push_async_callback(store.close)
         if settings.database:
             server = await stack.enter_async_context(
-                sequencer_server(settings, settings.database, runtime, None, security, listen=None)
+                sequencer_server(
+                    settings=settings,
+                    database=settings.database,
+                    runtime=runtime,
+                    store=None,
+                    security=security,
+                    listen=None,
+                )
             )
             await wait_for_committer(server, runtime.clock)
-            yield OpenedLog(settings, store, server.sequencer, runtime, catalog)
+            yield OpenedLog(
+                settings=settings, store=store, sequencer=server.sequencer, runtime=runtime, catalog=catalog
+            )
             return
         remote = SequencerClient(
             settings.sequencers, clock=runtime.clock, entropy=runtime.entropy, security=security
         )
         stack.push_async_callback(remote.close)
-        yield OpenedLog(settings, store, remote.sequencer, runtime, catalog)
+        yield OpenedLog(
+            settings=settings, store=store, sequencer=remote.sequencer, runtime=runtime, catalog=catalog
+        )
 
 
 def _with_password(settings: Settings) -> str:

@@ -137,7 +137,7 @@ class GroupReading:
                 self.records.setdefault(place, []).append(_read(message))
 
 
-class Member(threading.Thread):
+class DemoConsumer(threading.Thread):
     """One consumer of the group: polls, processes, commits; stops when told, giving its partitions back."""
 
     def __init__(self, name: str, bootstrap: str, reading: GroupReading) -> None:
@@ -268,4 +268,10 @@ def _is_record(message: Message) -> bool:
 
 def _read(message: Message) -> ReadRecord:
     headers = tuple((name, value) for name, value in message.headers() or ())
-    return ReadRecord(message.offset(), message.timestamp(), message.key(), message.value(), headers)
+    return ReadRecord(
+        offset=message.offset(),
+        timestamp=message.timestamp(),
+        key=message.key(),
+        value=message.value(),
+        headers=headers,
+    )

@@ -109,7 +109,11 @@ def serving(data: Path) -> Iterator[EmbeddedCluster]:
     try:
         until_ready(process, f"http://127.0.0.1:{http}/readyz")
         yield EmbeddedCluster(
-            f"127.0.0.1:{kafka}", f"127.0.0.1:{rpc}", [f"http://127.0.0.1:{http}/metrics"], data, process.pid
+            bootstrap=f"127.0.0.1:{kafka}",
+            rpc=f"127.0.0.1:{rpc}",
+            metrics_urls=[f"http://127.0.0.1:{http}/metrics"],
+            data=data,
+            pid=process.pid,
         )
     finally:
         process.send_signal(signal.SIGTERM)

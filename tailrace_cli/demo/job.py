@@ -188,13 +188,13 @@ def _verdict(checks: Checks, console: Console) -> int:
 
 def _read_in_group(cluster: DemoCluster, total: int, console: Console) -> clients.GroupReading:
     reading = clients.GroupReading()
-    members = [clients.Member(f"reader-{index}", cluster.bootstrap, reading) for index in range(3)]
+    members = [clients.DemoConsumer(f"reader-{index}", cluster.bootstrap, reading) for index in range(3)]
     for member in members:
         member.start()
     _until(lambda: reading.total >= total // 2 or _any_failed(members), 120, "half of the records were read")
     console.print(f"  {reading.total:,} records read; reader-0 stops, reader-3 joins")
     members[0].stop()
-    late = clients.Member("reader-3", cluster.bootstrap, reading)
+    late = clients.DemoConsumer("reader-3", cluster.bootstrap, reading)
     late.start()
     members = [*members[1:], late]
     _until(lambda: reading.total >= total or _any_failed(members), 120, "every record was read")
@@ -203,7 +203,7 @@ def _read_in_group(cluster: DemoCluster, total: int, console: Console) -> client
     return reading
 
 
-def _any_failed(members: list[clients.Member]) -> bool:
+def _any_failed(members: list[clients.DemoConsumer]) -> bool:
     for member in members:
         if member.failure is not None:
             raise member.failure

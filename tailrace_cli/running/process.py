@@ -268,7 +268,6 @@ async def _run_agent(
     shutdown = ShutdownSignals(settings.agent.drain_ms / 1000)
     runtime = Runtime(SystemClock(), SystemEntropy())
     telemetry = AgentTelemetry()
-    observer = SequencerMetrics(telemetry.registry)
     prices = open_prices(settings)
     http_tls, clients = open_http_tls(settings), open_client_security(settings)
     async with AsyncExitStack() as stack:
@@ -282,23 +281,9 @@ async def _run_agent(
         store = await stack.enter_async_context(
             opened_store(store_url, runtime, StoreMetrics(telemetry.registry))
         )
+        observer = SequencerMetrics(telemetry.registry)
         server: SequencerServer | None = None
-        if database is not None:
-            server = await stack.enter_async_context(
-                sequencer_server(
-                    settings,
-                    database,
-                    runtime,
-                    store,
-                    security.rpc,
-                    listen=sequencer_listens,
-                    on_lost=shutdown.fail,
-                    observer=observer,
-                )
-            )
-            sequencer: Sequencer = server.sequencer
-            await wait_for_committer(server, runtime.clock)
-        else:
+        if database is None:
             remote = SequencerClient(
                 settings.sequencers,
                 clock=runtime.clock,
@@ -307,7 +292,22 @@ async def _run_agent(
                 observer=observer,
             )
             stack.push_async_callback(remote.close)
-            sequencer = remote.sequencer
+            sequencer: Sequencer = remote.sequencer
+        else:
+            server = await stack.enter_async_context(
+                sequencer_server(
+                    settings=settings,
+                    database=database,
+                    runtime=runtime,
+                    store=store,
+                    security=security.rpc,
+                    listen=sequencer_listens,
+                    on_lost=shutdown.fail,
+                    observer=observer,
+                )
+            )
+            sequencer = server.sequencer
+            await wait_for_committer(server, runtime.clock)
         pages = AgentPages(telemetry, sequencer, prices)
         http = HttpServer(pages, runtime.clock, pages.login if clients.is_authenticating else None)
         stack.push_async_callback(http.close)
@@ -332,7 +332,13 @@ async def _run_agent(
         pages.agent = agent
         if data is not None:
             assert server is not None, "the sequencer of serve is inside it"
-            serving = Serving(os.getpid(), agent.kafka_port, http.port, server.address, store_url)
+            serving = Serving(
+                pid=os.getpid(),
+                kafka_port=agent.kafka_port,
+                http_port=http.port,
+                rpc=server.address,
+                store=store_url,
+            )
             stack.enter_context(shown_as_serving(data, serving))
         collect_rarely()
         notify_ready()
@@ -437,11 +443,11 @@ async def run_sequencer(settings: Settings) -> None:
             )
         server = await stack.enter_async_context(
             sequencer_server(
-                settings,
-                settings.database,
-                runtime,
-                store,
-                security.rpc,
+                settings=settings,
+                database=settings.database,
+                runtime=runtime,
+                store=store,
+                security=security.rpc,
                 listen=rpc,
                 on_lost=shutdown.fail,
                 observer=SequencerMetrics(pages.registry),

@@ -73,7 +73,14 @@ def open_security(settings: Settings, *, data: Path | None = None) -> OpenedSecu
     secret, file, tls = settings.rpc_secret.get_secret_value(), settings.rpc_secret_file, settings.tls
     if not secret and file is None and data is not None:
         file = data / SECRET
-    files = SecurityFiles(secret, file, tls.rpc_cert_file, tls.rpc_key_file, tls.rpc_ca_file, tls.rpc_name)
+    files = SecurityFiles(
+        secret=secret,
+        secret_file=file,
+        certificate=tls.rpc_cert_file,
+        key=tls.rpc_key_file,
+        authorities=tls.rpc_ca_file,
+        peer_name=tls.rpc_name,
+    )
     try:
         return OpenedSecurity(files)
     except (BadCredential, BadCertificate) as error:
@@ -101,7 +108,13 @@ def open_client_security(settings: Settings) -> ClientSecurity:
         )
     authorities = files.kafka_client_ca_file if asks else None
     peers = ssl.CERT_REQUIRED if security.client_auth == "required" else ssl.CERT_OPTIONAL
-    tls = _open_tls("kafka", files.kafka_cert_file, files.kafka_key_file, authorities, peers)
+    tls = _open_tls(
+        purpose="kafka",
+        certificate=files.kafka_cert_file,
+        key=files.kafka_key_file,
+        authorities=authorities,
+        peers=peers,
+    )
     if tls is None and any(listener.protocol.has_tls for listener in listeners):
         raise CommandFailed("a listener with TLS needs tls.kafka_cert_file and tls.kafka_key_file")
     return ClientSecurity(listeners, security, tls)

@@ -12,7 +12,7 @@ from bench.cold_reads import Case, Log, read_all, run
 from cache.chunk import ChunkId, ChunkRef
 from cache.chunk_cache import ChunkCache
 from cache.observer import NoObserver, Tier
-from cache.read_ahead import MAX_PLANNED, UNREAD_SECONDS, Window
+from cache.read_ahead import MAX_PLANNED, UNREAD_SECONDS, ReadAheadWindow
 from cache.read_batches import ReadRequest
 from cache.reader import BatchReader
 from cache.ring import ZoneRing
@@ -46,7 +46,7 @@ def test_one_cold_reader_is_not_held_up_by_the_latency_of_single_gets(is_uneven:
 
 
 def test_a_window_grows_while_gets_hold_its_stream_up_and_stays_where_they_do_not() -> None:
-    window, now, get_seconds = Window(100, 10_000), 0.0, 0.0625
+    window, now, get_seconds = ReadAheadWindow(100, 10_000), 0.0, 0.0625
     window.took(100, now, get_seconds)
     sizes = []
     for _ in range(4):  # each window arrives one GET later

@@ -40,7 +40,7 @@ from compactor.spark_source.positions import (
     offsets_at,
     ranges_between,
 )
-from compactor.spark_source.pushdown import Limits, Span, push
+from compactor.spark_source.pushdown import IntegerRange, Limits, push
 from compactor.spark_source.source import StreamSource
 from sequencer.api import (
     DeleteRecords,
@@ -319,7 +319,7 @@ def test_a_filter_is_taken_over_only_where_it_is_applied_exactly() -> None:
     ]  # fmt: skip
     limits, left = push(Limits(), [*mine, *sparks])
     assert left == sparks
-    assert limits == Limits(topics=frozenset("t"), offsets=Span(4, 9), times_us=Span(first=7))
+    assert limits == Limits(topics=frozenset("t"), offsets=IntegerRange(4, 9), times_us=IntegerRange(first=7))
 
 
 def test_several_topics_are_chosen_by_name_by_pattern_or_by_partition() -> None:

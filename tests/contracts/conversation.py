@@ -88,7 +88,7 @@ from sequencer.rpc_handler import RpcHandler
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.sql.store import SqlRowStore
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.rpc import Link, Receiver, RpcSecurity, RpcServer, Wire
+from tailrace.rpc import Link, Receiver, RpcConnection, RpcSecurity, RpcServer
 from tests.support.clocks import ManualClock, SeededEntropy
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -289,7 +289,7 @@ async def reads(sequencer: Sequencer) -> list[Any]:
 class Pipe(Link):
     """A link within a loop that remembers every frame."""
 
-    def __init__(self, accept: Callable[[Wire], Receiver]) -> None:
+    def __init__(self, accept: Callable[[RpcConnection], Receiver]) -> None:
         self.frames: Frames = []
         self._accept = accept
 
@@ -297,7 +297,7 @@ class Pipe(Link):
     def address(self) -> str:
         return "pipe:1"
 
-    async def connect(self, receiver: Receiver) -> Wire:
+    async def connect(self, receiver: Receiver) -> RpcConnection:
         near, far = PipeEnd(self, True), PipeEnd(self, False)
         near.other, far.other = far, near
         near.receiver = receiver
@@ -305,7 +305,7 @@ class Pipe(Link):
         return near
 
 
-class PipeEnd(Wire):
+class PipeEnd(RpcConnection):
     """One end."""
 
     is_encrypted = False

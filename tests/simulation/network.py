@@ -19,7 +19,7 @@ from tailrace.buffers import Buffer
 from tailrace.clock import Entropy
 from tailrace.kafka import decode_response, encode_request
 from tailrace.rpc import Link, NotConnected, RpcServer
-from tailrace.rpc.link import Receiver, Wire
+from tailrace.rpc.link import Receiver, RpcConnection
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
 from tests.support.simulated_link import SimulatedLink, Weather
 
@@ -94,7 +94,7 @@ class Network:
         """A way to whoever answers there when it is used. `caller`: the process that uses it."""
         return _AddressLink(self, address, weather or self.weather, caller)
 
-    async def connect(self, address: str, weather: Weather, caller: str, receiver: Receiver) -> Wire:
+    async def connect(self, address: str, weather: Weather, caller: str, receiver: Receiver) -> RpcConnection:
         found = self._servers.get(address)
         if found is None or found[0].is_dead or (caller, address) in self._blocked:
             await self._clock.sleep(0.001)
@@ -166,7 +166,7 @@ class _AddressLink:
     def address(self) -> str:
         return self._address
 
-    async def connect(self, receiver: Receiver) -> Wire:
+    async def connect(self, receiver: Receiver) -> RpcConnection:
         return await self._network.connect(self._address, self._weather, self._caller, receiver)
 
 

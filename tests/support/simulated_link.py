@@ -14,7 +14,7 @@ from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.rpc.errors import NotConnected
 from tailrace.rpc.frames import LENGTH
-from tailrace.rpc.link import Receiver, Wire
+from tailrace.rpc.link import Receiver, RpcConnection
 from tailrace.rpc.server import RpcServer
 
 
@@ -64,7 +64,7 @@ class SimulatedLink:
     def address(self) -> str:
         return self._address
 
-    async def connect(self, receiver: Receiver) -> Wire:
+    async def connect(self, receiver: Receiver) -> RpcConnection:
         await self._clock.sleep(0)
         if self.weather.is_down:
             raise NotConnected(f"{self._address}: connection refused")

@@ -23,10 +23,10 @@ from tailrace.rpc import (
     ProtocolViolation,
     Receiver,
     RpcClient,
+    RpcConnection,
     RpcSecurity,
     RpcServer,
     TcpLink,
-    Wire,
     decode_body,
     encode_body,
 )
@@ -197,7 +197,7 @@ class MeddledLink:
         self._server = server
         self._meddle = meddle
 
-    async def connect(self, receiver: Receiver) -> Wire:
+    async def connect(self, receiver: Receiver) -> RpcConnection:
         near, far = _End(self._meddle, True), _End(self._meddle, False)
         near.other, far.other = far, near
         near.receiver = receiver

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.record_text import (
     Encoding,
-    Record,
+    TextRecord,
     compile_template,
     from_json,
     iso_time,
@@ -25,7 +25,7 @@ DATA = st.none() | st.binary(max_size=20)
 
 @given(
     st.builds(
-        Record,
+        TextRecord,
         value=DATA,
         key=DATA,
         headers=st.lists(st.tuples(st.text(max_size=5), DATA), max_size=3),
@@ -34,7 +34,7 @@ DATA = st.none() | st.binary(max_size=20)
     ),
     st.sampled_from([Encoding.HEX, Encoding.BASE64]),
 )
-def test_a_record_of_any_bytes_is_read_back_from_its_json(record: Record, encoding: Encoding) -> None:
+def test_a_record_of_any_bytes_is_read_back_from_its_json(record: TextRecord, encoding: Encoding) -> None:
     assert from_json(to_json(record, encoding), encoding) == record
 
 
@@ -74,7 +74,7 @@ def test_text_of_another_encoding_is_refused(text: str, encoding: Encoding) -> N
 
 
 def test_a_template_names_fields_and_knows_escapes() -> None:
-    record = Record(
+    record = TextRecord(
         value=b"v{key}",
         key=None,
         headers=[("a", b"1"), ("b", None)],

@@ -24,7 +24,7 @@ from sequencer.api import LeaseLost, ObjectKind, RequestFailed, SequencerUnavail
 from sequencer.store.rows import Changes, CounterRow, Row, RunRow
 from sequencer.store.sql.database import Lane, TableStatements, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables
-from sequencer.store.sql.row_codec import INTEGERS, RUN_COLUMNS, Column, Dialect
+from sequencer.store.sql.row_codec import INTEGERS, RUN_COLUMNS, Dialect, RowColumn
 from sequencer.store.state import COMMIT_NUMBER
 from tailrace.clock import Clock
 from tailrace.keepers import cause_of
@@ -320,7 +320,7 @@ async def _appended(connection: Any, table: TableStatements, rows: list[Row]) ->
     return others
 
 
-def _arrays(columns: Sequence[Column], values: list[list[Any]]) -> list[Any]:
+def _arrays(columns: Sequence[RowColumn], values: list[list[Any]]) -> list[Any]:
     """An argument per column. Integers go as the text of an array, which PostgreSQL reads in no time: asyncpg asks of
     each element of a list whether it is a list."""
     return [

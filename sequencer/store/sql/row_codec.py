@@ -20,12 +20,12 @@ from sequencer.store.rows import KEYS, Int32, ObjectRowMissing, Row
 
 Dialect = Literal["sqlite", "postgresql"]
 INTEGERS = "text::bigint[]"
-"""The `Column.array_type` of integers: an argument of text, cast."""
+"""The `RowColumn.array_type` of integers: an argument of text, cast."""
 Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RowField:
     """A field of a row, by its annotation. `origin`: the type without its parameters (`list` of list[str])."""
 
     name: str
@@ -38,22 +38,22 @@ class Field:
         return origin if origin in (list, dict) else self.hint
 
 
-def fields_of(kind: type[Row]) -> list[Field]:
+def fields_of(kind: type[Row]) -> list[RowField]:
     """The fields of a kind of row, in their order: these are its columns."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [_field(name, hints[name]) for name in kind.__struct_fields__]
 
 
-def _field(name: str, hint: Any) -> Field:
+def _field(name: str, hint: Any) -> RowField:
     choices = typing.get_args(hint)
     if type(None) not in choices:
-        return Field(name, hint, is_optional=False)
+        return RowField(name, hint, is_optional=False)
     (hint,) = (choice for choice in choices if choice is not type(None))
-    return Field(name, hint, is_optional=True)
+    return RowField(name, hint, is_optional=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RowColumn:
     """A field of a row. `encode` and `decode` are None where the driver takes the value as it is."""
 
     name: str
@@ -153,17 +153,17 @@ def decode_run(values: Sequence[Any], dialect: Dialect) -> Run:
 # -- below: per type ---------------------------------------------------------------------------------------
 
 
-def _column(field: Field, dialect: Dialect) -> Column:
+def _column(field: RowField, dialect: Dialect) -> RowColumn:
     array_type, encode, decode = _conversions(field, dialect)
     if array_type == INTEGERS and field.is_optional:
         array_type = "bigint[]"  # the text of an array has another word for None
     if field.is_optional:
         encode, decode = _or_none(encode), _or_none(decode)
     # PostgreSQL widens the elements to the column's type.
-    return Column(field.name, array_type, encode, decode)
+    return RowColumn(field.name, array_type, encode, decode)
 
 
-def _conversions(field: Field, dialect: Dialect) -> tuple[str, Convert | None, Convert | None]:
+def _conversions(field: RowField, dialect: Dialect) -> tuple[str, Convert | None, Convert | None]:
     hint = field.hint
     sqlite = dialect == "sqlite"
     if hint is UUID:

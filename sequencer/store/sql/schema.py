@@ -52,7 +52,7 @@ from sequencer.store.rows import (
     TransactionRow,
     WriteRow,
 )
-from sequencer.store.sql.row_codec import Field, fields_of
+from sequencer.store.sql.row_codec import RowField, fields_of
 
 SCHEMA_VERSION = 17
 """The number of the newest migration."""
@@ -84,7 +84,7 @@ _REMOVED: dict[str, Any] = {"autovacuum_vacuum_scale_factor": 0.05, "autovacuum_
 """Storage of a table whose rows are written once and deleted."""
 
 
-def _column(field: Field, *, is_key: bool) -> sa.Column[Any]:
+def _column(field: RowField, *, is_key: bool) -> sa.Column[Any]:
     column_type = _TYPES[field.origin]
     if is_key:
         return sa.Column(field.name, column_type, primary_key=True, autoincrement=False, nullable=False)

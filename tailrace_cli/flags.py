@@ -1,0 +1,116 @@
+"""Flags that several commands share: dataclasses, which a command takes as one parameter each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from tailrace_cli.settings import Settings
+
+R = TypeVar("R")
+
+
+def with_flags(command: Callable[..., R]) -> Callable[..., R]:
+    """The command with each parameter that is a dataclass replaced by the dataclass' fields.
+
+    Typer makes a flag of every parameter in a command's signature, so the fields need a type that Typer knows, and a
+    default.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    kinds = {name: hints[name] for name in signature(command).parameters if is_dataclass(hints[name])}
+    parameters: list[Parameter] = []
+    for name, given in signature(command).parameters.items():
+        if name not in kinds:
+            parameters.append(given.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
+            continue
+        of_field = get_type_hints(kinds[name], include_extras=True)
+        parameters += [
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=of_field[each.name])
+            for each in fields(kinds[name])
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> R:
+        made = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+            for name, kind in kinds.items()
+        }
+        return command(**given, **made)
+
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+Store = Annotated[str | None, typer.Option("--store", metavar="URL", help="The agents' object store.")]
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFlags:
+    """A cluster's data at rest: a store and its database, or both in a data folder."""
+
+    store: Store = None
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="The sequencer's database.")
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DIR", help="Instead of both: the folder of `tailrace serve`."),
+    ] = None
+    config: Config = None
+
+    def load(self) -> Settings:
+        """The settings. Sets up logging. Raises CommandFailed and BadSettings."""
+        return _load(self.config, store=self.store, database=self.database, data=self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFlags:
+    """A log to read without a broker: a store and its sequencers or database, or a data folder."""
+
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DIR", help="The folder of `tailrace serve`, running or not."),
+    ] = None
+    store: Store = None
+    database: Annotated[
+        str | None,
+        typer.Option("--database", metavar="URL", help="The sequencer's database, where none runs."),
+    ] = None
+    sequencer: Annotated[
+        str | None, typer.Option("--sequencer", metavar="HOST:PORT,...", help="Running sequencers.")
+    ] = None
+    rpc_secret_file: Annotated[
+        Path | None, typer.Option("--rpc-secret-file", metavar="FILE", help="The cluster's secret.")
+    ] = None
+    config: Config = None
+
+    def load(self) -> Settings:
+        """The settings. Sets up logging. Raises CommandFailed and BadSettings."""
+        return _load(
+            self.config,
+            data=self.data,
+            store=self.store,
+            database=self.database,
+            sequencers=self.sequencer,
+            rpc_secret_file=self.rpc_secret_file,
+        )
+
+
+def _load(config: Path | None, *, database: str | None, **given: Any) -> Settings:
+    from tailrace.settings import load_settings
+    from tailrace.telemetry import configure_logging
+    from tailrace_cli.running.security import refuse_password_in_command
+    from tailrace_cli.settings import Settings
+
+    configure_logging("warning", "auto")
+    refuse_password_in_command("--database", database)
+    return load_settings(Settings, flags={**given, "database": database}, file=config)
