@@ -19,6 +19,7 @@ from sequencer.api import (
     BrokerConfigsRequest,
     ClientConfig,
     ClientConfigsRequest,
+    ConfigScope,
     Member,
     Metadata,
     MetadataRequest,
@@ -83,6 +84,15 @@ class KnownClientConfigs:
 
     version: int = 0
     configs: tuple[ClientConfig, ...] = ()
+    groups: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, version: int, configs: Iterable[ClientConfig]) -> KnownClientConfigs:
+        """Those that the sequencer gave."""
+        kept = tuple(configs)
+        return cls(
+            version, kept, {each.name: each.configs for each in kept if each.scope is ConfigScope.GROUP}
+        )
 
 
 EMPTY = Snapshot(
@@ -160,7 +170,7 @@ class Catalog:
     async def _ask_client_configs(self) -> None:
         answer = await self._sequencer.client_configs(ClientConfigsRequest(self.client_configs.version))
         if answer.configs is not None and answer.version > self.client_configs.version:
-            self.client_configs = KnownClientConfigs(answer.version, tuple(answer.configs))
+            self.client_configs = KnownClientConfigs.of(answer.version, answer.configs)
             self.on_client_configs(self.client_configs)
 
     async def topic_by_name(self, name: str, partitions: int = 0) -> KnownTopic | None:

@@ -473,6 +473,7 @@ class ConfigScope(enum.IntEnum):
     TOPIC = 0
     BROKER = 1
     QUOTA = 2
+    GROUP = 3
 
 
 class ConfigOperation(enum.IntEnum):
@@ -489,8 +490,8 @@ class ConfigChange(Value, frozen=True):
 
 
 class AlterConfig(Value, frozen=True):
-    """`name`: topic name, broker id as text ('' for the cluster-wide default), or a quota's entity
-    (tailrace.quotas) as text. `replace`: drop what isn't named."""
+    """`name`: topic name, broker id as text ('' for the cluster-wide default), a quota's entity (tailrace.quotas) as
+    text, or a group's id. `replace`: drop what isn't named."""
 
     scope: ConfigScope
     name: str

@@ -93,7 +93,7 @@ class SequencerSettings(SettingsSection):
     max_acls: int = Field(default=10_000, ge=1, le=100_000)
     """Access control list entries; every agent keeps them all."""
     max_client_configs: int = Field(default=10_000, ge=1, le=100_000)
-    """Entities with client quotas; every agent keeps them all."""
+    """Entities with client quotas, and groups with configs; every agent keeps them all."""
     max_feed_commits: int = Field(default=10_000, ge=1, le=1_000_000)
     """Commits that the feed remembers for its followers."""
     max_feed_runs: int = Field(default=50_000, ge=1, le=10_000_000)

@@ -28,6 +28,7 @@ from agent.catalog import Catalog
 from agent.groups import stored_consumer_group, stored_group, stored_share_group
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat
 from agent.groups.group import Answer, Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from agent.groups.group_configs import GroupConfigs
 from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
 from agent.identity import AgentIdentity
 from agent.settings import AgentSettings
@@ -52,6 +53,7 @@ from sequencer.api import (
     first_turn,
 )
 from tailrace.clock import Clock, Entropy, wait_for
+from tailrace.group_config import CONSUMER_SESSION_TIMEOUT_MS, SHARE_SESSION_TIMEOUT_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.keepers import outlived
 from tailrace.limits import is_name
@@ -60,8 +62,10 @@ log = structlog.get_logger("agent.groups")
 
 T = TypeVar("T")
 G = TypeVar("G", Group, ConsumerGroup, ShareGroup)
+M = TypeVar("M", ConsumerGroup, ShareGroup)
 
 AnyGroup = Group | ConsumerGroup | ShareGroup
+SESSION_TIMEOUT_OF = {CONSUMER_GROUP: CONSUMER_SESSION_TIMEOUT_MS, SHARE_GROUP: SHARE_SESSION_TIMEOUT_MS}
 
 RENEWAL_PATIENCE_SECONDS = 3.0
 """How long a request waits for the lease's next renewal: a committer's fail-over takes that long."""
@@ -125,6 +129,7 @@ class GroupCoordinator:
         self._settings = settings
         self._identity = identity
         self._catalog = catalog
+        self.configs = GroupConfigs(catalog, settings)
         self._held: dict[str, _Held] = {}
         self._loading: dict[str, asyncio.Task[_Held]] = {}
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -184,7 +189,9 @@ class GroupCoordinator:
         return await self._step_of(
             ConsumerGroup,
             group_id,
-            lambda group, now: group.heartbeat(now, request, self._catalog.snapshot.by_name),
+            lambda group, now: self._configured(group).heartbeat(
+                now, request, self._catalog.snapshot.by_name
+            ),
             if_other=ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
@@ -193,7 +200,9 @@ class GroupCoordinator:
         return await self._step_of(
             ShareGroup,
             group_id,
-            lambda group, now: group.heartbeat(now, request, self._catalog.snapshot.by_name),
+            lambda group, now: self._configured(group).heartbeat(
+                now, request, self._catalog.snapshot.by_name
+            ),
             if_other=ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
@@ -348,6 +357,10 @@ class GroupCoordinator:
             return act(group, now)
 
         return await self._step(group_id, act_on, lambda held: self._convert(held, kind, if_other))
+
+    def _configured(self, group: M) -> M:
+        group.session_seconds = self.configs.seconds(group.group_id, SESSION_TIMEOUT_OF[group.type])
+        return group
 
     def _convert(self, held: _Held, kind: type[AnyGroup], if_other: ErrorCode) -> None:
         if isinstance(held.group, kind):
@@ -507,7 +520,7 @@ class GroupCoordinator:
             return stored_consumer_group.restored(
                 state,
                 now=now,
-                session_seconds=settings.group_consumer_session_timeout_ms / 1000,
+                session_seconds=self.configs.seconds(state.group_id, CONSUMER_SESSION_TIMEOUT_MS),
                 max_size=settings.group_consumer_max_size,
                 max_bytes=settings.group_max_bytes,
             )
@@ -515,7 +528,7 @@ class GroupCoordinator:
             return stored_share_group.restored(
                 state,
                 now=now,
-                session_seconds=settings.group_share_session_timeout_ms / 1000,
+                session_seconds=self.configs.seconds(state.group_id, SHARE_SESSION_TIMEOUT_MS),
                 max_size=settings.group_share_max_size,
                 max_bytes=settings.group_max_bytes,
             )

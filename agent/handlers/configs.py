@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 from agent.catalog import Snapshot
 from agent.errors import EXPECTED, RequestRefused, code_of
+from agent.groups.group_configs import default_of
 from agent.services import RequestContext, Services
+from agent.settings import AgentSettings
 from sequencer.api import AlterConfig, BrokerConfigsRequest, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.broker_config import KafkaConfig, broker_configs
+from tailrace.group_config import GROUP_CONFIGS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_configs import (
     AlterConfigsRequest,
@@ -35,6 +38,7 @@ from tailrace.kafka.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.rpc.link import join_address
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition, ConfigType, InvalidConfigValue
 
@@ -43,14 +47,13 @@ RESOURCE_CLIENT_METRICS, RESOURCE_GROUP = 16, 32
 OTHER_RESOURCES = {
     RESOURCE_BROKER_LOGGER: "a broker's loggers",
     RESOURCE_CLIENT_METRICS: "a client's metrics",
-    RESOURCE_GROUP: "a group",
 }
 """What Kafka keeps configs of, and an agent does not: names for its refusals."""
-KNOWN_RESOURCES = {RESOURCE_TOPIC, RESOURCE_BROKER, *OTHER_RESOURCES}
+KNOWN_RESOURCES = {RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_GROUP, *OTHER_RESOURCES}
 LOG_DIR = "object-store"
 """The one log directory that is reported."""
 
-SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT = 1, 2, 3, 4, 5
+SOURCE_TOPIC, SOURCE_BROKER, SOURCE_CLUSTER, SOURCE_STATIC, SOURCE_DEFAULT, SOURCE_GROUP = 1, 2, 3, 4, 5, 8
 
 
 async def describe_configs(
@@ -105,6 +108,14 @@ async def _describe(
         if resource.resource_name:
             rows = [*{row.name: row for row in (*rows, *_own_rows(services))}.values()]
         return [row for row in rows if keys is None or row.name in keys]
+    if resource.resource_type == RESOURCE_GROUP:
+        _check_group(resource.resource_name)
+        own = services.catalog.client_configs.groups.get(resource.resource_name, {})
+        return [
+            _group_row(definition, own, services.settings, request)
+            for name, definition in GROUP_CONFIGS.items()
+            if keys is None or name in keys
+        ]
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
         return []
     raise _of_no_kind(resource.resource_type)
@@ -133,6 +144,19 @@ def _topic_row(
         else DescribeConfigsSynonym(definition.name, definition.default, SOURCE_DEFAULT)
     )
     return _row(definition.name, definition=definition, effective=first, synonyms=synonyms, request=request)
+
+
+def _group_row(
+    definition: ConfigDefinition,
+    own: Mapping[str, str],
+    settings: AgentSettings,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResourceResult:
+    name = definition.name
+    synonyms = [DescribeConfigsSynonym(name, default_of(name, settings), SOURCE_DEFAULT)]
+    if name in own:
+        synonyms.insert(0, DescribeConfigsSynonym(name, own[name], SOURCE_GROUP))
+    return _row(name, definition=definition, effective=synonyms[0], synonyms=synonyms, request=request)
 
 
 def _broker_row(
@@ -246,12 +270,18 @@ async def list_config_resources(
         RESOURCE_TOPIC: list(snapshot.by_name),
         RESOURCE_BROKER: brokers,
         RESOURCE_BROKER_LOGGER: brokers,
+        RESOURCE_GROUP: list(services.catalog.client_configs.groups),
     }
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(name, kind) for kind in sorted(kinds) for name in names.get(kind, ())
         ]
     )
+
+
+def _check_group(name: str) -> None:
+    if not is_name(name):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, f"a group's id has 1 to {MAX_NAME_BYTES} bytes")
 
 
 def _check_broker(name: str, snapshot: Snapshot) -> None:
@@ -335,10 +365,7 @@ async def _alter(
     try:
         scope = _scope(resource_type, name, snapshot)
         for change in changes:
-            if scope is ConfigScope.TOPIC:
-                _check(TOPIC_CONFIGS.get(change.name), change)
-            else:
-                _check(broker_configs().get(change.name), change)
+            _check(_definition(scope, change.name), change)
         await services.sequencer.alter_config(
             AlterConfig(scope=scope, name=name, changes=changes, replace=replace, validate_only=validate_only)
         )
@@ -351,6 +378,12 @@ async def _alter(
     return ErrorCode.NONE, None
 
 
+def _definition(scope: ConfigScope, name: str) -> ConfigDefinition | KafkaConfig | None:
+    if scope is ConfigScope.TOPIC:
+        return TOPIC_CONFIGS.get(name)
+    return GROUP_CONFIGS.get(name) if scope is ConfigScope.GROUP else broker_configs().get(name)
+
+
 def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if resource_type == RESOURCE_TOPIC:
         if name not in snapshot.by_name:
@@ -359,6 +392,9 @@ def _scope(resource_type: int, name: str, snapshot: Snapshot) -> ConfigScope:
     if resource_type == RESOURCE_BROKER:
         _check_broker(name, snapshot)
         return ConfigScope.BROKER
+    if resource_type == RESOURCE_GROUP:
+        _check_group(name)
+        return ConfigScope.GROUP
     raise _of_no_kind(resource_type)
 
 
@@ -366,7 +402,7 @@ def _of_no_kind(resource_type: int) -> RequestRefused:
     kind = OTHER_RESOURCES.get(resource_type, f"resource type {resource_type}")
     return RequestRefused(
         ErrorCode.INVALID_REQUEST,
-        f"configs of {kind} were asked for; an agent keeps those of topics and brokers",
+        f"configs of {kind} were asked for; an agent keeps those of topics, brokers and groups",
     )
 
 

@@ -19,6 +19,7 @@ from agent.groups.topic_pattern import InvalidPattern, TopicPattern
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from tailrace.acls import ResourceType
+from tailrace.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -67,7 +68,9 @@ async def heartbeat(
     return ConsumerGroupHeartbeatResponse(
         member_id=answer.member_id,
         member_epoch=answer.epoch,
-        heartbeat_interval_ms=services.settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=services.groups.configs.number(
+            request.group_id, CONSUMER_HEARTBEAT_INTERVAL_MS
+        ),
         assignment=None
         if assigned is None
         else ConsumerGroupHeartbeatAssignment(_topic_partitions(assigned)),

@@ -18,7 +18,6 @@ from agent.errors import EXPECTED, code_of
 from agent.fetch.fetch_memory import Grant
 from agent.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, RequestedPartition
 from agent.fetch.share_sessions import Outlook, SharePlace, ShareSession
-from agent.groups.share_limits import share_limits
 from agent.handlers.fetch import PartitionFetch, fill
 from agent.services import HeldResponse, RequestContext, Services
 from agent.telemetry import AgentTelemetry
@@ -135,7 +134,7 @@ def _asked(services: Services, request: ShareFetchRequest | ShareAcknowledgeRequ
     if not is_name(group_id) or not is_name(member_id):
         raise Refused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
     is_final = request.share_session_epoch == FINAL_EPOCH
-    return _Asked(group_id, member_id, share_limits(services, group_id), is_final)
+    return _Asked(group_id, member_id, services.groups.configs.share_limits(group_id), is_final)
 
 
 def _check_fetch(request: ShareFetchRequest) -> None:

@@ -13,6 +13,7 @@ from agent.handlers.consumer_groups import described_assignment
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from tailrace.acls import ResourceType
+from tailrace.group_config import SHARE_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.share_group_describe import (
     DescribedShareGroup,
@@ -57,7 +58,7 @@ async def heartbeat(
     response = ShareGroupHeartbeatResponse(
         member_id=request.member_id,
         member_epoch=answer.epoch,
-        heartbeat_interval_ms=services.settings.group_share_heartbeat_interval_ms,
+        heartbeat_interval_ms=services.groups.configs.number(request.group_id, SHARE_HEARTBEAT_INTERVAL_MS),
     )
     if answer.assigned is not None:
         response.assignment = ShareGroupHeartbeatAssignment(

@@ -1,4 +1,4 @@
-"""What is configured for clients, such as their quotas: what may be stored, and what changes it.
+"""What is configured for clients, quotas and the configs of groups: what may be stored, and what changes it.
 
 Agents keep all of it in memory and take it anew when its version has changed. Pure.
 """
@@ -21,7 +21,10 @@ from sequencer.rules.topics import changed_configs
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import ClientConfigRow
 from sequencer.store.state import CLIENT_CONFIGS_VERSION, Draft, HotState
+from tailrace.group_config import check_group_configs
+from tailrace.limits import MAX_NAME_BYTES, is_name
 from tailrace.quotas import InvalidQuota, entity_of, limits_of
+from tailrace.topic_config import InvalidConfigValue
 
 
 def client_configs(state: HotState, request: ClientConfigsRequest) -> ClientConfigs:
@@ -40,7 +43,7 @@ def alter_client_config(draft: Draft, request: AlterConfig, settings: SequencerS
     row = draft.get(ClientConfigRow, int(request.scope), request.name)
     before = {} if row is None else row.configs
     configs = changed_configs(before, request)
-    _check_quota(request.name, configs)
+    _check(request.scope, request.name, configs)
     if request.validate_only or configs == before:
         return Empty()
     if configs:
@@ -51,17 +54,27 @@ def alter_client_config(draft: Draft, request: AlterConfig, settings: SequencerS
         count = sum(1 for _ in draft.all(ClientConfigRow))
         if count > settings.max_client_configs:
             raise LimitReached(
-                f"{count} quotas; sequencer.max_client_configs allows {settings.max_client_configs}"
+                f"{count} quotas and groups with configs; sequencer.max_client_configs allows"
+                f" {settings.max_client_configs}"
             )
     draft.bump_once(CLIENT_CONFIGS_VERSION)
     return Empty()
 
 
-def _check_quota(name: str, configs: Mapping[str, str]) -> None:
+def _check(scope: ConfigScope, name: str, configs: Mapping[str, str]) -> None:
     try:
-        entity = entity_of(name)
-        limits_of(entity, configs)
-        if entity.text != name:
-            raise InvalidQuota(f"{name!r} is written {entity.text!r}")
-    except InvalidQuota as error:
+        if scope is ConfigScope.QUOTA:
+            _check_quota(name, configs)
+        else:
+            check_group_configs(configs)
+            if not is_name(name):
+                raise InvalidConfigValue(f"group {name[:100]!r}: 1 to {MAX_NAME_BYTES} bytes are allowed")
+    except (InvalidQuota, InvalidConfigValue) as error:
         raise InvalidConfig(str(error)) from error
+
+
+def _check_quota(name: str, configs: Mapping[str, str]) -> None:
+    entity = entity_of(name)
+    limits_of(entity, configs)
+    if entity.text != name:
+        raise InvalidQuota(f"{name!r} is written {entity.text!r}")

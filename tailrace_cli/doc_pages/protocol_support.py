@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tailrace.broker_config import TOPIC_DEFAULTS
+from tailrace.group_config import GROUP_CONFIGS
 from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.schema import MAX_VERSION
 from tailrace.topic_config import TOPIC_CONFIGS, ConfigDefinition
@@ -33,6 +34,11 @@ Kafka changes at run time can be altered as well: the value is stored and descri
 is set for one broker alone, as any agent serves any partition.
 """
 
+GROUPS = """\
+Set for one group (`--entity-type groups`), whether or not it exists. They hold from a member's next heartbeat on. The
+defaults are the agent's settings. There are no streams groups (KIP-1071), and none of their configs.
+"""
+
 TOOLS = """Clients that `make compat` tries where the machine has them, each unchanged: confluent-kafka 2.16
 (librdkafka), kafka-python 3.0, aiokafka 0.14, Kafka's Java clients 4.3 and Streams, kcat; franz-go 1.22,
 sarama 1.61 and segmentio/kafka-go 0.4 in Go; kafkajs 2.2 in Node. They produce with the codecs they have,
@@ -48,7 +54,7 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
 - Kafka Streams works with `processing.guarantee=exactly_once_v2`: a word count stayed exact when the
   application and when the broker was killed, and when its changelog was read back from Parquet.
 - kafka-configs knows topics and brokers, sets and deletes users' SCRAM credentials, and the quotas of users, clients
-  and addresses (an address, not a host's name). It knows no groups. kafka-acls works on an agent whose listeners
+  and addresses (an address, not a host's name), and configs of groups. kafka-acls works on an agent whose listeners
   authenticate.
 - kafka-cluster says cluster-id and list-endpoints; there is nothing to unregister. kafka-features describes; levels
   are those of the code.
@@ -59,11 +65,11 @@ Tools, tried unchanged with Kafka 4.3.1, most by `make compat`, the others by ha
 - `group.protocol=consumer` (KIP-848) works: the assignors uniform and range, regular expressions (RE2), static
   members; what a coordinator knew is known to the next one. An empty group becomes what its next member asks
   for; one with members is not changed from the classic protocol to the new one while it runs, nor back: the
-  second kind of client is refused until the others have left. Groups have no configs of their own.
+  second kind of client is refused until the others have left.
 - Share groups (KIP-932) work, with records renewed (KIP-1222) and a strict number of records (KIP-1206). Any agent
   serves any partition: the sequencer decides which member gets which record, and keeps it in SQL. Where a group
-  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`; groups have no share configs
-  of their own, and no dead-letter topic.
+  begins in a partition that it has never read is `agent.group_share_auto_offset_reset`, or the group's own config.
+  There is no dead-letter topic.
 - The APIs by which Kafka's brokers keep the state of share groups for each other (InitializeShareGroupState,
   ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState, ReadShareGroupStateSummary) are not served: that
   state is the sequencer's. FindCoordinator refuses keys of that type (2) for the same reason.
@@ -107,6 +113,12 @@ def page() -> str:
                     for name, definition in sorted(TOPIC_DEFAULTS.items())
                     if definition.has_effect
                 ),
+            ),
+            "## Group configs\n",
+            GROUPS,
+            _table(
+                ("config", "default", "meaning"),
+                ((f"`{each.name}`", _value(each.default), each.doc) for each in GROUP_CONFIGS.values()),
             ),
             "## Kafka's tools and Streams\n",
             TOOLS,

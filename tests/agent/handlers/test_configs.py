@@ -17,7 +17,7 @@ from tailrace.kafka.messages.incremental_alter_configs import (
 from tailrace.kafka.messages.list_config_resources import ListConfigResourcesRequest
 from tests.support.agents import AgentBench, run
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -158,6 +158,59 @@ def test_an_emptied_cleanup_policy_is_accepted() -> None:
     run(scenario)
 
 
+def test_a_group_has_its_own_configs_whether_or_not_it_exists() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        key = "consumer.heartbeat.interval.ms"
+        assert await value_of(bench, GROUP, "g", key) == ("5000", 5)
+        assert await alter(bench, GROUP, "g", (key, SET, "7000")) == 0
+        assert await value_of(bench, GROUP, "g", key) == ("7000", 8)
+        assert await value_of(bench, GROUP, "h", key) == ("5000", 5)
+        listed = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ListConfigResourcesRequest([GROUP]))
+        assert [(row.resource_type, row.resource_name) for row in listed.config_resources] == [(GROUP, "g")]
+        assert await alter(bench, GROUP, "g", (key, DELETE, None)) == 0
+        assert await value_of(bench, GROUP, "g", key) == ("5000", 5)
+
+    run(scenario, group_consumer_heartbeat_interval_ms=5_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "code"),
+    [
+        ("g", "no.such.config", "1", ErrorCode.INVALID_CONFIG),
+        ("g", "retention.ms", "1", ErrorCode.INVALID_CONFIG),
+        ("g", "consumer.session.timeout.ms", "44999", ErrorCode.INVALID_CONFIG),
+        ("g", "share.delivery.count.limit", "11", ErrorCode.INVALID_CONFIG),
+        ("g", "share.auto.offset.reset", "never", ErrorCode.INVALID_CONFIG),
+        ("", "consumer.session.timeout.ms", "45000", ErrorCode.INVALID_REQUEST),
+        ("x" * 1_025, "consumer.session.timeout.ms", "45000", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_group_configs_have_kafkas_bounds(name: str, key: str, value: str, code: ErrorCode) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        assert await alter(bench, GROUP, name, (key, SET, value)) == code
+
+    run(scenario)
+
+
+def test_share_groups_follow_their_configs() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        configs = bench.services.groups.configs
+        assert not configs.share_limits("g").from_earliest
+        await alter(
+            bench,
+            GROUP,
+            "g",
+            ("share.auto.offset.reset", SET, "earliest"),
+            ("share.record.lock.duration.ms", SET, "15000"),
+            ("share.isolation.level", SET, "read_committed"),
+        )
+        limits = configs.share_limits("g")
+        assert (limits.from_earliest, limits.lock_ms, limits.read_committed) == (True, 15_000, True)
+        assert not configs.share_limits("h").from_earliest
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("version", "kinds", "found"),
     [
@@ -194,8 +247,9 @@ def test_what_is_not_there_can_not_be_described() -> None:
         assert (await described(bench, TOPIC, "x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await described(bench, BROKER, "99")).error_code == ErrorCode.INVALID_REQUEST
         assert (await described(bench, 77, "x")).error_code == ErrorCode.INVALID_REQUEST
-        group = await described(bench, 32, "x")
-        assert group.error_message.startswith("configs of a group were asked for")
+        client = await described(bench, 16, "x")
+        assert client.error_message.startswith("configs of a client's metrics were asked for")
+        assert (await described(bench, GROUP, "")).error_code == ErrorCode.INVALID_REQUEST
         own = await described(bench, BROKER, str(bench.identity.broker_id), "broker.rack")
         assert [row.value for row in own.configs] == ["az-a"]
 

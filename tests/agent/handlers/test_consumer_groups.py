@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -77,6 +78,24 @@ def test_a_member_joins_and_is_told_its_partitions() -> None:
         assert answer.assignment.topic_partitions == [ConsumerGroupHeartbeatTopicPartitions(topic_id, [0, 1])]
         again = await beat(bench, 1)
         assert (again.error_code, again.assignment) == (0, None)
+
+    run(scenario)
+
+
+def test_a_groups_own_configs_hold_from_the_next_heartbeat_on() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first = await joined(bench)
+        assert first.heartbeat_interval_ms == bench.settings.group_consumer_heartbeat_interval_ms
+        changes = [
+            ConfigChange("consumer.heartbeat.interval.ms", ConfigOperation.SET, "9000"),
+            ConfigChange("consumer.session.timeout.ms", ConfigOperation.SET, "60000"),
+        ]
+        await bench.sequencer.alter_config(AlterConfig(ConfigScope.GROUP, "g", changes))
+        await bench.services.catalog.refresh()
+        answer = await beat(bench, first.member_epoch)
+        assert answer.heartbeat_interval_ms == 9_000
+        (member,) = bench.services.groups._held["g"].group.members.values()
+        assert member.session_deadline == bench.clock.monotonic() + 60
 
     run(scenario)
 

@@ -1,0 +1,70 @@
+"""What holds for one group: its own configs, else the agent's settings."""
+
+from __future__ import annotations
+
+from agent.catalog import Catalog
+from agent.settings import AgentSettings
+from sequencer.api import ShareLimits
+from tailrace.group_config import (
+    CONSUMER_HEARTBEAT_INTERVAL_MS,
+    CONSUMER_SESSION_TIMEOUT_MS,
+    EARLIEST,
+    GROUP_CONFIGS,
+    READ_COMMITTED,
+    SHARE_AUTO_OFFSET_RESET,
+    SHARE_DELIVERY_COUNT_LIMIT,
+    SHARE_HEARTBEAT_INTERVAL_MS,
+    SHARE_ISOLATION_LEVEL,
+    SHARE_PARTITION_MAX_RECORD_LOCKS,
+    SHARE_RECORD_LOCK_DURATION_MS,
+    SHARE_SESSION_TIMEOUT_MS,
+)
+
+SETTING_OF = {
+    CONSUMER_SESSION_TIMEOUT_MS: "group_consumer_session_timeout_ms",
+    CONSUMER_HEARTBEAT_INTERVAL_MS: "group_consumer_heartbeat_interval_ms",
+    SHARE_SESSION_TIMEOUT_MS: "group_share_session_timeout_ms",
+    SHARE_HEARTBEAT_INTERVAL_MS: "group_share_heartbeat_interval_ms",
+    SHARE_RECORD_LOCK_DURATION_MS: "group_share_record_lock_duration_ms",
+    SHARE_DELIVERY_COUNT_LIMIT: "group_share_delivery_count_limit",
+    SHARE_PARTITION_MAX_RECORD_LOCKS: "group_share_partition_max_record_locks",
+    SHARE_AUTO_OFFSET_RESET: "group_share_auto_offset_reset",
+}
+"""The agent's setting that is a group config's default."""
+
+
+def default_of(name: str, settings: AgentSettings) -> str:
+    """What a group has that does not set this config."""
+    setting = SETTING_OF.get(name)
+    return GROUP_CONFIGS[name].default if setting is None else str(getattr(settings, setting))
+
+
+class GroupConfigs:
+    """The configs of all groups, as the catalog knows them now."""
+
+    def __init__(self, catalog: Catalog, settings: AgentSettings) -> None:
+        self._catalog = catalog
+        self._settings = settings
+
+    def text(self, group_id: str, name: str) -> str:
+        """The config's value for this group."""
+        own = self._catalog.client_configs.groups.get(group_id, {})
+        return own[name] if name in own else default_of(name, self._settings)
+
+    def number(self, group_id: str, name: str) -> int:
+        """The same of one that is a number."""
+        return int(self.text(group_id, name))
+
+    def seconds(self, group_id: str, name: str) -> float:
+        """The same of one that is a time in ms."""
+        return self.number(group_id, name) / 1_000
+
+    def share_limits(self, group_id: str) -> ShareLimits:
+        """What the sequencer needs to know of a share group."""
+        return ShareLimits(
+            lock_ms=self.number(group_id, SHARE_RECORD_LOCK_DURATION_MS),
+            max_deliveries=self.number(group_id, SHARE_DELIVERY_COUNT_LIMIT),
+            max_in_flight=self.number(group_id, SHARE_PARTITION_MAX_RECORD_LOCKS),
+            from_earliest=self.text(group_id, SHARE_AUTO_OFFSET_RESET) == EARLIEST,
+            read_committed=self.text(group_id, SHARE_ISOLATION_LEVEL) == READ_COMMITTED,
+        )

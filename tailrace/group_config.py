@@ -1,0 +1,50 @@
+"""Group configs: what can be set for one consumer or share group (KIP-848, KIP-932). Names and bounds are Kafka's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tailrace.topic_config import ConfigDefinition, ConfigType, InvalidConfigValue
+
+CONSUMER_SESSION_TIMEOUT_MS = "consumer.session.timeout.ms"
+CONSUMER_HEARTBEAT_INTERVAL_MS = "consumer.heartbeat.interval.ms"
+SHARE_SESSION_TIMEOUT_MS = "share.session.timeout.ms"
+SHARE_HEARTBEAT_INTERVAL_MS = "share.heartbeat.interval.ms"
+SHARE_RECORD_LOCK_DURATION_MS = "share.record.lock.duration.ms"
+SHARE_DELIVERY_COUNT_LIMIT = "share.delivery.count.limit"
+SHARE_PARTITION_MAX_RECORD_LOCKS = "share.partition.max.record.locks"
+SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
+SHARE_ISOLATION_LEVEL = "share.isolation.level"
+EARLIEST, LATEST = "earliest", "latest"
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+
+_I, _S, _B = ConfigType.INT, ConfigType.STRING, ConfigType.BOOLEAN
+_NO_EFFECT = "Accepted for compatibility, without effect: an assignment is made when it is needed."
+
+GROUP_CONFIGS: dict[str, ConfigDefinition] = {
+    definition.name: definition
+    for definition in (
+        ConfigDefinition(CONSUMER_SESSION_TIMEOUT_MS, _I, "45000", "A member of a consumer group that is silent for so long is gone.", 45_000, 60_000),
+        ConfigDefinition(CONSUMER_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a consumer group are told to send heartbeats.", 5_000, 15_000),
+        ConfigDefinition("consumer.assignment.interval.ms", _I, "1000", _NO_EFFECT, 0, 15_000, has_effect=False),
+        ConfigDefinition(SHARE_SESSION_TIMEOUT_MS, _I, "45000", "A member of a share group that is silent for so long is gone.", 45_000, 60_000),
+        ConfigDefinition(SHARE_HEARTBEAT_INTERVAL_MS, _I, "5000", "How often members of a share group are told to send heartbeats.", 5_000, 15_000),
+        ConfigDefinition(SHARE_RECORD_LOCK_DURATION_MS, _I, "30000", "How long a member has a record before others may get it.", 15_000, 60_000),
+        ConfigDefinition(SHARE_DELIVERY_COUNT_LIMIT, _I, "5", "How often a record is handed out before it is given up.", 2, 10),
+        ConfigDefinition(SHARE_PARTITION_MAX_RECORD_LOCKS, _I, "2000", "Offsets between the first record that is not done and the last one handed out, in a partition.", 100, 4_000),
+        ConfigDefinition(SHARE_AUTO_OFFSET_RESET, _S, LATEST, "Where the group begins in a partition that it has never read.", choices=(LATEST, EARLIEST)),
+        ConfigDefinition(SHARE_ISOLATION_LEVEL, _S, READ_UNCOMMITTED, "Whether the group gets records of open and aborted transactions.", choices=(READ_COMMITTED, READ_UNCOMMITTED)),
+        ConfigDefinition("share.renew.acknowledge.enable", _B, "true", "Accepted for compatibility, without effect: members may always renew.", has_effect=False),
+        ConfigDefinition("share.assignment.interval.ms", _I, "1000", _NO_EFFECT, 0, 15_000, has_effect=False),
+    )
+}  # fmt: skip
+"""Every group config that is accepted, by name. Those of streams groups (KIP-1071) are not: there are no such groups."""
+
+
+def check_group_configs(configs: Mapping[str, str]) -> None:
+    """Raise InvalidConfigValue unless a group may have these configs."""
+    for name, value in configs.items():
+        definition = GROUP_CONFIGS.get(name)
+        if definition is None:
+            raise InvalidConfigValue(f"Unknown group config name: {name[:100]}")
+        definition.check(value)
