@@ -10,7 +10,7 @@ and stores too small for a cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -18,16 +18,27 @@ from uuid import UUID
 
 import msgspec
 
+from compactor.keyed_cycle import (
+    KEY_MEMORY_BYTES,
+    KeyedOutcomes,
+    KeyedRunner,
+    KeyedSummary,
+    KeyedWork,
+    compact_keys,
+)
+from compactor.keyed_rewrite import KeyedItem, try_rewrite_keyed
 from compactor.lease import LEASE_MS, HeldLease, held_lease
 from compactor.merges import plan_merges
 from compactor.order import SwapOrder
 from compactor.plan import PlanSettings, WorkItem, parts, plan, waves
-from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
+from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, try_rewrite
 from sequencer.api import (
+    BrokerConfigsRequest,
     CompactionCandidate,
     CompactionCandidates,
     CompactionRequest,
     LeaseLost,
+    MarkClean,
     MergeCandidate,
     MetadataRequest,
     Sequencer,
@@ -35,6 +46,7 @@ from sequencer.api import (
     SequencerUnavailable,
     SwapRefused,
     SwapRequest,
+    Topic,
 )
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectStore
@@ -52,6 +64,7 @@ class CompactionSettings:
     `topics`: only these, by name; all where it is empty. `max_runs`: of one page of candidates, over all partitions.
     `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off.
     `merges`: whether small Parquet objects are merged when all else is done.
+    `key_memory_bytes`: of an index of keys, which spills to the disk.
     """
 
     min_bytes: int = 64 << 20
@@ -62,6 +75,7 @@ class CompactionSettings:
     lease_ms: int = LEASE_MS
     max_rounds: int = 1_000
     merges: bool = True
+    key_memory_bytes: int = KEY_MEMORY_BYTES
     plan: PlanSettings = field(default_factory=PlanSettings)
 
 
@@ -93,14 +107,7 @@ class CompactionSummary:
     failures: list[RewriteFailure] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     table_failures: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLocation:
-    """Where a job's tasks write, and for which cluster."""
-
-    prefix: str
-    cluster_id: str
+    keyed: KeyedSummary = field(default_factory=KeyedSummary)
 
 
 C = TypeVar("C", CompactionCandidate, MergeCandidate)
@@ -134,6 +141,11 @@ class InProcess:
         self._clock = clock
         self._entropy = entropy
 
+    async def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
+        """Each item's outcome, in order."""
+        for item in items:
+            yield await try_rewrite_keyed(item, self._store, output, clock=self._clock, entropy=self._entropy)
+
     async def run(self, items: Sequence[WorkItem], output: OutputLocation) -> Outcomes:
         """Each item's outcome, in order."""
         for item in items:
@@ -157,11 +169,13 @@ async def run_cycle(
     holder: str | None = None,
     summary: CompactionSummary | None = None,
     tables: SwapFollower | None = None,
+    keyed: KeyedRunner | None = None,
 ) -> CompactionSummary:
     """Compact until nothing qualifies any more, or another compactor has taken the lease.
 
     Args:
         summary: filled while the round runs, so that a caller sees how far it came.
+        keyed: carries out passes over the keys of compacted topics, after all else; None: there are none.
         tables: compared with the log at the start, and brought up to date after each swap.
 
     Raises LeaseLost when another compactor is at work from the start, SequencerError when the sequencer stays away.
@@ -169,14 +183,14 @@ async def run_cycle(
     """
     settings = settings or CompactionSettings()
     summary = CompactionSummary() if summary is None else summary
-    cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
+    metadata = await sequencer.metadata(MetadataRequest())
     name = holder or str(entropy.uuid())
     async with held_lease(sequencer, clock, holder=name, lease_ms=settings.lease_ms) as lease:
         work = _Round(
             sequencer=sequencer,
             runner=runner,
             lease=lease,
-            output=OutputLocation(lease.session.prefix, cluster_id),
+            output=OutputLocation(lease.session.prefix, metadata.cluster_id),
             clock=clock,
             summary=summary,
             tables=tables,
@@ -192,6 +206,8 @@ async def run_cycle(
             ),
             settings,
         )
+        if keyed is not None:
+            await work.compact_keys(keyed, metadata.topics or [], settings)
         if settings.merges:
             await work.work_off(CompactionRequest(0, 0, settings.max_runs, is_of_merges=True), settings)
         if tables is not None:
@@ -255,6 +271,36 @@ class _Round:
             if not self._has_lost_lease:
                 await self._compact_wave(wave)
 
+    async def compact_keys(
+        self, runner: KeyedRunner, topics: Iterable[Topic], settings: CompactionSettings
+    ) -> None:
+        """Have one pass over each partition whose keys are due."""
+        if self._has_lost_lease:
+            return
+        cluster = (await self._sequencer.broker_configs(BrokerConfigsRequest(""))).configs
+        work = KeyedWork(
+            self._sequencer,
+            runner,
+            self._output,
+            self._lease.epoch,
+            swap=self._swap,
+            mark=self._mark,
+            fail=self._summary.failures.append,
+            is_over=lambda: self._has_lost_lease,
+        )
+        chosen = [topic for topic in topics if not settings.topics or topic.name in settings.topics]
+        await compact_keys(
+            work, chosen, cluster, settings.plan, self._summary.keyed, memory_bytes=settings.key_memory_bytes
+        )
+
+    async def _mark(self, mark: MarkClean) -> bool:
+        try:
+            await patiently(lambda: self._sequencer.mark_clean(mark), self._clock)
+        except SwapRefused as error:
+            self._summary.refused.append(str(error))
+            return False
+        return True
+
     def _chosen(self, candidates: Iterable[C], settings: CompactionSettings) -> Iterator[C]:
         for candidate in candidates:
             is_chosen = not settings.topics or candidate.topic.name in settings.topics
@@ -297,7 +343,8 @@ class _Round:
     def _leave_out(self, outcome: RewriteFailure | RewriteResult) -> None:
         self._left_out.update((topic_id, partition) for topic_id, partition, _ in outcome.places)
 
-    async def _swap(self, result: RewriteResult) -> None:
+    async def _swap(self, result: RewriteResult) -> bool:
+        """Carry out a swap; whether it was not refused."""
         # In a task of its own: a round that is cancelled finishes the swap in hand.
         swap = asyncio.ensure_future(swap_in(self._sequencer, result, self._lease, clock=self._clock))
         try:
@@ -309,17 +356,18 @@ class _Round:
         except LeaseLost as error:
             self._summary.refused.append(str(error))
             self._has_lost_lease = True
-            return
+            return False
         if refusal is not None:
             self._summary.refused.append(refusal)
             self._leave_out(result)
-            return
+            return False
         self._has_changed = True
         self._compacted.update((run.topic_id, run.partition) for run in result.runs)
         self._summary.partitions = len(self._compacted)
         _count(self._summary, result)
         if self._tables is not None:
             await self._tables.swapped(run.topic_id for run in result.runs)
+        return True
 
 
 async def swap_in(
@@ -342,18 +390,25 @@ async def swap_in(
         object=result.object,
         runs=result.runs,
     )
-    give_up_at = clock.monotonic() + SWAP_PATIENCE_S
     has_renewed = False
     while True:
         try:
-            try:
-                await sequencer.swap(request)
-                return None
-            except SwapRefused as error:
-                if has_renewed:
-                    return str(error)
-                await lease.renew()
-                has_renewed = True
+            await patiently(lambda: sequencer.swap(request), clock)
+            return None
+        except SwapRefused as error:
+            if has_renewed:
+                return str(error)
+            await patiently(lease.renew, clock)
+            has_renewed = True
+
+
+async def patiently(call: Callable[[], Awaitable[object]], clock: Clock) -> None:
+    """Make a call that may be made again, until a sequencer answers, or for SWAP_PATIENCE_S."""
+    give_up_at = clock.monotonic() + SWAP_PATIENCE_S
+    while True:
+        try:
+            await call()
+            return
         except (SequencerUnavailable, SequencerOverloaded):
             if clock.monotonic() >= give_up_at:
                 raise
@@ -370,6 +425,10 @@ def _count(summary: CompactionSummary, result: RewriteResult) -> None:
     if result.merged_objects:
         summary.merged_objects += result.merged_objects
         summary.merged_bytes += result.object.size
+        return
+    if result.runs[0].drops is not None:
+        summary.keyed.objects += 1
+        summary.keyed.written_bytes += result.object.size
         return
     summary.objects += 1
     summary.runs_replaced += sum(len(run.replaced) for run in result.runs)

@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, OutputLocation, run_cycle
+from compactor.cycle import CompactionSettings, CompactionSummary, Outcomes, run_cycle
+from compactor.keyed_cycle import KeyedOutcomes
+from compactor.keyed_rewrite import KeyedItem, KeyedResult, try_rewrite_keyed
 from compactor.plan import WorkItem
-from compactor.rewrite import RewriteFailure, RewriteResult, failure_of, try_rewrite
+from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, failure_of, try_rewrite
 from compactor.session import spark_session
 from sequencer.api import Sequencer
 from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -46,9 +48,18 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     failure: RewriteFailure | None
 
 
+class KeyedOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """The same for an item of passes over keys."""
+
+    result: KeyedResult | None
+    failure: RewriteFailure | None
+
+
 log = structlog.get_logger("tailrace.compactor")
 _items = msgspec.msgpack.Decoder(WorkItem)
 _outcomes = msgspec.msgpack.Decoder(TaskOutcome)
+_keyed_items = msgspec.msgpack.Decoder(KeyedItem)
+_keyed_outcomes = msgspec.msgpack.Decoder(KeyedOutcome)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
@@ -94,19 +105,19 @@ class SparkRunner:
 
     async def check(self, sample: WorkItem) -> None:
         """Have a task read a byte of what the item needs. Raises ExecutorsUnfit where no task could do its work."""
+        keys = [run.key for piece in sample.pieces for run in piece.runs if run.key]
         if self._is_checked:
             return
         loop = asyncio.get_running_loop()
-        problem = await loop.run_in_executor(self._executor, self._run_check, sample)
+        problem = await loop.run_in_executor(self._executor, self._run_check, keys[:1])
         if problem:
             raise ExecutorsUnfit(problem)
         self._is_checked = True
 
-    def _run_check(self, sample: WorkItem) -> str:
+    def _run_check(self, keys: list[str]) -> str:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        keys = [run.key for piece in sample.pieces for run in piece.runs if run.key]
         store_url = self._store_url
 
         def task(given: Iterable[list[str]]) -> Iterator[str]:
@@ -114,7 +125,7 @@ class SparkRunner:
                 yield run_check(each, store_url)
 
         try:
-            (problem,) = self._spark.sparkContext.parallelize([keys[:1]], 1).mapPartitions(task).collect()
+            (problem,) = self._spark.sparkContext.parallelize([keys], 1).mapPartitions(task).collect()
         except (Py4JError, PySparkException) as error:
             cause = cause_of(str(error))
             if "ModuleNotFoundError" not in cause and "ImportError" not in cause:
@@ -150,6 +161,44 @@ class SparkRunner:
                     future.cancel()
                 await loop.run_in_executor(None, context.cancelJobGroup, group)
 
+    async def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
+        """Each item's outcome, when its task has ended; an item is a task. Raises ExecutorsUnfit before the first."""
+        if items:
+            await self.check(items[0].as_work)
+        loop = asyncio.get_running_loop()
+        group = f"tailrace keys {output.prefix}"
+        waiting = [
+            loop.run_in_executor(self._executor, self._run_keyed, item, output, group) for item in items
+        ]
+        try:
+            for ended in asyncio.as_completed(waiting):
+                yield await ended
+        finally:
+            if not all(future.done() for future in waiting):
+                for future in waiting:
+                    future.cancel()
+                await loop.run_in_executor(None, self._spark.sparkContext.cancelJobGroup, group)
+
+    def _run_keyed(self, item: KeyedItem, output: OutputLocation, group: str) -> KeyedResult | RewriteFailure:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        for is_last in (False, True):
+            try:
+                (encoded,) = self._collect(
+                    [_encoder.encode(item)], run_keyed_task, output, group, item.topic_name
+                )
+                outcome = _keyed_outcomes.decode(encoded)
+                found = outcome.result or outcome.failure
+                assert found is not None, "a task's outcome is a result or a failure"
+                return found
+            except (Py4JError, PySparkException) as error:
+                cause = cause_of(str(error))
+                if is_last:
+                    return failure_of(item.as_work, error, f"the task died: {cause}")
+                log.warning("a task died; its item is tried again", cause=cause)
+        raise AssertionError("the last attempt returns")
+
     def _run_slice(
         self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
@@ -168,22 +217,23 @@ class SparkRunner:
     def _run_job(
         self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
-        context = self._spark.sparkContext
-        context.setJobGroup(group, f"compact {items[0].topic_name}", interruptOnCancel=False)
         payload = [_encoder.encode(item) for item in items]
-        run, store_url, prefix, cluster_id = (
-            self._task,
-            self._store_url,
-            output.prefix,
-            output.cluster_id,
-        )
+        encoded = self._collect(payload, self._task, output, group, items[0].topic_name)
+        return [_outcome_in(_outcomes.decode(data)) for data in encoded]
+
+    def _collect(
+        self, payload: list[bytes], run: Task, output: OutputLocation, group: str, topic_name: str
+    ) -> list[bytes]:
+        """What a task of its own makes of the payload."""
+        context = self._spark.sparkContext
+        context.setJobGroup(group, f"compact {topic_name}", interruptOnCancel=False)
+        store_url, (prefix, cluster_id) = self._store_url, output
 
         def task(payloads: Iterable[list[bytes]]) -> Iterator[bytes]:
             for each in payloads:
                 yield from run(each, store_url, prefix, cluster_id)
 
-        encoded = context.parallelize([payload], 1).mapPartitions(task).collect()
-        return [_outcome_in(_outcomes.decode(data)) for data in encoded]
+        return list(context.parallelize([payload], 1).mapPartitions(task).collect())
 
 
 def cause_of(trace: str) -> str:
@@ -234,6 +284,26 @@ def run_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id:
     return asyncio.run(run_all())
 
 
+def run_keyed_task(payloads: Sequence[bytes], store_url: str, prefix: str, cluster_id: str) -> list[bytes]:
+    """The same for items of passes over keys."""
+    clock, entropy = SystemClock(), SystemEntropy()
+
+    async def run_all() -> list[bytes]:
+        store = open_store(store_url, clock=clock)
+        outcomes: list[bytes] = []
+        try:
+            for payload in payloads:
+                item = _keyed_items.decode(payload)
+                output = OutputLocation(prefix, cluster_id)
+                found = await try_rewrite_keyed(item, store, output, clock=clock, entropy=entropy)
+                outcomes.append(_encoder.encode(_keyed_outcome_of(found)))
+        finally:
+            await store.close()
+        return outcomes
+
+    return asyncio.run(run_all())
+
+
 def run_check(keys: Sequence[str], store_url: str) -> str:
     """What the check's task does: why this process could rewrite nothing, or "" where it could."""
 
@@ -261,6 +331,10 @@ def _outcome_of(found: RewriteResult | RewriteFailure) -> TaskOutcome:
     return TaskOutcome(None, found) if isinstance(found, RewriteFailure) else TaskOutcome(found, None)
 
 
+def _keyed_outcome_of(found: KeyedResult | RewriteFailure) -> KeyedOutcome:
+    return KeyedOutcome(None, found) if isinstance(found, RewriteFailure) else KeyedOutcome(found, None)
+
+
 def absolute_url(store_url: str) -> str:
     """The store's URL for other processes: a relative folder made absolute. Raises ValueError for memory."""
     if store_url.startswith("memory:"):
@@ -280,13 +354,15 @@ async def compact(
 ) -> CompactionSummary:
     """Compact what qualifies, with the tasks on `spark`. Raises as `run_cycle`."""
     with ThreadPoolExecutor(MAX_JOBS_AT_ONCE, thread_name_prefix="spark-driver") as executor:
+        runner = SparkRunner(spark, store_url, executor)
         return await run_cycle(
             sequencer,
-            SparkRunner(spark, store_url, executor),
+            runner,
             clock=clock or SystemClock(),
             entropy=entropy or SystemEntropy(),
             settings=settings,
             holder=holder,
+            keyed=runner,
         )
 
 

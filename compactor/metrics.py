@@ -40,6 +40,22 @@ class CompactorPages:
         self._count("merged_bytes", "Bytes of Parquet merged into.", lambda: rounds.totals.merged_bytes)
         self._count("failures", "Items that could not be compacted.", lambda: rounds.totals.failures)
         self._count("refused_swaps", "Objects that no swap took.", lambda: rounds.totals.refused)
+        self._count("key_passes", "Partitions compacted by key.", lambda: rounds.totals.keyed_passes)
+        self._count(
+            "key_dropped_records",
+            "Records that compaction by key removed.",
+            lambda: rounds.totals.keyed_dropped,
+        )
+        Gauge(
+            "tailrace_compactor_dirty_bytes",
+            "Bytes of compacted topics in Parquet that were not compacted by key when the last round looked.",
+            registry=self.registry,
+        ).set_function(lambda: rounds.current.keyed.dirty_bytes)
+        Gauge(
+            "tailrace_compactor_dirty_ratio",
+            "The largest share of such bytes in a partition.",
+            registry=self.registry,
+        ).set_function(lambda: rounds.current.keyed.dirtiest)
         self._count("done_rounds", "Rounds that came to their end.", self._rounds_of(RoundOutcome.DONE))
         self._count("failed_rounds", "Rounds that an error ended.", self._rounds_of(RoundOutcome.FAILED))
 

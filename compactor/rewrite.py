@@ -8,7 +8,7 @@ the driver opened; what no swap takes is an orphan there, and the sweep of ended
 What a consumer with read_committed never sees is left out: records of aborted transactions and markers. Their
 offsets stay empty. Where nothing is left at all, the object has no rows and still stands for its offsets.
 
-Nothing here knows of Spark. Log compaction (`cleanup.policy=compact`) is not done: all other records are kept.
+Nothing here knows of Spark. All other records are kept; compaction by key (compactor.keyed) comes after this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ import pyarrow as pa
 
 from compactor.parquet_input import ParquetInput, PieceBatches
 from compactor.plan import Piece, WorkItem
-from sequencer.api import AbortedTransaction, BatchStatus, ObjectDescription, ObjectKind, ReplacementRun
+from sequencer.api import (
+    AbortedTransaction,
+    BatchStatus,
+    KeyDrops,
+    ObjectDescription,
+    ObjectKind,
+    ReplacementRun,
+    Run,
+)
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
@@ -33,7 +41,7 @@ from tailrace.object_store.api import ObjectStore, StoreError
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.verify import verify
-from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
+from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
 from tailrace.record_batch import BatchHeader, InvalidBatch, check_crc, read_header
 from tailrace.records import InvalidRecords
 
@@ -44,6 +52,13 @@ CONCURRENT_READS = 16
 
 LEADER_EPOCH = 0
 """Stored in each batch; readers write the partition's own over it."""
+
+
+class OutputLocation(NamedTuple):
+    """Where a job's tasks write, and for which cluster."""
+
+    prefix: str
+    cluster_id: str
 
 
 class RewriteFailed(Exception):
@@ -131,48 +146,20 @@ async def rewrite(
     where the store fails. Decoding blocks: give it a loop of its own (a Spark task) or a small item.
     """
     data = await _read(item.pieces, store)
-    object_id = entropy.uuid()
-    created_ms = clock.wall_ms()
-    key = f"{prefix}{item.topic_name}/{object_id}.parquet"
     try:
         kept = _keep_all(item, data) if item.is_merge else [keep(piece, data) for piece in item.pieces]
-        runs = [_source_run(item, piece, held) for piece, held in zip(item.pieces, kept, strict=True)]
-        written = write_parquet(runs, object_id=object_id, cluster_id=cluster_id, created_ms=created_ms)
-    except (InvalidBatch, InvalidRecords, ValueError) as error:
+    except InvalidBatch as error:
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
-    assert written.data is not None, "without a path the file is in memory"
-    await store.put(key, [written.data], if_absent=True)
-    # What is in the store counts, not what was sent; that need not stay in memory beside it.
-    written = dataclasses.replace(written, data=None)
-    pa.default_memory_pool().release_unused()
-    problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
-    if problems:
-        raise RewriteFailed(f"{item.topic_name}: {key} is not what was written: {'; '.join(problems[:5])}")
-    held = {(run.topic_id, run.partition): run for run in written.runs}
-    replacements: list[ReplacementRun] = []
-    for piece, of_piece in zip(item.pieces, kept, strict=True):
-        run = held.get((piece.runs[0].topic_id, piece.partition))
-        assert run is not None, "a run with a range is always written"
-        assert run.row_count == of_piece.record_count, (
-            f"{run.row_count} rows of {of_piece.record_count} records"
-        )
-        assert (run.base_offset, run.end_offset) == (piece.base_offset, piece.end_offset)
-        replacements.append(_replacement(piece, run.max_timestamp))
-    _share_length(
-        replacements, [held[run.topic_id, run.partition].row_count for run in replacements], written.size
-    )
+    runs = [_source_run(item, piece, held) for piece, held in zip(item.pieces, kept, strict=True)]
+    output = OutputLocation(prefix, cluster_id)
+    described, written = await store_object(runs, store, output, clock=clock, entropy=entropy)
+    replacements = [
+        replacement_of(piece.runs, written, of_piece.record_count)
+        for piece, of_piece in zip(item.pieces, kept, strict=True)
+    ]
     return RewriteResult(
-        object=ObjectDescription(
-            object_id=object_id,
-            kind=ObjectKind.PARQUET,
-            key=key,
-            size=written.size,
-            crc=written.crc,
-            index_start=written.index_start,
-            created_ms=created_ms,
-            index_crc=written.index_crc,
-        ),
-        runs=replacements,
+        object=described,
+        runs=share_length(replacements, written),
         row_count=written.row_count,
         batch_count=sum(run.batch_count for run in written.runs),
         source_bytes=item.stored_bytes,
@@ -180,6 +167,41 @@ async def rewrite(
         marker_count=sum(of_piece.marker_count for of_piece in kept),
         merged_objects=len(item.object_ids) if item.is_merge else 0,
     )
+
+
+async def store_object(
+    runs: Sequence[SourceRun], store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
+) -> tuple[ObjectDescription, WrittenParquet]:
+    """Write runs of one topic as an object, read it back and compare it. Raises RewriteFailed, StoreError."""
+    object_id = entropy.uuid()
+    created_ms = clock.wall_ms()
+    name = runs[0].topic_name
+    key = f"{output.prefix}{name}/{object_id}.parquet"
+    try:
+        written = write_parquet(
+            runs, object_id=object_id, cluster_id=output.cluster_id, created_ms=created_ms
+        )
+    except (InvalidBatch, InvalidRecords, ValueError) as error:
+        raise RewriteFailed(f"{name}: {error}") from error
+    assert written.data is not None, "without a path the file is in memory"
+    await store.put(key, [written.data], if_absent=True)
+    # What is in the store counts, not what was sent; that need not stay in memory beside it.
+    written = dataclasses.replace(written, data=None)
+    pa.default_memory_pool().release_unused()
+    problems = verify(await store.get(key), runs, size=written.size, crc=written.crc)
+    if problems:
+        raise RewriteFailed(f"{name}: {key} is not what was written: {'; '.join(problems[:5])}")
+    described = ObjectDescription(
+        object_id=object_id,
+        kind=ObjectKind.PARQUET,
+        key=key,
+        size=written.size,
+        crc=written.crc,
+        index_start=written.index_start,
+        created_ms=created_ms,
+        index_crc=written.index_crc,
+    )
+    return described, written
 
 
 async def try_rewrite(
@@ -357,23 +379,36 @@ class AbortedRanges:
         return place >= 0 and base_offset <= mine[place].last_offset
 
 
-def _replacement(piece: Piece, max_timestamp: int) -> ReplacementRun:
+def replacement_of(
+    runs: Sequence[Run], written: WrittenParquet, row_count: int, drops: KeyDrops | None = None
+) -> ReplacementRun:
+    """What an object replaces of one partition: contiguous runs, of which it has `row_count` records."""
+    topic_id, partition = runs[0].topic_id, runs[0].partition
+    held = next(run for run in written.runs if (run.topic_id, run.partition) == (topic_id, partition))
+    assert held.row_count == row_count, f"{held.row_count} rows of {row_count} records"
+    assert (held.base_offset, held.end_offset) == (runs[0].base_offset, runs[-1].end_offset)
     return ReplacementRun(
-        topic_id=piece.runs[0].topic_id,
-        partition=piece.partition,
-        base_offset=piece.base_offset,
-        end_offset=piece.end_offset,
-        max_timestamp=max_timestamp,
+        topic_id=topic_id,
+        partition=partition,
+        base_offset=held.base_offset,
+        end_offset=held.end_offset,
+        max_timestamp=held.max_timestamp,
         length=0,
-        replaced=[(run.base_offset, run.object_id) for run in piece.runs],
+        replaced=[(run.base_offset, run.object_id) for run in runs],
+        drops=drops,
     )
 
 
-def _share_length(replacements: list[ReplacementRun], rows: Sequence[int], size: int) -> None:
+def share_length(replacements: Sequence[ReplacementRun], written: WrittenParquet) -> list[ReplacementRun]:
     """Give each run its share of the file's bytes, by rows: what retention.bytes and listings count."""
-    total = max(1, sum(rows))
+    rows = {(run.topic_id, run.partition): run.row_count for run in written.runs}
+    total = max(1, written.row_count)
     done = 0
-    for index, (replacement, count) in enumerate(zip(replacements, rows, strict=True)):
-        share = size - done if index == len(rows) - 1 else size * count // total
-        replacements[index] = msgspec.structs.replace(replacement, length=max(1, share))
+    shared: list[ReplacementRun] = []
+    for replacement in replacements:
+        is_last = len(shared) == len(replacements) - 1
+        count = rows[replacement.topic_id, replacement.partition]
+        share = written.size - done if is_last else written.size * count // total
+        shared.append(msgspec.structs.replace(replacement, length=max(1, share)))
         done += share
+    return shared

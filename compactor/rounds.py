@@ -45,6 +45,8 @@ class Totals:
     refused: int = 0
     merged_objects: int = 0
     merged_bytes: int = 0
+    keyed_passes: int = 0
+    keyed_dropped: int = 0
 
     def plus(self, summary: CompactionSummary) -> Totals:
         """With another round's."""
@@ -57,6 +59,8 @@ class Totals:
             refused=self.refused + len(summary.refused),
             merged_objects=self.merged_objects + summary.merged_objects,
             merged_bytes=self.merged_bytes + summary.merged_bytes,
+            keyed_passes=self.keyed_passes + summary.keyed.passes,
+            keyed_dropped=self.keyed_dropped + summary.keyed.dropped,
         )
 
 
@@ -135,7 +139,8 @@ class Rounds:
                 partitions=failure.partitions[:10],
                 reason=failure.reason,
             )
-        if summary.objects or summary.merged_objects or summary.failures or summary.refused:
+        has_worked = summary.objects or summary.merged_objects or summary.keyed.passes
+        if has_worked or summary.failures or summary.refused:
             log.info(
                 "compacted",
                 objects=summary.objects,
@@ -145,4 +150,6 @@ class Rounds:
                 merged_objects=summary.merged_objects,
                 failures=len(summary.failures),
                 refused=len(summary.refused),
+                keyed_passes=summary.keyed.passes,
+                keyed_dropped=summary.keyed.dropped,
             )

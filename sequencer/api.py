@@ -1388,6 +1388,14 @@ class CompactionCandidates(Value, frozen=True):
     merges: list[MergeCandidate] = []
 
 
+class KeyDrops(Value, frozen=True):
+    """What a replacement leaves out because of its keys: records that have a later one of their key below
+    `newest_below`, and tombstones below `tombstones_below` whose time is over (0: none)."""
+
+    newest_below: Int64
+    tombstones_below: Int64 = 0
+
+
 class ReplacementRun(Value, frozen=True):
     """Rows [first_row, first_row + row_count) of the new object replace [base_offset, end_offset)."""
 
@@ -1398,6 +1406,7 @@ class ReplacementRun(Value, frozen=True):
     max_timestamp: Int64
     length: Int64
     replaced: list[tuple[Int64, UUID]]  # (base_offset, object_id) of each run read, in order
+    drops: KeyDrops | None = None
 
 
 class SwapRequest(Value, frozen=True):
@@ -1412,6 +1421,45 @@ class SwapRequest(Value, frozen=True):
 
 class SwapAnswer(Value, frozen=True):
     commit_number: int
+
+
+class CleanPointsRequest(Value, frozen=True):
+    """`first`: the `next` of the page before."""
+
+    topic_id: UUID
+    first: Int64 = 0
+
+
+class CleanPoint(Value, frozen=True):
+    """How far a partition is clean: below `clean_end` no key has two records. Then, at `cleaned_ms`, the log below it
+    took `clean_bytes`."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    clean_end: int
+    clean_bytes: int
+    cleaned_ms: int
+
+
+class CleanPoints(Value, frozen=True):
+    """A page of a topic's partitions. `now_ms`: the database's clock. `next`: where the next page begins, if any."""
+
+    points: list[CleanPoint]
+    now_ms: int
+    next: int | None = None
+
+
+class MarkClean(Value, frozen=True):
+    """All swaps of a pass over a partition's keys are done: it is clean below `clean_end`, and was below
+    `clean_end_before` when the pass began."""
+
+    lease_epoch: Int64
+    topic_id: UUID
+    partition: Int64
+    clean_end_before: Int64
+    clean_end: Int64
+    clean_bytes: Int64
 
 
 class PinTable(Value, frozen=True):
@@ -1703,6 +1751,8 @@ class Sequencer(Protocol):
     async def take_lease(self, request: TakeLease) -> NamedLease: ...
     async def compaction_candidates(self, request: CompactionRequest) -> CompactionCandidates: ...
     async def swap(self, request: SwapRequest) -> SwapAnswer: ...
+    async def clean_points(self, request: CleanPointsRequest) -> CleanPoints: ...
+    async def mark_clean(self, request: MarkClean) -> Empty: ...
     async def pin_table(self, request: PinTable) -> TablePin: ...
     async def release_table(self, request: ReleaseTable) -> Empty: ...
     async def table_pins(self, request: TablePinsRequest) -> TablePins: ...

@@ -105,12 +105,12 @@ _T = ConfigType
 TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
     definition.name: definition
     for definition in (
-        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' alone keeps everything: keeping only the last value of each key is not done yet, but its records need keys. An empty list keeps everything.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
+        ConfigDefinition("cleanup.policy", _T.LIST, "delete", "What happens to old records: 'delete' removes them by retention.ms and retention.bytes; 'compact' has the compactor keep only the last record of each key, so that all records need keys. An empty list keeps everything.", choices=("delete", "compact"), broker_name="log.cleanup.policy"),
         ConfigDefinition("compression.type", _T.STRING, "producer", "'producer' keeps the producer's codec. Another value is accepted and described; batches are stored as they came, and the compactor's Parquet is always zstd.", choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), broker_name="compression.type"),
         ConfigDefinition("compression.gzip.level", _T.INT, "-1", _NO_DISKS + "Batches are never recompressed by an agent.", -1, 9, broker_name="compression.gzip.level", has_effect=False),
         ConfigDefinition("compression.lz4.level", _T.INT, "9", _NO_DISKS + "Batches are never recompressed by an agent.", 1, 17, broker_name="compression.lz4.level", has_effect=False),
         ConfigDefinition("compression.zstd.level", _T.INT, "3", _NO_DISKS + "Batches are never recompressed by an agent.", -131072, 22, broker_name="compression.zstd.level", has_effect=False),
-        ConfigDefinition("delete.retention.ms", _T.LONG, str(DAY_MS), "Accepted, without effect yet: topics are not compacted by key.", 0, LONG_MAX, broker_name="log.cleaner.delete.retention.ms", has_effect=False),
+        ConfigDefinition("delete.retention.ms", _T.LONG, str(DAY_MS), "How long a compacted topic keeps a tombstone (a record without a value) after the older records of its key are gone.", 0, LONG_MAX, broker_name="log.cleaner.delete.retention.ms"),
         ConfigDefinition("file.delete.delay.ms", _T.LONG, "60000", _NO_DISKS + "The deletion grace of objects is the sequencer's setting.", 0, LONG_MAX, broker_name="log.segment.delete.delay.ms", has_effect=False),
         ConfigDefinition("flush.messages", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 1, LONG_MAX, broker_name="log.flush.interval.messages", has_effect=False),
         ConfigDefinition("flush.ms", _T.LONG, str(LONG_MAX), _NO_DISKS + "Every acknowledged batch is durable.", 0, LONG_MAX, broker_name="log.flush.interval.ms", has_effect=False),
@@ -119,13 +119,13 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("leader.replication.throttled.replicas", _T.LIST, "", _NO_DISKS + "There are no followers.", has_effect=False),
         ConfigDefinition("local.retention.bytes", _T.LONG, "-2", _NO_DISKS, -2, LONG_MAX, broker_name="log.local.retention.bytes", has_effect=False),
         ConfigDefinition("local.retention.ms", _T.LONG, "-2", _NO_DISKS, -2, LONG_MAX, broker_name="log.local.retention.ms", has_effect=False),
-        ConfigDefinition("max.compaction.lag.ms", _T.LONG, str(LONG_MAX), _NO_DISKS, 1, LONG_MAX, broker_name="log.cleaner.max.compaction.lag.ms", has_effect=False),
+        ConfigDefinition("max.compaction.lag.ms", _T.LONG, str(LONG_MAX), "The age of records in Parquet at which a partition of a compacted topic is compacted by key, however few they are.", 1, LONG_MAX, broker_name="log.cleaner.max.compaction.lag.ms"),
         ConfigDefinition("max.message.bytes", _T.INT, "1048588", "The largest record batch (as sent, compressed) that is taken.", 0, INT_MAX, broker_name="message.max.bytes"),
         ConfigDefinition("message.timestamp.after.max.ms", _T.LONG, "3600000", "How far ahead of the agent's clock a record's timestamp may be.", 0, LONG_MAX, broker_name="log.message.timestamp.after.max.ms"),
         ConfigDefinition("message.timestamp.before.max.ms", _T.LONG, str(LONG_MAX), "How far behind the agent's clock a record's timestamp may be.", 0, LONG_MAX, broker_name="log.message.timestamp.before.max.ms"),
         ConfigDefinition("message.timestamp.type", _T.STRING, "CreateTime", "Whose time records carry: the producer's, or the agent's on receipt.", choices=("CreateTime", "LogAppendTime"), broker_name="log.message.timestamp.type"),
-        ConfigDefinition("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", _NO_DISKS, 0, 1, broker_name="log.cleaner.min.cleanable.ratio", has_effect=False),
-        ConfigDefinition("min.compaction.lag.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.cleaner.min.compaction.lag.ms", has_effect=False),
+        ConfigDefinition("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", "The share of a partition's Parquet bytes that were not compacted by key, at which a partition of a compacted topic is.", 0, 1, broker_name="log.cleaner.min.cleanable.ratio"),
+        ConfigDefinition("min.compaction.lag.ms", _T.LONG, "0", "How long a compacted topic keeps every record.", 0, LONG_MAX, broker_name="log.cleaner.min.compaction.lag.ms"),
         ConfigDefinition("min.insync.replicas", _T.INT, "1", "Accepted for compatibility, without effect: the object store replicates.", 1, INT_MAX, broker_name="min.insync.replicas", has_effect=False),
         ConfigDefinition("preallocate", _T.BOOLEAN, "false", _NO_DISKS, broker_name="log.preallocate", has_effect=False),
         ConfigDefinition("remote.log.copy.disable", _T.BOOLEAN, "false", _NO_DISKS, has_effect=False),
@@ -169,6 +169,9 @@ class TopicSettings:
     retention_bytes: int
     delete_retention_ms: int
     latency: Latency
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
 
 
 def effective(name: str, configs: Mapping[str, str], broker: Mapping[str, str] | None = None) -> str:
@@ -201,4 +204,7 @@ def topic_settings(configs: Mapping[str, str], broker: Mapping[str, str] | None 
         retention_bytes=number("retention.bytes"),
         delete_retention_ms=number("delete.retention.ms"),
         latency=Latency[effective("tailrace.latency", configs, broker).strip().upper()],
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=float(effective("min.cleanable.dirty.ratio", configs, broker)),
     )

@@ -185,8 +185,8 @@ def _first_row_at(header: ParquetHeader, run: ParquetRun, offset: int) -> int:
         if found.end_offset <= offset:
             row += count
             continue
-        # Offsets within a batch have no holes: only whole batches are dropped.
-        assert found.end_offset - found.base_offset == count, f"batch at {found.base_offset} has holes"
+        if found.end_offset - found.base_offset != count:
+            return row  # compacted by key: only its rows say which offsets are left, so the batch counts as above
         return row + max(0, offset - found.base_offset)
     return row
 

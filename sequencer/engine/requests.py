@@ -21,6 +21,8 @@ from sequencer.api import (
     AgentRef,
     AlterConfig,
     BrokerConfigsRequest,
+    CleanPoints,
+    CleanPointsRequest,
     Configs,
     ConfigScope,
     Empty,
@@ -47,6 +49,7 @@ from sequencer.reading.queries import Reader
 from sequencer.reading.view import Shown, View
 from sequencer.rules import (
     access,
+    cleaning,
     client_configs,
     compaction,
     garbage,
@@ -259,6 +262,10 @@ async def _table_pins(request: TablePinsRequest, context: Context) -> TablePins:
     return tables.table_pins(context.state, request, await context.reads.now_ms())
 
 
+async def _clean_points(request: CleanPointsRequest, context: Context) -> CleanPoints:
+    return cleaning.clean_points(context.state, request, await context.reads.now_ms())
+
+
 async def _object_runs(request: ObjectRef, context: Context) -> RunsAnswer:
     return RunsAnswer(await context.reads.runs_of_object(request.object_id))
 
@@ -379,6 +386,7 @@ DECISIONS: dict[str, Decision] = _by_name(
             lambda draft, request, context: shares.alter_share_offsets(draft, request, context.settings),
         ),
         # Garbage, tables and compaction.
+        _decides(Sequencer.mark_clean, lambda draft, request, _: cleaning.mark_clean(draft, request)),
         _decides(Sequencer.pin_table, lambda draft, request, _: tables.pin_table(draft, request)),
         _decides(Sequencer.release_table, lambda draft, request, _: tables.release_table(draft, request)),
         _decides_alone(Sequencer.forget_objects, _forget_objects),
@@ -450,6 +458,7 @@ QUERIES: dict[str, Query] = _by_name(
                 context.state, context.reads, request, context.settings
             ),
         ),
+        _looks_up(Sequencer.clean_points, _clean_points),
         _looks_up(Sequencer.table_pins, _table_pins),
         _looks_up(Sequencer.objects, lambda request, context: context.reader.objects(request)),
         _looks_up(Sequencer.object_runs, _object_runs),

@@ -35,16 +35,16 @@ from sequencer.api import (
     SwapRequest,
 )
 from sequencer.bounds import run_bytes
+from sequencer.rules.cleaning import check_drops, check_lease
 from sequencer.rules.garbage import release_runs
 from sequencer.rules.levels import SMALL_BYTES, to_merge
 from sequencer.rules.retention import TopicLimits
-from sequencer.rules.sessions import COMPACTOR_LEASE, check_object, live_session, object_row
+from sequencer.rules.sessions import check_object, live_session, object_row
 from sequencer.rules.topics import topic_value
 from sequencer.settings import SequencerSettings
 from sequencer.store.batch_table import EMPTY_TABLE
 from sequencer.store.rows import (
     AbortedRow,
-    LeaseRow,
     PartitionBytes,
     PartitionRow,
     RowStore,
@@ -294,9 +294,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
     answered = draft.get(SwapRow, request.swap_id)
     if answered is not None:
         return SwapAnswer(answered.commit_number)
-    lease = draft.get(LeaseRow, COMPACTOR_LEASE)
-    if lease is None or lease.epoch != request.lease_epoch or lease.expires_ms <= draft.now_ms:
-        raise SwapRefused(f"no live lease {COMPACTOR_LEASE!r} of epoch {request.lease_epoch}; take it anew")
+    check_lease(draft, request.lease_epoch)
     session = live_session(draft, request.session_id)
     described = request.object
     check_object(described, session.prefix)
@@ -315,6 +313,7 @@ async def swap(draft: Draft, store: RowStore, request: SwapRequest) -> SwapAnswe
         old = await _runs_to_replace(draft, store, replacement)
         if not old:
             continue
+        check_drops(draft, replacement)
         await _shorten_aborted(draft, store, replacement)
         await release_runs(draft, store, old)
         row = _replacement_row(draft, replacement, old=old, object_id=described.object_id, number=number)

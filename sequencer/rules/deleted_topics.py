@@ -16,6 +16,7 @@ from uuid import UUID
 
 from sequencer.store.rows import (
     AbortedRow,
+    CleanedRow,
     GroupOffsetRow,
     OpenRangeRow,
     PartitionRow,
@@ -39,6 +40,7 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
     OpenRangeRow: 0,
     AbortedRow: 0,
     PendingOffsetRow: 1,
+    CleanedRow: 0,
 }
 """The kinds of rows under a topic's id besides partitions and runs, and the position of the id in the key."""
 KEYS_IN_A_TURN = 10_000

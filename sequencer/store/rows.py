@@ -410,6 +410,17 @@ class SmallObjectRow(Row, frozen=True):
     size: int
 
 
+class CleanedRow(Row, frozen=True):
+    """A partition whose keys were compacted: no two records below `clean_end` have one key. At `cleaned_ms` the log
+    below it took `clean_bytes`."""
+
+    topic_id: UUID
+    partition: int
+    clean_end: int
+    clean_bytes: int
+    cleaned_ms: int
+
+
 class SwapRow(Row, frozen=True):
     """A swap's answer, for retries."""
 
@@ -513,6 +524,7 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
     LeaseRow: ("name",),
     TablePinRow: ("topic_id",),
     SmallObjectRow: ("topic_id", "object_id"),
+    CleanedRow: ("topic_id", "partition"),
     SwapRow: ("swap_id",),
     WriteRow: ("write_id",),
     AnswerRow: ("request_id",),

@@ -183,11 +183,16 @@ class ParquetIndex:
         return runs[bisect.bisect_right(runs, batch, key=lambda run: run.first_batch) - 1]
 
     def _byte_range(self, number: int) -> tuple[int, int]:
-        """From the first byte of the first column to the last of the last."""
+        return self.bytes_of(number, REPLAY_COLUMNS)
+
+    def bytes_of(self, number: int, columns: Sequence[str]) -> tuple[int, int]:
+        """Start and length of the bytes from the first of these columns to the last; for a replay, of all columns."""
         group = self.metadata.row_group(number)
         start, end = self.size, 0
         for place in range(group.num_columns):
             column = group.column(place)
+            if columns is not REPLAY_COLUMNS and column.path_in_schema.partition(".")[0] not in columns:
+                continue
             begin = column.data_page_offset
             if column.has_dictionary_page:
                 begin = min(begin, column.dictionary_page_offset)
@@ -325,11 +330,20 @@ def _common(places: range, first: int, count: int) -> range:
 
 def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list[memoryview]:
     """The records of each batch of the row group, canonical and uncompressed."""
-    start, length = index._byte_range(row_group)
-    if len(data) != length:
-        raise InvalidParquetObject(f"row group {row_group} has {length} bytes; {len(data)} were given")
+    table = row_group_table(index, row_group, data)
     group = index.header.row_groups[row_group]
     batches = range(group.first_batch, group.first_batch + group.batch_count)
+    counts = index.header.record_counts[batches.start : batches.stop]
+    return encode_records(table, index.batches[batches.start : batches.stop], counts)
+
+
+def row_group_table(
+    index: ParquetIndex, row_group: int, data: Buffer, columns: Sequence[str] = REPLAY_COLUMNS
+) -> pa.Table:
+    """The row group's rows; `data` are the bytes of `index.bytes_of(row_group, columns)`."""
+    start, length = index.bytes_of(row_group, columns)
+    if len(data) != length:
+        raise InvalidParquetObject(f"row group {row_group} has {length} bytes; {len(data)} were given")
     try:
         file = pq.ParquetFile(
             pa.PythonFile(PartialFile(memoryview(data), start, index.size), mode="r"),
@@ -337,11 +351,9 @@ def row_group_records(index: ParquetIndex, row_group: int, data: Buffer) -> list
             page_checksum_verification=True,
             pre_buffer=False,
         )
-        table = file.read_row_group(row_group, columns=REPLAY_COLUMNS, use_threads=False)
+        return file.read_row_group(row_group, columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidParquetObject(f"row group {row_group} cannot be read: {error}") from error
-    counts = index.header.record_counts[batches.start : batches.stop]
-    return encode_records(table, index.batches[batches.start : batches.stop], counts)
 
 
 class PartialFile(io.RawIOBase):

@@ -122,7 +122,7 @@ async def _compact_once(
         await _run_round(log, tables, runner, options=options, summary=summary)
     figures = msgspec.to_builtins(summary)
     assert isinstance(figures, dict), "a summary has fields"
-    return figures
+    return figures | {f"keyed_{name}": value for name, value in figures.pop("keyed").items()}
 
 
 async def _compact_until_stopped(
@@ -165,6 +165,7 @@ async def _run_round(
         settings=_cycle_settings(options),
         summary=summary,
         tables=tables,
+        keyed=runner,
     )
 
 

@@ -265,3 +265,46 @@ def test_a_task_that_dies_costs_its_own_item_and_is_reported_in_one_line(spark: 
                 await store.close()
 
     asyncio.run(scenario())
+
+
+def test_a_compacted_topic_keeps_the_last_value_of_each_key_for_clients_and_in_spark(
+    spark: Any, tmp_path: Path
+) -> None:
+    """As a changelog is restored: the table that is read is the one before compaction."""
+    database, url = f"sqlite:///{tmp_path}/rows.db", str(tmp_path / "objects")
+
+    async def scenario() -> dict[bytes, bytes]:
+        clock, entropy = SystemClock(), SystemEntropy()
+        sequencer = Committer(SqlRowStore(database, clock=clock, entropy=entropy), clock, entropy)
+        store = open_store(url, clock=clock)
+        await sequencer.start()
+        try:
+            log = Log(sequencer.sequencer, store, clock)
+            await log.topic("changes", 2, {"cleanup.policy": "compact"})
+            for number in range(40):
+                batches = [
+                    ("changes", part, batch_of([b"%d" % number], key=b"k%d" % (number % 7)))
+                    for part in (0, 1)
+                ]
+                await log.produce(*batches)
+            before = {record.key: record.value for record in await log.consumed("changes", 1)}
+            summary = await compact(log.sequencer, url, spark=spark, settings=ALL)
+            assert (summary.failures, summary.refused) == ([], [])
+            assert (summary.keyed.passes, summary.keyed.dropped) == (2, 66)
+            after = await log.consumed("changes", 1)
+            assert len(after) == 7
+            assert {record.key: record.value for record in after} == before
+            return {key: value for key, value in before.items() if key and value}
+        finally:
+            await sequencer.close()
+            await store.close()
+
+    expected = asyncio.run(scenario())
+    rows = (
+        spark.read.format("tailrace")
+        .options(store=url, database=database, subscribe="changes", startingOffsets="earliest")
+        .load()
+        .collect()
+    )
+    assert {bytes(row.key): bytes(row.value) for row in rows if row.partition == 1} == expected
+    assert len(rows) == 14

@@ -343,6 +343,7 @@ class Cluster:
         self.is_compacting = True
         self.max_compacted_runs = 20_000
         self.merges = False
+        self.compacts_keys = False
         self.stutter = 0.0
 
     def process(self, name: str, wall_offset_ms: int = 0) -> SimulatedProcess:
@@ -489,11 +490,19 @@ class Cluster:
             max_rounds=6 if self.merges else 3,
             max_runs=self.max_compacted_runs,
             merges=self.merges,
+            key_memory_bytes=1 << 20,
         )
         while self.is_compacting:
             await clock.sleep(pause_s())
             try:
-                done = await run_cycle(sequencer, runner, clock=clock, entropy=entropy, settings=settings)
+                done = await run_cycle(
+                    sequencer,
+                    runner,
+                    clock=clock,
+                    entropy=entropy,
+                    settings=settings,
+                    keyed=runner if self.compacts_keys else None,
+                )
                 note(f"compacted {done.runs_replaced} runs into {done.objects}, refused {len(done.refused)}")
                 if done.merged_objects:
                     note(f"merged {done.merged_objects} objects")

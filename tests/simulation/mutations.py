@@ -31,6 +31,7 @@ import agent.fetch.window as window_module
 import agent.groups.stored_group as stored_group
 import agent.handlers.share_fetch as share_fetch
 import cache.reader as reader_module
+import compactor.keyed as keyed_module
 import compactor.rewrite as rewrite_module
 import sequencer.bounds as bounds
 import sequencer.engine.follower as follower_module
@@ -738,6 +739,41 @@ def _keeps_everything(original: Any) -> Any:
     return keep
 
 
+def _drops_last_values(original: Any) -> Any:
+    def kept(rows: Any, of: Any, head: int) -> Any:
+        return original(rows, of, head) & ((rows.newest != rows.offsets) | (rows.offsets >= head))
+
+    return kept
+
+
+def _drops_tombstones_at_once(original: Any) -> Any:
+    def kept(rows: Any, of: Any, head: int) -> Any:
+        return original(rows, of, head) & (~rows.is_tombstone | (rows.offsets >= head))
+
+    return kept
+
+
+class _Unstable:
+    """A state in which nothing waits for open transactions."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return _Unstable(found) if name == "durable" else found
+
+    def last_stable_offset(self, row: Any) -> int:
+        return int(row.end_offset)
+
+
+def _waits_for_no_transaction(original: Any) -> Any:
+    async def with_unstable(given: Any, *rest: Any, **named: Any) -> Any:
+        return await original(_Unstable(given), *rest, **named)
+
+    return with_unstable
+
+
 def _fails_the_whole_group(original: Any) -> Any:
     """What fails in a group fails all of it, and nobody knows what is in the store."""
 
@@ -920,6 +956,13 @@ FAILS_OVER = {
 }
 COMPACTS = {"compactors": 1}
 MERGES = {"compactors": 1, "merges": True, "idempotent_producers": 2, "batches": 8}
+KEYED = {"compactors": 1, "is_keyed": True, "partitions": 1}
+NO_OTHER_TRANSACTIONS = {
+    "transactional_producers": 0,
+    "processors": 0,
+    "group_processors": 0,
+    "idempotent_producers": 1,
+}
 TRANSACTIONS = {"transactional_producers": 2}
 PROCESSES = {"processors": 1, "transactional_producers": 1, "partitions": 2}
 GROUP_PROCESSES = {
@@ -1377,6 +1420,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a merge loses the last run", [(rewrite_module, "_keep_all", _merges_less)], MERGES),
     Mutation("a merge leaves runs that it replaced", [(compaction, "release_runs", _leaves_merged_runs)], MERGES),
     Mutation("a merged object is small for ever", [(Draft, "remove_runs", _keeps_small_rows)], MERGES),
+    Mutation(
+        "compaction by key drops a key's last value", [(keyed_module, "kept", _drops_last_values)], KEYED
+    ),
+    Mutation(
+        "compaction by key drops a tombstone at once",
+        [(keyed_module, "kept", _drops_tombstones_at_once)],
+        KEYED,
+    ),
+    Mutation(
+        "an open transaction's record replaces an older one of its key",
+        [
+            (compaction, "_candidate", _waits_for_no_transaction),
+            (compaction, "_runs_to_replace", _waits_for_no_transaction),
+        ],
+        {**KEYED, **NO_OTHER_TRANSACTIONS},
+    ),
     Mutation(
         "a swap leaves aborted ranges as they are",
         [(compaction, "_shorten_aborted", waits_for_nothing)],

@@ -108,6 +108,8 @@ RETENTION_OFF = "a topic keeps everything for a while"
 RETENTION_OFF_SEEDS = 0.3
 SHARE_SEEDS = 0.15
 """Where a share group reads, too. Like these, drawn from a stream of its own: other seeds stay what they were."""
+KEYED_SEEDS = 0.4
+"""Of those that compact: a topic is compacted by key."""
 OF_SEQUENCERS = ("committer", "follower", "the database fails")
 """What strikes those who hold the lease."""
 
@@ -187,6 +189,8 @@ class Scenario:
     slow_answers_s: float = 0.0
     """For `slow_for_s`, every answer of the database takes up to so long, and 2/5 of it at least."""
     slow_for_s: float = 0.0
+    is_keyed: bool = False
+    """A topic that is compacted by key is written to, too."""
     is_only_poisoned: bool = False
     """Nothing else goes wrong, so that no producer is refused anything."""
     trouble_s: float = 6.0

@@ -43,12 +43,21 @@ from tests.simulation.invariants import (
     faults_in_rows,
     garbage_left,
 )
+from tests.simulation.keyed import (
+    TRANSACTIONS,
+    KeyedReader,
+    KeyedWatch,
+    KeyedWriter,
+    make_keyed_topic,
+    quiet,
+)
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess, run_simulated
 from tests.simulation.poison import Poisoner, is_poison
 from tests.simulation.scenario import (
     AGENT_SETTINGS,
     CACHE_SETTINGS,
     CALM,
+    KEYED_SEEDS,
     LITTLE_MEMORY,
     NODE_SETTINGS,
     RETENTION_OFF_SEEDS,
@@ -137,6 +146,8 @@ def scenario_of(seed: int) -> Scenario:
     luck = entropy_of(seed, "share group")
     if luck.fraction() < SHARE_SEEDS and may_be_slow and not drawn.slow_for_s:
         drawn = replace(drawn, share_members=1 + luck.below(3))
+    if drawn.compactors and may_be_slow and entropy_of(seed, "keyed").fraction() < KEYED_SEEDS:
+        drawn = replace(drawn, is_keyed=True)
     return drawn
 
 
@@ -257,6 +268,8 @@ class World:
         """What rotten objects were."""
         self._followers: list[asyncio.Task[None]] = []
         self._shares = ShareWatch(self.violated)
+        self._keyed_watch = KeyedWatch(self.violated, bool(self.entropy("keyed topic").below(2)))
+        self.cluster.compacts_keys = scenario.is_keyed
 
     # --- the Stage
 
@@ -312,6 +325,9 @@ class World:
         await self._read_everything()
         if scenario.share_members:
             self._compare_shared()
+        if scenario.is_keyed:
+            last_reader = KeyedReader(self, "last keyed reader", self._keyed_watch)
+            await self._run_as(last_reader, last_reader.read_all())
         supervisor.cancel()
         window_watch.cancel()
         await self._close_cluster()
@@ -341,6 +357,9 @@ class World:
             await self._make_topic(REMADE, 1)
         if self._scenario.processors or self._scenario.group_processors:
             await self._make_topic(OUTPUT, 1)
+        if self._scenario.is_keyed:
+            admin = Admin(quiet(self), "keyed admin")
+            await self._run_as(admin, make_keyed_topic(admin, self._keyed_watch, self._scenario.partitions))
 
     async def _start_agent(self, host: str) -> SimulatedAgent:
         zone = f"zone-{int(host.rpartition('-')[2]) % self._scenario.zones}"
@@ -410,6 +429,16 @@ class World:
         for number in range(scenario.share_members):
             sharer = ShareMember(self, f"sharer-{number}", SHARERS, self._shares)
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
+        if scenario.is_keyed:
+            self._inputs.append(asyncio.create_task(self._write_keyed(), name="keyed"))
+            keyed = KeyedReader(self, "keyed-reader", self._keyed_watch)
+            self._readers.append(keyed.process.spawn(keyed.read_for_ever()))
+
+    async def _write_keyed(self) -> None:
+        progress = Progress(TRANSACTIONS)
+        while progress.transactions_left > 0:
+            writer = KeyedWriter(self, self._keyed_watch)
+            await self._let_run(writer, writer.write(progress), self._inputs)
 
     def _start_idempotent(self, name: str, topic: str) -> None:
         producer = IdempotentProducer(self, name)

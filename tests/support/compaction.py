@@ -53,12 +53,14 @@ async def compacted_here(log: Log, *, merges: bool = False) -> CompactionSummary
     """Compact all of the log in this process; without `merges` each call adds an object."""
     if isinstance(log.clock, ManualClock):
         log.clock.advance(0.01)  # the lease of the round before ends
+    runner = InProcess(log.store, log.clock, log.entropy)
     return await run_cycle(
         log.sequencer,
-        InProcess(log.store, log.clock, log.entropy),
+        runner,
         clock=log.clock,
         entropy=log.entropy,
         settings=CompactionSettings(min_bytes=1, min_age_ms=0, merges=merges),
+        keyed=runner,
     )
 
 
@@ -123,8 +125,8 @@ class Log:
         producer.grant = await self.sequencer.end_transaction(EndTransaction(named, is_commit, True))
         producer.sequence = 0
 
-    async def topic(self, name: str, partitions: int = 1) -> Topic:
-        self.topics[name] = await self.sequencer.create_topic(CreateTopic(name, partitions, {}))
+    async def topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> Topic:
+        self.topics[name] = await self.sequencer.create_topic(CreateTopic(name, partitions, configs or {}))
         return self.topics[name]
 
     async def produce(self, *batches: tuple[str, int, bytes]) -> ObjectDescription:

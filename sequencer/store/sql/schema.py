@@ -27,6 +27,7 @@ from sequencer.store.rows import (
     AgentRow,
     AnswerRow,
     BrokerConfigRow,
+    CleanedRow,
     ClientConfigRow,
     CommitRow,
     CounterRow,
@@ -54,7 +55,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import RowField, fields_of
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 14
 """The number of the newest migration."""
 
 metadata = sa.MetaData()
@@ -136,6 +137,7 @@ TABLES: dict[type[Row], sa.Table] = {
     LeaseRow: _rows("leases", LeaseRow, _UPDATED),
     TablePinRow: _rows("table_pins", TablePinRow),
     SmallObjectRow: _rows("small_objects", SmallObjectRow, _REMOVED),
+    CleanedRow: _rows("cleaned_partitions", CleanedRow, _UPDATED),
     SwapRow: _rows("swaps", SwapRow),
     WriteRow: _rows("writes", WriteRow, _UPDATED),
     AnswerRow: _rows("answers", AnswerRow, _REMOVED),

@@ -21,17 +21,20 @@ from sequencer.api import (
     GroupRef,
     InitProducer,
     LagsRequest,
+    MarkClean,
     ObjectDescription,
     ObjectKind,
     OffsetPosition,
     OpenSession,
     RunProposal,
+    TakeLease,
     TransactionRef,
     TransactionsRequest,
 )
 from sequencer.engine.committer import Committer
 from sequencer.recovery.invariants import check_hot_rows
 from sequencer.rules.deleted_topics import TOPIC_IN_KEY, emptied_partitions
+from sequencer.rules.sessions import COMPACTOR_LEASE
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import PartitionRow, Row, TopicRow
@@ -59,7 +62,8 @@ class World:
 
     async def fill(self) -> None:
         sequencer = self.sequencer
-        self.topic = (await sequencer.create_topic(CreateTopic("t", PARTITIONS, {}))).topic_id
+        compacted = {"cleanup.policy": "compact,delete"}
+        self.topic = (await sequencer.create_topic(CreateTopic("t", PARTITIONS, compacted))).topic_id
         places = [(self.topic, partition) for partition in range(PARTITIONS)]
         agent = await sequencer.register_agent(AgentInfo("a", 1, "a", 0, 0, "z", "0", UUID(int=1)))
         session = await sequencer.open_session(OpenSession(agent.broker_id, agent.epoch))
@@ -80,6 +84,8 @@ class World:
             if name == "aborted":
                 await sequencer.end_transaction(EndTransaction(ref, False, False))
             self.open = ref
+        lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, "c", 0, 60_000))
+        await sequencer.mark_clean(MarkClean(lease.epoch, self.topic, 0, 0, 1, 9))
 
     async def rows_of(self, topic: UUID) -> dict[str, int]:
         """How many rows there are of each kind that is kept under the topic's id."""

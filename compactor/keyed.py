@@ -1,0 +1,144 @@
+"""Compaction by key (`cleanup.policy=compact`): which records of a partition stay. Pure, on columns.
+
+Kafka's rules (its log cleaner, KIP-58, KIP-354, KIP-534), over the runs of a partition up to an end:
+- the last record of each key stays, at its offset, and older ones go;
+- a tombstone (a record without a value) goes `delete.retention.ms` after the pass that removed what it deletes. This
+  time stands in its batch as the delete horizon;
+- a record without a key goes. Producers can't write one to a compacted topic; it is from before the topic was one;
+- the newest record stays, whatever it is: a log never loses its head;
+- a batch that lost records keeps its base offset, its last offset, its producer and its sequence.
+
+Invariants:
+- no matter which of a pass's swaps are carried out, a reader finds the same last value of each key as before;
+- only a tombstone below the clean end goes: no older record of its key is left anywhere.
+
+Kafka keeps an empty batch for a producer's last sequence, from which brokers learn it after a restart. Here the
+sequencer's rows keep producers, and emptied batches go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sequencer.api import CleanPoint, ObjectKind, Run
+from tailrace.topic_config import TopicSettings
+
+Array = Any
+
+NO_HORIZON = -1
+
+
+class Pass(msgspec.Struct, frozen=True, array_like=True):
+    """One pass over a partition's keys.
+
+    Attributes:
+        end: records below it are looked at, and only these make older ones go.
+        clean_end: below it the log was clean when the pass began.
+        now_ms: the database's clock.
+        delete_retention_ms: how long tombstones stay.
+    """
+
+    end: int
+    clean_end: int
+    now_ms: int
+    delete_retention_ms: int
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """Until when the tombstones stay that this pass cleans."""
+        return min(self.now_ms + self.delete_retention_ms, (1 << 63) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records of some batches as columns, and for each record its batch's place in them.
+
+    `newest`: the largest offset at which the key stands in the part of the log that was not clean; -1: it does not.
+    `horizons_ms`: of batches; -1 where a batch has none. `base_offsets`: of batches.
+    """
+
+    offsets: Array
+    newest: Array
+    has_key: Array
+    is_tombstone: Array
+    batches: Array
+    horizons_ms: Array
+    base_offsets: Array
+
+
+def kept(rows: Rows, of: Pass, head: int) -> Array:
+    """Which rows stay, as booleans. `head`: the offset of the newest record that the pass knows."""
+    horizons = rows.horizons_ms[rows.batches]
+    is_over = (
+        rows.is_tombstone & (rows.offsets < of.clean_end) & (horizons != NO_HORIZON) & (horizons <= of.now_ms)
+    )
+    return (rows.has_key & (rows.newest <= rows.offsets) & ~is_over) | (rows.offsets >= head)
+
+
+def without_horizon(rows: Rows, stays: Array, of: Pass) -> Array:
+    """Which batches need a delete horizon: those in which a tombstone stays, and that have none.
+
+    That of a batch above the clean end is set anew: the pass that set it did not come to its end.
+    """
+    needs = np.zeros(len(rows.base_offsets), bool)
+    needs[rows.batches[rows.is_tombstone & stays]] = True
+    return needs & ((rows.horizons_ms == NO_HORIZON) | (rows.base_offsets >= of.clean_end))
+
+
+def cleanable(runs: Sequence[Run], point: CleanPoint, settings: TopicSettings, now_ms: int) -> list[Run]:
+    """The first of the partition's runs that a pass may look at: compacted to Parquet, stable, and old enough.
+
+    `min.compaction.lag.ms` holds for a run as for Kafka's segments: by its newest record.
+    """
+    found: list[Run] = []
+    for run in runs:
+        is_young = settings.min_compaction_lag_ms > 0 and (
+            run.max_timestamp > now_ms - settings.min_compaction_lag_ms
+        )
+        is_stable = run.end_offset <= point.last_stable_offset
+        if run.kind is ObjectKind.MIXED or is_young or not is_stable:
+            break
+        if found and found[-1].end_offset != run.base_offset:
+            break
+        found.append(run)
+    while found and found[-1].kind is not ObjectKind.PARQUET:
+        found.pop()
+    return found
+
+
+def dirty_bytes(runs: Sequence[Run], clean_end: int) -> int:
+    """Bytes of the runs that are not clean."""
+    return sum(run.length for run in runs if run.end_offset > clean_end and run.kind is ObjectKind.PARQUET)
+
+
+def is_due(dirty: Sequence[Run], point: CleanPoint, settings: TopicSettings, now_ms: int) -> bool:
+    """Whether a pass is worth it: the dirty part of the log is large enough, or old enough.
+
+    Args:
+        dirty: cleanable runs that end above the clean end.
+    """
+    size = dirty_bytes(dirty, point.clean_end)
+    if not size:
+        return False
+    oldest_ms = min(min(run.created_ms, run.max_timestamp) for run in dirty if run.kind is ObjectKind.PARQUET)
+    if now_ms - oldest_ms >= settings.max_compaction_lag_ms:
+        return True
+    return size >= settings.min_cleanable_dirty_ratio * (size + point.clean_bytes)
+
+
+def fitting(runs: Sequence[Run], clean_end: int, max_dirty: int) -> list[Run]:
+    """The first of the runs that have at most so many dirty offsets together, at least one dirty run."""
+    taken: list[Run] = []
+    count = 0
+    for run in runs:
+        size = max(0, run.end_offset - max(run.base_offset, clean_end))
+        if count and count + size > max_dirty:
+            break
+        count += size
+        taken.append(run)
+    return taken

@@ -1,0 +1,244 @@
+"""Compaction by key within a round: which partitions are due, their passes as items, the swaps, and the marks.
+
+A pass looks at runs of Parquet only: transactions in them have ended, and what was aborted is gone. So this comes
+after the mixed objects of the round. A partition is marked clean after all swaps of its pass; where one is refused, it
+stays as clean as it was, and the next round passes over it again. See compactor.keyed for why that is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from compactor.keyed import Pass, cleanable, dirty_bytes, fitting, is_due
+from compactor.keyed_index import most_rows
+from compactor.keyed_rewrite import KeyedItem, KeyedPiece, KeyedResult
+from compactor.plan import PlanSettings
+from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult
+from sequencer.api import (
+    CleanPoint,
+    CleanPointsRequest,
+    FindPartition,
+    FindRequest,
+    MarkClean,
+    Run,
+    Sequencer,
+    Topic,
+    UnknownTopic,
+)
+from sequencer.rules.cleaning import COMPACT
+from tailrace.topic_config import TopicSettings, topic_settings
+
+PARTITIONS_AT_ONCE = 200
+"""Partitions whose runs are looked at together."""
+KEY_MEMORY_BYTES = 256 << 20
+_ALL_BYTES = 1 << 62
+
+KeyedOutcomes = AsyncGenerator[KeyedResult | RewriteFailure, None]
+
+
+class KeyedRunner(Protocol):
+    """Carries out items of passes, in any order and place."""
+
+    def run_keyed(self, items: Sequence[KeyedItem], output: OutputLocation) -> KeyedOutcomes:
+        """Each item's outcome, once, as soon as it is there."""
+        ...
+
+
+@dataclass(slots=True)
+class KeyedSummary:
+    """What a round's passes did. `dirty_bytes`, `dirtiest`: what was not clean when the round looked, in bytes and as
+    the largest share of a partition."""
+
+    passes: int = 0
+    dropped: int = 0
+    objects: int = 0
+    written_bytes: int = 0
+    spilled_bytes: int = 0
+    dirty_bytes: int = 0
+    dirtiest: float = 0.0
+
+
+class Due(NamedTuple):
+    """A partition that is due, and the runs of the pass over it."""
+
+    point: CleanPoint
+    runs: list[Run]
+    now_ms: int
+
+
+async def due_partitions(
+    sequencer: Sequencer, topic: Topic, settings: TopicSettings, max_dirty: int, summary: KeyedSummary
+) -> AsyncIterator[list[Due]]:
+    """The topic's partitions that are worth a pass, some at a time. Only those with something new are looked at."""
+    first: int | None = 0
+    while first is not None:
+        try:
+            page = await sequencer.clean_points(CleanPointsRequest(topic.topic_id, first))
+        except UnknownTopic:
+            return
+        first = page.next
+        points = [point for point in page.points if point.clean_end < point.last_stable_offset]
+        for begin in range(0, len(points), PARTITIONS_AT_ONCE):
+            some = points[begin : begin + PARTITIONS_AT_ONCE]
+            yield await _due(sequencer, topic, settings, some, page.now_ms, max_dirty, summary)
+
+
+async def _due(
+    sequencer: Sequencer,
+    topic: Topic,
+    settings: TopicSettings,
+    points: Sequence[CleanPoint],
+    now_ms: int,
+    max_dirty: int,
+    summary: KeyedSummary,
+) -> list[Due]:
+    starts = {point.partition: max(point.clean_end, point.log_start_offset) for point in points}
+    ends = {point.partition: point.last_stable_offset for point in points}
+    dirty_runs = await runs_within(sequencer, topic, starts, ends)
+    chosen: list[CleanPoint] = []
+    for point in points:
+        dirty = cleanable(dirty_runs[point.partition], point, settings, now_ms)
+        size = dirty_bytes(dirty, point.clean_end)
+        summary.dirty_bytes += size
+        summary.dirtiest = max(summary.dirtiest, size / max(1, size + point.clean_bytes))
+        if is_due(dirty, point, settings, now_ms):
+            chosen.append(point)
+            ends[point.partition] = dirty[-1].end_offset
+    logs = await runs_within(
+        sequencer, topic, {point.partition: point.log_start_offset for point in chosen}, ends
+    )
+    found: list[Due] = []
+    for point in chosen:
+        runs = cleanable(logs[point.partition], point, settings, now_ms)
+        runs = fitting(runs, point.clean_end, max_dirty)
+        if runs and runs[-1].end_offset > point.clean_end:
+            found.append(Due(point, runs, now_ms))
+    return found
+
+
+async def runs_within(
+    sequencer: Sequencer, topic: Topic, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> dict[int, list[Run]]:
+    """The runs of partitions from `starts` on that begin below `ends`; in few calls."""
+    found: dict[int, list[Run]] = {partition: [] for partition in starts}
+    left = {partition: start for partition, start in starts.items() if start < ends[partition]}
+    while left:
+        asked = [
+            FindPartition(topic.topic_id, partition, start, _ALL_BYTES) for partition, start in left.items()
+        ]
+        answer = await sequencer.find_batches(FindRequest(asked))
+        for sought, each in zip(asked, answer.partitions, strict=True):
+            partition = sought.partition
+            found[partition] += [run for run in each.runs if run.base_offset < ends[partition]]
+            del left[partition]  # and last in line, if it has more
+            if each.runs and each.runs[-1].end_offset < ends[partition]:
+                left[partition] = each.runs[-1].end_offset
+            elif (
+                not each.runs and not each.error and sought.offset < min(ends[partition], each.high_watermark)
+            ):
+                left[partition] = max(sought.offset, each.log_start_offset)
+    return found
+
+
+def items_of(
+    topic: Topic, due: Iterable[Due], settings: TopicSettings, plan: PlanSettings, memory_bytes: int
+) -> list[KeyedItem]:
+    """Passes as items: partitions share one, and so files, until they have `target_bytes`."""
+    items: list[KeyedItem] = []
+    pieces: list[KeyedPiece] = []
+    size = 0
+    for each in due:
+        of = Pass(each.runs[-1].end_offset, each.point.clean_end, each.now_ms, settings.delete_retention_ms)
+        piece = KeyedPiece(each.point.partition, each.runs, of)
+        if pieces and size + piece.stored_bytes > plan.target_bytes:
+            items.append(KeyedItem(topic.name, pieces, memory_bytes, plan.target_bytes))
+            pieces, size = [], 0
+        pieces.append(piece)
+        size += piece.stored_bytes
+    if pieces:
+        items.append(KeyedItem(topic.name, pieces, memory_bytes, plan.target_bytes))
+    return items
+
+
+def clean_bytes(piece: KeyedPiece, objects: Sequence[RewriteResult]) -> int:
+    """Bytes of the piece's runs after the pass."""
+    replaced = {
+        (base_offset, object_id)
+        for each in objects
+        for run in each.runs
+        if run.partition == piece.partition
+        for base_offset, object_id in run.replaced
+    }
+    left = [run.length for run in piece.runs if (run.base_offset, run.object_id) not in replaced]
+    new = [run.length for each in objects for run in each.runs if run.partition == piece.partition]
+    return sum(left) + sum(new)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedWork:
+    """What the passes of a round need of it.
+
+    `swap`: carries out a swap, and says whether readers see it. `mark`: raises a clean end. `fail`: notes a failure.
+    `is_over`: the lease is lost.
+    """
+
+    sequencer: Sequencer
+    runner: KeyedRunner
+    output: OutputLocation
+    lease_epoch: int
+    swap: Callable[[RewriteResult], Awaitable[bool]]
+    mark: Callable[[MarkClean], Awaitable[bool]]
+    fail: Callable[[RewriteFailure], None]
+    is_over: Callable[[], bool]
+
+
+async def compact_keys(
+    work: KeyedWork,
+    topics: Iterable[Topic],
+    cluster: Mapping[str, str],
+    plan: PlanSettings,
+    summary: KeyedSummary,
+    *,
+    memory_bytes: int = KEY_MEMORY_BYTES,
+) -> None:
+    """One pass over each partition that is due. Raises SequencerError."""
+    for topic in topics:
+        settings = topic_settings(topic.configs, cluster)
+        if COMPACT not in settings.cleanup_policy:
+            continue
+        async for due in due_partitions(work.sequencer, topic, settings, most_rows(memory_bytes), summary):
+            items = items_of(topic, due, settings, plan, memory_bytes)
+            if items and not work.is_over():
+                await _work_off(work, items, summary)
+
+
+async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
+    async with aclosing(work.runner.run_keyed(items, work.output)) as outcomes:
+        async for outcome in outcomes:
+            if isinstance(outcome, RewriteFailure):
+                work.fail(outcome)
+            else:
+                summary.spilled_bytes += outcome.spilled_bytes
+                await _carry_out(work, outcome, summary)
+            if work.is_over():
+                return
+
+
+async def _carry_out(work: KeyedWork, result: KeyedResult, summary: KeyedSummary) -> None:
+    for each in result.objects:
+        if not await work.swap(each):
+            return
+    summary.dropped += result.dropped
+    for piece in result.item.pieces:
+        mark = MarkClean(
+            work.lease_epoch,
+            piece.runs[0].topic_id,
+            piece.partition,
+            piece.of.clean_end,
+            piece.of.end,
+            clean_bytes(piece, result.objects),
+        )
+        summary.passes += await work.mark(mark)

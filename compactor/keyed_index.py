@@ -1,0 +1,194 @@
+"""The newest offset of each key, in bounded memory: rows of 24 bytes that spill into files by the key's hash.
+
+Rows are added in blocks. A block is sorted, loses all but the newest row of each key, and, where all rows may not fit
+into memory, is divided among bucket files by the first bits of the hash. At the first look-up each bucket is sorted
+and made unique in the same way. A look-up reads one bucket after another, so it should have many keys.
+
+One bucket is in memory at a time. It has at most one row for each of its keys and each block, so a key that comes a
+million times does not make a bucket large.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from compactor.keyed_hash import hash_keys
+
+Array = Any
+
+ROW_BYTES = 24
+"""Two halves of the hash, and the offset."""
+BYTES_A_ROW = 5 * ROW_BYTES
+"""Of memory while rows are sorted: the rows twice, their order, the sorted copy, and what is left of it."""
+MAX_BITS = 9
+"""Of the hash that choose a bucket."""
+MIN_MEMORY_BYTES = 1 << 20
+
+
+class KeyIndex:
+    """Use as a context manager: it ends its files.
+
+    Args:
+        rows: how many will be added at most.
+        memory_bytes: what the index may take.
+        secret: 16 random bytes.
+        folder: where files go; None: the system's folder for temporary files.
+    """
+
+    def __init__(self, rows: int, *, memory_bytes: int, secret: bytes, folder: Path | None = None) -> None:
+        self._secret = np.frombuffer(secret, np.uint64)
+        assert len(self._secret) == 2, "a secret has 16 bytes"
+        self._in_memory = rows_in(memory_bytes)
+        is_spilling = rows > self._in_memory
+        self._bits = min((2 * rows // self._in_memory).bit_length(), MAX_BITS) if is_spilling else 0
+        self._block: list[Array] = []
+        self._block_rows = 0
+        self._is_complete = False
+        self._held: Array = _nothing()
+        self._stack = ExitStack()
+        self._files: list[Path] = []
+        self._folder = folder
+        self.newest = -1
+        """The largest offset that was added."""
+        self.spilled_bytes = 0
+
+    def __enter__(self) -> KeyIndex:
+        if self._bits:
+            made = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="keys-", dir=self._folder))
+            self._files = [Path(made, str(number)) for number in range(1 << self._bits)]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def hashes(self, keys: Any) -> Array:
+        """The hashes of a binary Arrow array, as rows of two numbers; a null is hashed as an empty key."""
+        _, offsets, data = keys.buffers()
+        count = len(keys)
+        hashed = np.empty((count, 2), np.uint64)
+        if count:
+            starts = np.frombuffer(offsets, np.int32, count + 1, keys.offset * 4)
+            bytes_of = np.frombuffer(b"" if data is None else data, np.uint8)
+            hash_keys(starts, bytes_of, self._secret, hashed)
+        return hashed
+
+    def add(self, keys: Any, offsets: Array) -> None:
+        """Take records in: a binary Arrow array, and offsets above those that were added before. Nulls are no keys."""
+        if not len(offsets):
+            return
+        self.newest = max(self.newest, int(offsets[-1]))
+        hashes = self.hashes(keys)
+        if keys.null_count:
+            has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+            hashes, offsets = hashes[has_key], offsets[has_key]
+        self._add_hashes(hashes, offsets)
+
+    def _add_hashes(self, hashes: Array, offsets: Array) -> None:
+        assert not self._is_complete, "rows are added before the first look-up"
+        for begin in range(0, len(offsets), self._in_memory):
+            some = slice(begin, begin + self._in_memory)
+            rows = np.empty((len(offsets[some]), 3), np.uint64)
+            rows[:, :2], rows[:, 2] = hashes[some], offsets[some].astype(np.uint64)
+            if self._block_rows + len(rows) > self._in_memory:
+                self._end_block()
+            self._block.append(rows)
+            self._block_rows += len(rows)
+
+    def find(self, hashes: Array) -> Array:
+        """The newest offset of each key; -1 where it was not added."""
+        self._complete()
+        found = np.full(len(hashes), -1, np.int64)
+        if not self._bits:
+            _look_up(self._held, hashes, found, np.arange(len(hashes)))
+            return found
+        buckets = self._bucket_of(hashes[:, 0])
+        order = np.argsort(buckets, kind="stable")
+        ends = np.searchsorted(buckets[order], np.arange(len(self._files) + 1))
+        for number, path in enumerate(self._files):
+            wanted = order[ends[number] : ends[number + 1]]
+            if len(wanted):
+                _look_up(_read(path), hashes, found, wanted)
+        return found
+
+    def _bucket_of(self, first: Array) -> Array:
+        return (first >> np.uint64(64 - self._bits)).astype(np.int64)
+
+    def _end_block(self) -> None:
+        if not self._block:
+            return
+        rows = _unique(np.concatenate([self._held, *self._block]))
+        self._block.clear()
+        self._block_rows = 0
+        if not self._bits:
+            self._held = rows
+            return
+        ends = np.searchsorted(self._bucket_of(rows[:, 0]), np.arange(len(self._files) + 1))
+        for number, path in enumerate(self._files):
+            part = rows[ends[number] : ends[number + 1]]
+            if len(part):
+                with path.open("ab") as file:
+                    file.write(part.tobytes())
+                self.spilled_bytes += part.nbytes
+
+    def _complete(self) -> None:
+        if self._is_complete:
+            return
+        self._end_block()
+        for path in self._files:
+            rows = _unique(_read(path))
+            written = path.with_suffix(".sorted")
+            written.write_bytes(rows.tobytes())
+            os.replace(written, path)
+        self._is_complete = True
+
+
+def rows_in(memory_bytes: int) -> int:
+    """How many rows are in memory at once."""
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise ValueError(f"{memory_bytes} bytes for an index of keys; at least {MIN_MEMORY_BYTES}")
+    return memory_bytes // BYTES_A_ROW
+
+
+def most_rows(memory_bytes: int) -> int:
+    """How many rows an index may have, so that a bucket of different keys fits into memory."""
+    return rows_in(memory_bytes) << (MAX_BITS - 1)
+
+
+def _nothing() -> Array:
+    return np.empty((0, 3), np.uint64)
+
+
+def _read(path: Path) -> Array:
+    return np.fromfile(path, np.uint64).reshape(-1, 3) if path.exists() else _nothing()
+
+
+def _unique(rows: Array) -> Array:
+    """Sorted by hash, and of each hash the row with the largest offset."""
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+    is_last = np.ones(len(rows), bool)
+    if len(rows):
+        is_last[:-1] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
+    return rows[is_last]
+
+
+def _look_up(rows: Array, hashes: Array, found: Array, wanted: Array) -> None:
+    """Write the offsets of the `wanted` hashes into `found`."""
+    firsts = np.ascontiguousarray(rows[:, 0])
+    places = np.searchsorted(firsts, hashes[wanted, 0])
+    while len(wanted):
+        is_there = places < len(rows)
+        wanted, places = wanted[is_there], places[is_there]
+        has_first = firsts[places] == hashes[wanted, 0]
+        wanted, places = wanted[has_first], places[has_first]
+        is_it = rows[places, 1] == hashes[wanted, 1]
+        found[wanted[is_it]] = rows[places[is_it], 2].astype(np.int64)
+        wanted, places = wanted[~is_it], places[~is_it] + 1

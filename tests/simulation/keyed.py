@@ -1,0 +1,186 @@
+"""A topic that is compacted by key: its writers, its readers, and what must hold of it.
+
+Records go from such a topic on purpose, so it is in no history. Instead: whoever reads it from the start to a stable
+end has the last value of each key, as far as anybody knows of one, and nothing that a tombstone deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.records import NewRecord, encode_batch
+from tests.simulation.clients import Admin, Got, Log, OutBatch, Reader, Stage
+from tests.simulation.network import NoAnswer
+from tests.simulation.transactions import Progress, TransactionalProducer
+from tests.support.history.events import Outcome
+
+KEYED = "keyed"
+KEYS = 5
+LONG_MS, SHORT_MS = 600_000, 3_000
+"""How long tombstones stay: longer than a run, or not."""
+TRANSACTIONS = 8
+Value = bytes | None
+
+
+class Quiet:
+    """A stage that keeps no history."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def record(self, event: object) -> None:
+        """Not part of the history."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+
+def quiet(stage: Stage) -> Stage:
+    """The same, but for its history."""
+    return cast(Stage, Quiet(stage))
+
+
+@dataclass(slots=True)
+class KeyedWatch:
+    """What is known to be committed, by partition and offset, and what readers must find of it."""
+
+    violated: Callable[[str], None]
+    keeps_tombstones: bool
+    known: dict[int, dict[int, tuple[bytes, Value]]] = field(default_factory=dict)
+
+    def learn(self, partition: int, offset: int, key: bytes, value: Value) -> None:
+        """A record is committed."""
+        held = self.known.setdefault(partition, {}).setdefault(offset, (key, value))
+        if held != (key, value):
+            self.violated(f"{KEYED}-{partition}: {held} at {offset} became {(key, value)}")
+
+    def check(self, partition: int, end: int, read: dict[int, tuple[bytes, Value]], *, is_last: bool) -> None:
+        """One reading of a partition from its start to `end`."""
+        for offset, (key, value) in read.items():
+            self.learn(partition, offset, key, value)
+        newest = _newest(self.known.get(partition, {}), end)
+        found = _newest(read, end)
+        for key, (offset, value) in newest.items():
+            seen = found.get(key)
+            # One who read a value before it went may come to its tombstone too late, if those go soon.
+            may_be_gone = not self.keeps_tombstones and (seen is None or not is_last)
+            if value is None and may_be_gone:
+                continue
+            if seen != (offset, value):
+                self.violated(
+                    f"{KEYED}-{partition}: of {key!r} was read {seen}, its last is {(offset, value)}"
+                )
+
+
+def _newest(records: dict[int, tuple[bytes, Value]], end: int) -> dict[bytes, tuple[int, Value]]:
+    return {key: (offset, value) for offset, (key, value) in sorted(records.items()) if offset < end}
+
+
+class KeyedWriter(TransactionalProducer):
+    """Writes values and tombstones in transactions."""
+
+    def __init__(self, stage: Stage, watch: KeyedWatch) -> None:
+        super().__init__(quiet(stage), "keyed-writer", "keyed-writer", is_second_version=True)
+        self._watch = watch
+        self._number = 0
+        self._values: dict[int, list[tuple[bytes, Value]]] = {}
+        self._stored: list[tuple[int, int, list[tuple[bytes, Value]]]] = []
+
+    async def write(self, progress: Progress) -> None:
+        """Transactions, until none is left or another took over."""
+        await self.run([KEYED], progress)
+
+    def begin(self) -> str:
+        self._stored.clear()
+        return super().begin()
+
+    def make(self, log: Log, partition: int, sequence: int = -1, **rest: Any) -> OutBatch:
+        made: list[tuple[bytes, Value]] = []
+        for _ in range(1 + self.luck.below(3)):
+            self._number += 1
+            value = None if self.luck.below(4) == 0 else f"{self.name}/{self._number}".encode()
+            made.append((b"key-%d" % self.luck.below(KEYS), value))
+        data = encode_batch(
+            [NewRecord(key, value) for key, value in made],
+            timestamps=[self.clock.wall_ms()] * len(made),
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        batch = OutBatch(log, partition, data, [str(self._number)] * len(made), sequence)
+        self._values[id(batch)] = made
+        return batch
+
+    async def end(self, transaction: str, *, is_commit: bool, is_whole: bool = True) -> None:
+        await self.pause(0.0, 1.5)  # compaction comes by while it is open
+        await super().end(transaction, is_commit=is_commit, is_whole=is_whole)
+
+    def _acked(self, batch: OutBatch, base_offset: int) -> None:
+        super()._acked(batch, base_offset)
+        if base_offset >= 0:
+            self._stored.append((batch.partition, base_offset, self._values[id(batch)]))
+
+    def _ended(self, transaction: str, outcome: Outcome, error: str = "") -> None:
+        if outcome == "committed":
+            for partition, base_offset, made in self._stored:
+                for place, (key, value) in enumerate(made):
+                    self._watch.learn(partition, base_offset + place, key, value)
+
+
+class KeyedReader(Reader):
+    """Reads partitions from the start to their stable end, again and again, in small steps."""
+
+    def __init__(self, stage: Stage, name: str, watch: KeyedWatch) -> None:
+        super().__init__(quiet(stage), name, "committed")
+        self._watch = watch
+
+    async def read_for_ever(self, topic: str = KEYED) -> None:
+        log = await self.surely_look_up(topic)
+        while True:
+            for partition in range(log.partitions):
+                await self.read_partition(log, partition, is_last=False)
+
+    async def read_all(self) -> None:
+        """Once, when nobody writes any more."""
+        log = await self.surely_look_up(KEYED)
+        for partition in range(log.partitions):
+            await self.read_partition(log, partition, is_last=True)
+
+    async def read_partition(self, log: Log, partition: int, *, is_last: bool) -> None:
+        position, end, read = 0, 1, dict[int, tuple[bytes, Value]]()
+        while position < end:
+            got = await self._fetch_one(log, partition, position, is_last)
+            if got.code is not ErrorCode.NONE:
+                continue
+            end = max(end, got.last_stable)  # agents differ in how much they know
+            if got.position == position and position < end and is_last:
+                self.stage.note(f"{KEYED}-{partition}: nothing at {position} below {end} yet")
+            for record in got.records:
+                assert record.key is not None
+                read[record.offset] = (record.key, record.value)
+            position = got.position
+        self._watch.check(partition, position, read, is_last=is_last)
+
+    async def _fetch_one(self, log: Log, partition: int, position: int, is_last: bool) -> Got:
+        largest = 1 << 20 if is_last else (1, 150, 400)[self.luck.below(3)]
+        try:
+            found = await self.fetch(self.some_agent(), log, {partition: position}, max_bytes=largest)
+        except NoAnswer:
+            found = {}
+        await self.pause(0.01, 0.05 if is_last else 0.4)
+        return found.get(partition) or Got(code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+async def make_keyed_topic(admin: Admin, watch: KeyedWatch, partitions: int) -> None:
+    """The topic, compacted whenever something is new in it."""
+    await admin.make_topic(
+        KEYED,
+        partitions,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio="0",
+        delete_retention_ms=str(LONG_MS if watch.keeps_tombstones else SHORT_MS),
+    )
