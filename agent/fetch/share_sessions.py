@@ -29,9 +29,10 @@ class SharePlace(NamedTuple):
 @dataclass(slots=True)
 class Outlook:
     """What the sequencer said last of a partition: the stretch that could be acquired, as far as the log has it. None
-    while nothing can be, or before it was asked."""
+    while nothing can be, or before it was asked. `is_hole`: nothing was found there by a read within its bounds."""
 
     available: tuple[int, int] | None = None
+    is_hole: bool = False
 
 
 @dataclass(slots=True)

@@ -59,6 +59,9 @@ MAX_ROUNDS = 8
 """How often a request reads again because others were handed what it had read."""
 MAX_PARTITIONS = 5_000
 """Partitions of one call to the sequencer."""
+BEHIND_A_HOLE_BYTES = 1 << 20
+"""Bytes of a read for the batch behind offsets that compaction has left empty."""
+NO_LIMIT = 1 << 63
 RECORD_LIMIT = 1
 """The acquire mode in which `max_records` is not passed, even within a batch (KIP-1206)."""
 _SHARE_CODES = {
@@ -283,25 +286,47 @@ async def _read(
     """Read what is available, of each partition as much as is asked of all; wait where there is nothing yet."""
     for part in fetched:
         part.read = None
-        available = part.outlook.available if part.outlook is not None else None
-        if available is None:
-            continue
-        first, end = available
-        part.read = PartitionFetch(
-            RequestedPartition(PartitionKey("", *part.place), first, request.max_bytes, -1, -1),
-            part.topic,
-            PartitionData(
-                part.place.partition, aborted_transactions=[] if asked.limits.read_committed else None
-            ),
-            asked.limits.read_committed,
-            limit=min(end, first + request.max_records),
-        )
+        if part.outlook is not None and part.outlook.available is not None:
+            part.read = _planned(part, part.outlook, part.outlook.available, request, asked)
     reads = [part.read for part in fetched if part.read is not None]
     if not reads:
         await services.clock.sleep(wait_s)
         return None
     bounds = FetchRequest(max_wait_ms=round(wait_s * 1000), min_bytes=1, max_bytes=request.max_bytes)
-    return await fill(services, bounds, reads)
+    grant = await fill(services, bounds, reads)
+    for part in fetched:
+        if part.outlook is not None and part.read is not None:
+            part.outlook.is_hole = _is_hole(part.read)
+    return grant
+
+
+def _planned(
+    part: _Part, outlook: Outlook, available: tuple[int, int], request: ShareFetchRequest, asked: _Asked
+) -> PartitionFetch:
+    """What is read of a partition. After a read that found nothing before its limit, the batch behind the hole."""
+    first, end = available
+    is_committed = asked.limits.read_committed
+    return PartitionFetch(
+        RequestedPartition(
+            PartitionKey("", *part.place),
+            first,
+            min(request.max_bytes, BEHIND_A_HOLE_BYTES) if outlook.is_hole else request.max_bytes,
+            -1,
+            -1,
+        ),
+        part.topic,
+        PartitionData(part.place.partition, aborted_transactions=[] if is_committed else None),
+        is_committed,
+        limit=NO_LIMIT if outlook.is_hole else min(end, first + request.max_records),
+    )
+
+
+def _is_hole(read: PartitionFetch) -> bool:
+    """Whether the log goes on where the read had to end, which found nothing."""
+    if read.is_failed or read.read_bytes or read.found is None:
+        return False
+    log_end = read.found.last_stable_offset if read.read_committed else read.found.high_watermark
+    return read.limit < log_end
 
 
 def _has_read(part: _Part) -> bool:

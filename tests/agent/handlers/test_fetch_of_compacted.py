@@ -14,7 +14,9 @@ from tailrace.kafka.messages.fetch import PartitionData
 from tailrace.parquet_object.verify import verify
 from tailrace.parquet_object.write import SourceBatch, SourceRun, write_parquet
 from tests.agent.handlers.test_fetch import fetch, request_of, rows_of
+from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
+from tests.agent.handlers.test_share_fetch import Member
 from tests.support.agents import AgentBench, batch, run
 from tests.support.clocks import SeededEntropy
 from tests.support.consumer import JavaLikeConsumer
@@ -118,3 +120,20 @@ def test_an_open_transaction_behind_a_hole_keeps_nobody_in_it() -> None:
         assert (consumer.records, consumer.position) == ([], row.last_stable_offset) == ([], 2)
 
     run(scenario)
+
+
+def test_a_share_group_gets_past_a_hole_that_is_longer_than_what_its_member_asks_for() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t", 1)
+        await located(bench)
+        writer = await started(bench)
+        for commit in (False, False, False, True):
+            await writer.send(0, b"x")
+            assert await writer.end(commit=commit) == 0
+        await compacted(bench)
+        member = await Member(bench, "a").join()
+        acquired = [await member.acquired(max_records=1) for _ in range(4)]
+
+        assert [each for each in acquired if each] == [[(6, 6, 1)]]
+
+    run(scenario, group_share_auto_offset_reset="earliest")
