@@ -6,6 +6,8 @@ import asyncio
 import random
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from compactor.merges import plan_merges
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.session import TASK_BASE_BYTES, task_memory_bytes
 from sequencer.api import CompactionRequest
@@ -21,7 +24,7 @@ from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of
+from tests.support.compaction import Log, batch_of, compacted_here
 
 ITEM_BYTES = 48 << 20
 ONE_TASK = """
@@ -43,7 +46,8 @@ def half_random(luck: random.Random, size: int) -> bytes:
     )
 
 
-async def item_on_disk(folder: Path, codec: Compression, record_bytes: int) -> WorkItem:
+@asynccontextmanager
+async def log_on_disk(folder: Path) -> AsyncIterator[Log]:
     clock = ManualClock()
     committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
     await committer.start()
@@ -51,24 +55,55 @@ async def item_on_disk(folder: Path, codec: Compression, record_bytes: int) -> W
     try:
         log = Log(committer.sequencer, store, clock)
         await log.topic("t")
-        luck = random.Random(1)
-        values = [half_random(luck, record_bytes) for _ in range((1 << 20) // record_bytes)]
-        batch = batch_of(values, codec=codec)
+        yield log
+    finally:
+        await store.close()
+        await committer.close()
+
+
+def batch_of_1_mib(codec: Compression, record_bytes: int, seed: int = 1) -> bytes:
+    luck = random.Random(seed)
+    return batch_of([half_random(luck, record_bytes) for _ in range((1 << 20) // record_bytes)], codec=codec)
+
+
+async def item_on_disk(folder: Path, codec: Compression, record_bytes: int) -> WorkItem:
+    async with log_on_disk(folder) as log:
+        batch = batch_of_1_mib(codec, record_bytes)
         for _ in range(ITEM_BYTES // len(batch)):
             await log.produce(("t", 0, batch))
         page = await log.sequencer.compaction_candidates(CompactionRequest(1, 0, 10_000))
         (item,) = plan(page.candidates, PlanSettings())
         return item
-    finally:
-        await store.close()
-        await committer.close()
+
+
+async def merge_on_disk(folder: Path) -> WorkItem:
+    """Four Parquet objects, whose records take several times as much."""
+    async with log_on_disk(folder) as log:
+        for number in range(4):
+            for seed in range(2 * ITEM_BYTES // 4 >> 20):
+                batch = batch_of_1_mib(Compression.NONE, 2_000, 100 * number + seed)
+                await log.produce(("t", 0, batch))
+            await compacted_here(log)
+        page = await log.sequencer.compaction_candidates(CompactionRequest(0, 0, 10_000, is_of_merges=True))
+        (item,) = plan_merges(page.merges, PlanSettings())
+        return item
 
 
 @pytest.mark.parametrize(("codec", "record_bytes"), [(Compression.NONE, 1_000), (Compression.ZSTD, 100)])
 def test_a_task_needs_at_most_four_times_its_item_and_300_mb(
     tmp_path: Path, codec: Compression, record_bytes: int
 ) -> None:
-    item = asyncio.run(item_on_disk(tmp_path, codec, record_bytes))
+    measure(tmp_path, asyncio.run(item_on_disk(tmp_path, codec, record_bytes)))
+
+
+def test_a_merge_needs_no_more(tmp_path: Path) -> None:
+    item = asyncio.run(merge_on_disk(tmp_path))
+    assert item.is_merge and item.stored_bytes >= ITEM_BYTES // 4
+    measure(tmp_path, item)
+
+
+def measure(tmp_path: Path, item: WorkItem) -> None:
+    """Run a task for the item and check its peak."""
     (tmp_path / "item").write_bytes(msgspec.msgpack.Encoder(uuid_format="bytes").encode(item))
     for _ in range(2):  # the first may compile kernels, which an executor does once
         done = subprocess.run(
