@@ -1,4 +1,5 @@
-"""How much one answer of the sequencer may hold. There may always be more: the caller asks again for what follows.
+"""How much one answer of the sequencer may hold, and one share request. There may always be more: the caller asks again
+for what follows.
 
 The frame limit of RPC is far above these bounds, so that no answer is refused for its size.
 """
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from sequencer.api import Run
+from sequencer.api import Run, ShareWork
 
 MAX_ANSWER_BYTES = 1 << 20
 """Encoded bytes after which nothing more is added to an answer; one item may pass it by its own size."""
@@ -20,6 +21,10 @@ MAX_PAGE = 5_000
 """Entries of one page of a listing."""
 
 _length = attrgetter("length")
+MAX_WORKS = 5_000
+"""Partitions of one share request."""
+MAX_EDGES = 20_000
+"""Acknowledged and skipped stretches of one share request."""
 
 
 class PageRoom:
@@ -43,6 +48,12 @@ class PageRoom:
 def text_bytes(*texts: str) -> int:
     """An upper bound of the texts' encoded size."""
     return sum(5 + 4 * len(text) for text in texts)
+
+
+def edges_of(work: ShareWork) -> int:
+    """How many stretches of offsets are named."""
+    skipped = 0 if work.acquire is None else len(work.acquire.skipped)
+    return skipped + sum(len(each.types) for each in work.acknowledged)
 
 
 def run_bytes(run: Run) -> int:

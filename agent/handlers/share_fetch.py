@@ -7,7 +7,7 @@ not in the answer. Any agent serves any partition, so NOT_LEADER_OR_FOLLOWER is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from sequencer.api import (
     ShareRequest,
     ShareWork,
 )
+from sequencer.bounds import MAX_EDGES, MAX_WORKS, edges_of
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
 from tailrace.kafka.messages.share_acknowledge import (
@@ -57,8 +58,8 @@ MAX_WAIT_S = 1.0
 """How long a request waits at most for new records: what other members give back is only looked for by the next."""
 MAX_ROUNDS = 8
 """How often a request reads again because others were handed what it had read."""
-MAX_PARTITIONS = 5_000
-"""Partitions of one call to the sequencer."""
+MAX_TYPES = 10_000
+"""What one request may say of one partition: more than can be in flight."""
 BEHIND_A_HOLE_BYTES = 1 << 20
 """Bytes of a read for the batch behind offsets that compaction has left empty."""
 NO_LIMIT = 1 << 63
@@ -223,6 +224,8 @@ def acknowledged_of(batches: Sequence[AcknowledgementBatch], *, may_renew: bool)
     """What a request acknowledges of a partition. Raises ValueError for what Kafka refuses."""
     end = -1
     acknowledged: list[Acknowledged] = []
+    if sum(len(batch.acknowledge_types) for batch in batches) > MAX_TYPES:
+        raise ValueError(f"more than {MAX_TYPES} acknowledge types for one partition")
     for batch in batches:
         length = batch.last_offset - batch.first_offset + 1
         types = batch.acknowledge_types
@@ -339,14 +342,28 @@ async def _ask(
 ) -> None:
     """Ask the sequencer: at first for all partitions, then for those of which something was read."""
     asking = [part for part in able if is_first or _has_read(part)]
-    for first in range(0, len(asking), MAX_PARTITIONS):
-        some = asking[first : first + MAX_PARTITIONS]
-        works = _works(request, asked, some)
-        share = ShareRequest(asked.group_id, asked.member_id, asked.limits, works)
+    works = _works(request, asked, asking)
+    for some in _chunks(list(zip(asking, works, strict=True))):
+        share = ShareRequest(asked.group_id, asked.member_id, asked.limits, [work for _, work in some])
         answer = await services.sequencer.share_records(share)
-        for part, work, outcome in zip(some, works, answer.partitions, strict=True):
+        for (part, work), outcome in zip(some, answer.partitions, strict=True):
             _take(part, work, outcome)
             _count(services.telemetry, part, work, outcome)
+
+
+def _chunks(works: list[tuple[_Part, ShareWork]]) -> Iterator[list[tuple[_Part, ShareWork]]]:
+    """As many at a time as one call to the sequencer may have."""
+    some: list[tuple[_Part, ShareWork]] = []
+    edges = 0
+    for each in works:
+        added = edges_of(each[1])
+        if some and (len(some) == MAX_WORKS or edges + added > MAX_EDGES):
+            yield some
+            some, edges = [], 0
+        some.append(each)
+        edges += added
+    if some:
+        yield some
 
 
 def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> list[ShareWork]:
@@ -356,7 +373,10 @@ def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> lis
     for part in parts:
         acquire = None
         if part.read is not None and part.read.read_bytes and left > 0:
-            acquire = span_of(part.read, left, is_strict=request.share_acquire_mode == RECORD_LIMIT)
+            assert part.outlook is not None and part.outlook.available is not None, "it was read from there"
+            first, end = part.outlook.available
+            is_strict = request.share_acquire_mode == RECORD_LIMIT
+            acquire = span_of(part.read, min(left, end - first), is_strict=is_strict)
             left -= acquire.max_records
         works.append(ShareWork(*part.place, part.acknowledged, asked.is_final, acquire))
     return works

@@ -38,7 +38,7 @@ from sequencer.api import (
     ShareWork,
     UnknownGroup,
 )
-from sequencer.bounds import MAX_PAGE, PageRoom
+from sequencer.bounds import MAX_EDGES, MAX_PAGE, MAX_WORKS, PageRoom, edges_of
 from sequencer.rules.share_partition import NotAcquired, SharePartition, Span, SpanState
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
@@ -56,10 +56,6 @@ from tailrace.turns import Steps
 MAX_LOCK_MS = 3_600_000
 MAX_DELIVERIES = 100
 MAX_IN_FLIGHT = 10_000
-MAX_WORKS = 5_000
-"""Partitions of one request."""
-MAX_EDGES = 20_000
-"""Acknowledged and skipped stretches of one request."""
 KEPT_ANSWERS = 8
 """Of one partition, for retries."""
 SPANS_AS_A_STEP = 20
@@ -113,8 +109,7 @@ def _check(request: ShareRequest) -> None:
                     f"acknowledged {each.first_offset} to {each.last_offset} by {len(each.types)} types, after {end}"
                 )
             end = each.last_offset
-        edges += sum(len(each.types) for each in work.acknowledged)
-        edges += 0 if work.acquire is None else len(work.acquire.skipped)
+        edges += edges_of(work)
     if edges > MAX_EDGES:
         raise InvalidRequest(f"{edges} stretches in a share request; at most {MAX_EDGES}")
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch
-from agent.handlers.share_fetch import span_of
+from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api import AbortedTransaction, FoundPartition, PartitionError, ShareOffsetsRequest
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
@@ -316,3 +316,13 @@ def test_markers_aborted_records_and_holes_are_skipped() -> None:
 
     assert span_of(read, 100, is_strict=False).skipped == [(2, 8), (9, 12)]
     assert span_of(read, 2, is_strict=False).end_offset == 4
+
+
+def test_what_may_be_said_of_a_partition_at_once_is_bounded_and_in_order() -> None:
+    most = [AcknowledgementBatch(0, MAX_TYPES - 1, [ACCEPT] * MAX_TYPES)]
+    assert len(acknowledged_of(most, may_renew=False)) == 1
+    for wrong in ([*most, *batches((MAX_TYPES, MAX_TYPES, ACCEPT))], batches((1, 1, ACCEPT), (1, 1, ACCEPT))):
+        with pytest.raises(ValueError, match="types"):
+            acknowledged_of(wrong, may_renew=False)
+    with pytest.raises(ValueError, match="0 to 3"):
+        acknowledged_of(batches((1, 1, RENEW)), may_renew=False)

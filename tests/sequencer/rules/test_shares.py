@@ -25,6 +25,7 @@ from sequencer.api import (
     ShareRequest,
     ShareWork,
 )
+from sequencer.bounds import MAX_EDGES
 from sequencer.rules import shares
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import GroupRow, LogEpoch, PartitionRow, ShareRow, TopicRow
@@ -119,6 +120,7 @@ def test_who_is_no_member_acquires_nothing_and_makes_no_row() -> None:
         [Acknowledged(5, 7, [AcknowledgeType.ACCEPT] * 2)],
         [Acknowledged(5, 7, [])],
         [Acknowledged(5, 7, [AcknowledgeType.ACCEPT]), Acknowledged(7, 8, [AcknowledgeType.ACCEPT])],
+        [Acknowledged(1, MAX_EDGES + 1, [AcknowledgeType.ACCEPT] * (MAX_EDGES + 1))],
     ],
 )
 def test_what_makes_no_sense_is_an_invalid_request(acknowledged: list[Acknowledged]) -> None:
