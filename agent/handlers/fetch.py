@@ -56,7 +56,7 @@ _kind = attrgetter("kind")
 FIRST_TOPIC_ID_VERSION = 13
 BATCHES_IN_A_TURN = 10_000
 """Runs, and rows of batch tables, that are looked through in one turn of the loop."""
-READ_IN_A_TURN = 1_000
+READ_IN_A_TURN = 100
 """Partitions and runs, kept as they are sent, that are read in one turn of the loop."""
 READ_COMMITTED = 1
 MAX_PLANS = 3

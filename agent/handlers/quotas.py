@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agent.errors import EXPECTED, code_of
+from agent.errors import EXPECTED, RequestRefused, code_of
 from agent.quotas.precedence import quotas_of
 from agent.services import RequestContext, Services
 from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
@@ -39,12 +39,6 @@ MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
 _WITH_A_NAME = {MATCH_DEFAULT: "MATCH_TYPE_DEFAULT", MATCH_ANY: "MATCH_TYPE_SPECIFIED"}
 
 
-class _Refused(Exception):
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 async def describe(
     services: Services, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
@@ -52,7 +46,7 @@ async def describe(
     try:
         is_wanted = _filter(request)
         await services.catalog.refresh()
-    except _Refused as error:
+    except RequestRefused as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
     except EXPECTED as error:
         return DescribeClientQuotasResponse(error_code=code_of(error), error_message=str(error), entries=None)
@@ -71,20 +65,20 @@ async def describe(
 
 
 def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], bool]:
-    """Whether an entity is asked for. Raises _Refused, in Kafka's words."""
+    """Whether an entity is asked for. Raises RequestRefused, in Kafka's words."""
     names: dict[str, str | None] = {}
     for component in request.components:
         kind, match = component.entity_type, component.match
         if not kind:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
         if kind in names:
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.INVALID_REQUEST, f"Entity type {kind} cannot appear more than once in the filter."
             )
         if kind not in ENTITY_TYPES:
-            raise _Refused(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind[:100]}")
+            raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind[:100]}")
         if component.match_type == MATCH_EXACT and match is None:
-            raise _Refused(
+            raise RequestRefused(
                 ErrorCode.INVALID_REQUEST,
                 "Request specified MATCH_TYPE_EXACT, but set match string to null.",
             )
@@ -92,12 +86,12 @@ def _filter(request: DescribeClientQuotasRequest) -> Callable[[QuotaEntity], boo
             said = (
                 f"Request specified {_WITH_A_NAME[component.match_type]}, but also specified a match string."
             )
-            raise _Refused(ErrorCode.INVALID_REQUEST, said)
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, said)
         if component.match_type not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
-            raise _Refused(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
         names[kind] = None if component.match_type == MATCH_ANY else match or DEFAULT
     if IP in names and names.keys() & {USER, CLIENT_ID}:
-        raise _Refused(
+        raise RequestRefused(
             ErrorCode.INVALID_REQUEST,
             "Invalid entity filter component combination. IP filter component should not be used with user or"
             " clientId filter component.",

@@ -62,6 +62,34 @@ def test_a_fetch_of_1_000_partitions_of_small_batches_leaves_the_loop_to_others(
     run(scenario)
 
 
+def test_others_have_their_turns_while_a_consumer_of_everything_is_served() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic(partitions=PARTITIONS)
+        log = Log(bench.sequencer.inner, bench.objects, bench.clock, topics={"t": topic})
+        small = batch(b"x" * 10)
+        await log.produce(*[("t", partition, small) for partition in range(PARTITIONS)])
+        partitions = [FetchPartition(each, 0, partition_max_bytes=1 << 20) for each in range(PARTITIONS)]
+        fetch = FetchRequest(topics=[FetchTopic(topic.name, topic.topic_id, partitions)], max_bytes=50 << 20)
+        await bench.ask(
+            ApiKey.FETCH, 12, fetch
+        )  # what it reads is in the cache now, so that nothing is waited for
+        turns_of_others = 0
+
+        async def other() -> None:
+            nonlocal turns_of_others
+            while True:
+                turns_of_others += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(other())
+        response = await bench.ask(ApiKey.FETCH, 12, fetch)
+        beside.cancel()
+        assert sum(len(each.partitions) for each in response.responses) == PARTITIONS
+        assert turns_of_others >= 10
+
+    run(scenario)
+
+
 @least_of_three
 def test_a_group_of_1_000_members_leaves_the_loop_to_others() -> None:
     async def scenario(bench: AgentBench) -> None:

@@ -18,17 +18,20 @@ from tailrace_cli.demo.ports import free_port
 
 START_SECONDS = 60
 STOP_SECONDS = 20
+ADMIN = "admin:flights-2013"
+"""User and password, where a broker has logins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
     """A running broker. `log` is what it wrote; `name` makes names that no other check uses; `http` is the port of its
-    metrics and health."""
+    metrics and health; `login_port` of its listener with logins, 0 if it has none."""
 
     port: int
     http: int
     process: subprocess.Popen[bytes]
     log: Path
+    login_port: int = 0
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
@@ -45,12 +48,15 @@ class Broker:
 
 @contextmanager
 def running_broker(
-    database: str | None = None, settings: Mapping[str, str] | None = None
+    database: str | None = None, settings: Mapping[str, str] | None = None, *, with_logins: bool = False
 ) -> Iterator[Broker]:
-    """Start a broker on a fresh folder, and end it on the way out. `settings`: `TAILRACE_*` of its environment."""
+    """Start a broker on a fresh folder, and end it on the way out. `settings`: `TAILRACE_*` of its environment.
+    `with_logins`: beside the plain listener, whose clients may do everything, it has one for SASL/PLAIN, and ADMIN."""
     with tempfile.TemporaryDirectory(prefix="tailrace-compat-") as folder:
         log = Path(folder) / "log"
         port, http = free_port(), free_port()
+        login_port = free_port() if with_logins else 0
+        logins = _login_settings(Path(folder), port, login_port) if with_logins else {}
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [
@@ -73,12 +79,13 @@ def running_broker(
                     "TAILRACE_AGENT__GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "200",
                     "TAILRACE_AGENT__GROUP_SHARE_AUTO_OFFSET_RESET": "earliest",
                     **{key: value for key, value in os.environ.items() if not key.startswith("TAILRACE_")},
+                    **logins,
                     **(settings or {}),
                 },
             )
         try:
             _wait_until_it_listens(process, port, log)
-            yield Broker(port, http, process, log)
+            yield Broker(port, http, process, log, login_port)
         finally:
             process.terminate()
             try:
@@ -86,6 +93,19 @@ def running_broker(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _login_settings(folder: Path, port: int, login_port: int) -> dict[str, str]:
+    first_user = folder / "admin"
+    first_user.touch(mode=0o600)
+    first_user.write_text(ADMIN)
+    return {
+        "TAILRACE_LISTENERS": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{login_port}",
+        "TAILRACE_SECURITY__SASL_MECHANISMS": "PLAIN",
+        "TAILRACE_SECURITY__SUPER_USERS": "User:ANONYMOUS;User:admin",
+        "TAILRACE_SECURITY__FIRST_USER_FILE": str(first_user),
+        "TAILRACE_SECURITY__MAX_FAILED_LOGINS_PER_MINUTE": "0",
+    }
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +60,8 @@ class Stage:
     port: int
     seed: int
     rate: float
+    login_port: int = 0
+    """Of the listener with logins, if there is one."""
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     may_send: asyncio.Event = field(default_factory=asyncio.Event)
     """Not set while it is to be quiet: whoever wants to send waits."""
@@ -95,8 +97,9 @@ class Case:
 class Connection:
     """A Kafka connection that is made when it is needed, and anew when it was closed."""
 
-    def __init__(self, stage: Stage, client_id: str) -> None:
+    def __init__(self, stage: Stage, client_id: str, port: int = 0) -> None:
         self._stage = stage
+        self._port = port or stage.port
         self._client_id = client_id
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -106,7 +109,7 @@ class Connection:
         frame = b"".join(encode_request(1, api, version, request, self._client_id))
         self._stage.note(f"{api.name} {version}", request)
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._stage.port)
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -234,13 +237,13 @@ CASES = (
 )  # fmt: skip
 
 
-async def play(stage: Stage) -> None:
-    """All cases, whenever the stage lets them send, until it is over.
+async def play(stage: Stage, cases: Sequence[Case] = CASES) -> None:
+    """All of these cases, whenever the stage lets them send, until it is over.
 
     The same seed plays the same requests, but for ids that the broker gives.
     """
     async with asyncio.TaskGroup() as tasks:
-        for case in CASES:
+        for case in cases:
             for client in range(case.clients):
                 luck = random.Random(f"{stage.seed} {case.name} {client}")
                 tasks.create_task(_keep_on(case, stage, luck))

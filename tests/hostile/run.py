@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import math
 import random
@@ -26,10 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.compat.broker import Broker, running_broker
+from tests.compat.broker import ADMIN, Broker, running_broker
 from tests.hostile.bystanders import BETWEEN, HOSTILE, OVER, QUIET
-from tests.hostile.cases import CASES, Stage, play
+from tests.hostile.cases import CASES, Case, Stage, play
 from tests.hostile.judge import MAX_RATIO, Slice, p99_ratio, was_busy
+from tests.hostile.storms import STORMS
 from tests.support.servers import postgres_server
 
 HOSTILE_SECONDS, QUIET_SECONDS = 4.0, 2.0
@@ -89,7 +91,13 @@ class Verdict:
 
 
 def try_until_fit(
-    database: str, seconds: float, *, seed: int, rate: float = RATE, tries: int = TRIES
+    database: str,
+    seconds: float,
+    *,
+    seed: int,
+    rate: float = RATE,
+    tries: int = TRIES,
+    cases: Sequence[Case] = CASES,
 ) -> list[Verdict]:
     """Try brokers on this database, one after the other, until one is fit, has a fault, or was on a busy machine: a
     verdict each."""
@@ -99,21 +107,23 @@ def try_until_fit(
             url = None
             if database == "postgresql":
                 url = stack.enter_context(postgres_server()).create_database()
-            broker = stack.enter_context(running_broker(url, SETTINGS))
-            verdicts.append(try_broker(broker, seconds, seed=seed, rate=rate))
+            broker = stack.enter_context(running_broker(url, SETTINGS, with_logins=cases is STORMS))
+            verdicts.append(try_broker(broker, seconds, seed=seed, rate=rate, cases=cases))
         verdicts[-1].judge_beside(verdicts[:-1])
         if verdicts[-1].faults or verdicts[-1].is_fit or verdicts[-1].was_busy:
             break
     return verdicts
 
 
-def try_broker(broker: Broker, seconds: float, *, seed: int, rate: float = RATE) -> Verdict:
-    """Play all cases for so long against a running broker, with pauses, beside the bystanders."""
+def try_broker(
+    broker: Broker, seconds: float, *, seed: int, rate: float = RATE, cases: Sequence[Case] = CASES
+) -> Verdict:
+    """Play these cases for so long against a running broker, with pauses, beside the bystanders."""
     verdict = Verdict()
     with _bystanders(broker) as bystanders:
         before = _resident_mib(broker)
-        stage = Stage(broker.port, seed, rate)
-        asyncio.run(_play_and_watch(broker, stage, bystanders, seconds, verdict))
+        stage = Stage(broker.port, seed, rate, broker.login_port)
+        asyncio.run(_play_and_watch(broker, stage, bystanders, seconds, verdict, cases))
         _tell(bystanders, OVER)
         said = bystanders.stdout.readline() if bystanders.stdout else ""
     verdict.last_sent = list(stage.last)
@@ -127,9 +137,14 @@ def try_broker(broker: Broker, seconds: float, *, seed: int, rate: float = RATE)
 
 
 async def _play_and_watch(
-    broker: Broker, stage: Stage, bystanders: subprocess.Popen[str], seconds: float, verdict: Verdict
+    broker: Broker,
+    stage: Stage,
+    bystanders: subprocess.Popen[str],
+    seconds: float,
+    verdict: Verdict,
+    cases: Sequence[Case],
 ) -> None:
-    playing = asyncio.ensure_future(play(stage))
+    playing = asyncio.ensure_future(play(stage, cases))
     slicing = asyncio.ensure_future(_slice(broker, stage, bystanders, seconds, verdict))
     while not slicing.done() and not playing.done():
         await asyncio.wait([playing, slicing], timeout=READY_EVERY_SECONDS, return_when=FIRST_COMPLETED)
@@ -243,7 +258,11 @@ def _tell(bystanders: subprocess.Popen[str], what: str) -> None:
 
 
 def _get(broker: Broker, path: str) -> str:
-    with _DIRECT.open(f"http://127.0.0.1:{broker.http}{path}", timeout=30) as response:
+    login = base64.b64encode(ADMIN.encode()).decode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{broker.http}{path}", headers={"Authorization": f"Basic {login}"}
+    )
+    with _DIRECT.open(request, timeout=30) as response:
         return str(response.read().decode())
 
 
@@ -259,15 +278,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--rate", type=float, default=RATE, help="requests a second, of all cases together")
+    parser.add_argument("--cases", choices=("requests", "storms"), default="requests")
     parser.add_argument("--only", choices=("sqlite", "postgresql"))
     asked = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if asked.seed is None else asked.seed
-    print(f"seed {seed}; cases: {', '.join(case.name for case in CASES)}")
+    cases = STORMS if asked.cases == "storms" else CASES
+    print(f"seed {seed}; cases: {', '.join(case.name for case in cases)}")
     is_clean = True
     for database in ("sqlite", "postgresql"):
         if asked.only not in (None, database):
             continue
-        for verdict in try_until_fit(database, asked.seconds, seed=seed, rate=asked.rate):
+        for verdict in try_until_fit(database, asked.seconds, seed=seed, rate=asked.rate, cases=cases):
             busy = "; the machine was busy with something else" if verdict.was_busy else ""
             print(f"{database}: p99 {verdict.p99_ratio:.1f} times its quiet value{busy}")
             print("\n".join(f"  {line}" for line in verdict.lines()), flush=True)
