@@ -47,7 +47,7 @@ MAX_RECORDS = 4_000_000
 
 NO_TIMESTAMP = -1
 
-_HEADER = Struct(">qiibIhiqqqhii")
+HEADER = Struct(">qiibIhiqqqhii")
 _PREFIX = Struct(">qi")
 _HEAD = Struct(">qii")
 _CRC = Struct(">I")
@@ -56,7 +56,7 @@ _SEALED = Struct(">hiqqqhii")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 _MARKER = Struct(">bbbbbhhbhib")
-assert _HEADER.size == HEADER_BYTES
+assert HEADER.size == HEADER_BYTES
 
 
 class Compression(enum.IntEnum):
@@ -192,7 +192,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         if available > 16 and buffer[position + 16] != MAGIC:
             _refuse_magic(buffer[position + 16], position)
         raise TruncatedBatch(f"{available} bytes at {position}; a batch header has {HEADER_BYTES}")
-    fields = _HEADER.unpack_from(buffer, position)
+    fields = HEADER.unpack_from(buffer, position)
     if fields[3] != MAGIC:
         _refuse_magic(fields[3], position)
     (

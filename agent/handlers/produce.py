@@ -34,6 +34,7 @@ from tailrace.kafka.messages.produce import (
     TopicProduceResponse,
 )
 from tailrace.mixed_object import BatchCoordinates, coordinates
+from tailrace.produced_batch import usual_batch
 from tailrace.record_batch import (
     TRANSACTIONAL_FLAG,
     InvalidBatch,
@@ -42,7 +43,7 @@ from tailrace.record_batch import (
     with_log_append_time,
 )
 from tailrace.records import InvalidRecords, keyless_records
-from tailrace.topic_config import Latency
+from tailrace.topic_config import Latency, TopicSettings
 
 _STORED = BatchError.NONE
 _UNKNOWN = BatchError.UNKNOWN_TOPIC_OR_PARTITION
@@ -332,35 +333,47 @@ def _admit(
     if not 0 <= data.index < topic.topic.partitions:
         _refuse(services, row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         return
-    settings, now = topic.settings, services.clock.wall_ms()
     try:
-        batches = validate_produced(
-            data.records if data.records is not None else memoryview(b""),
-            max_message_bytes=settings.max_message_bytes,
-            log_append_time=settings.log_append_time,
-            oldest_timestamp=now - settings.timestamp_before_max_ms,
-            newest_timestamp=now + settings.timestamp_after_max_ms,
-        )
+        taken = _checked(services, topic.settings, data.records)
     except InvalidBatch as error:
         _refuse(services, row, code_of(error), str(error))
         return
-    for header, view in batches:
-        stamped: Buffer = view
-        if settings.log_append_time:
-            stamped = with_log_append_time(view, now)
-            header = read_header(stamped)
+    needs_keys = _COMPACT in topic.settings.cleanup_policy
+    for found, batch, log_append_ms in taken:
         accepted.append(
             _Accepted(
                 partition=partition,
                 topic_name=topic.topic.name,
-                coordinates=coordinates(header),
-                data=stamped,
+                coordinates=found,
+                data=batch,
                 row=row,
-                log_append_ms=now if settings.log_append_time else -1,
-                needs_keys=_COMPACT in settings.cleanup_policy,
-                latency=settings.latency,
+                log_append_ms=log_append_ms,
+                needs_keys=needs_keys,
+                latency=topic.settings.latency,
             )
         )
+
+
+def _checked(
+    services: Services, settings: TopicSettings, records: memoryview | None
+) -> list[tuple[BatchCoordinates, Buffer, int]]:
+    """Of each batch: its coordinates, its bytes as they are stored, and the time that they were stamped with, or -1.
+    Raises InvalidBatch."""
+    now = services.clock.wall_ms()
+    oldest, newest = now - settings.timestamp_before_max_ms, now + settings.timestamp_after_max_ms
+    most = settings.max_message_bytes
+    records = memoryview(b"") if records is None else records
+    if settings.log_append_time:
+        batches = validate_produced(records, max_message_bytes=most, log_append_time=True)
+        stamped = [with_log_append_time(view, now) for _, view in batches]
+        return [(coordinates(read_header(batch)), batch, now) for batch in stamped]
+    usual = usual_batch(records, max_message_bytes=most, oldest_timestamp=oldest, newest_timestamp=newest)
+    if usual is not None:
+        return [(usual, records, -1)]
+    batches = validate_produced(
+        records, max_message_bytes=most, oldest_timestamp=oldest, newest_timestamp=newest
+    )
+    return [(coordinates(header), view, -1) for header, view in batches]
 
 
 def _answer(

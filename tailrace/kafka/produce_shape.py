@@ -10,6 +10,7 @@ what it does not know it leaves to the codec.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 
 import msgspec
@@ -26,6 +27,8 @@ _TAGS = b"\0\0\0"
 """No tagged fields of the partition, of the topic, of the request."""
 MAX_SAME_BYTES = 1024
 """A client id and a topic's name, with room to spare."""
+KNOWN_LENGTHS = 4_096
+"""Lengths of records whose encoding is kept: batches of one kind are of few lengths."""
 
 
 class ProduceShape(msgspec.Struct, frozen=True):
@@ -72,16 +75,21 @@ class ProduceShape(msgspec.Struct, frozen=True):
             if start > size or _LENGTH.unpack_from(frame, start - _LENGTH.size)[0] != size - start:
                 return None
             return frame[start:]
-        if frame[-3:] != _TAGS:
-            return None
         end = size - len(_TAGS)
-        left = end - start  # what is encoded is the length + 1, in the fewest bytes
-        length_bytes = 1 if left < 1 << 7 else 2 if left <= 1 << 14 else 3 if left <= (1 << 21) + 1 else 4
-        encoded = unsigned_varint(left - length_bytes + 1)
-        start += length_bytes
-        if start > end or frame[start - length_bytes : start] != encoded:
+        if start >= end or frame[end:] != _TAGS:
             return None
-        return frame[start:end]
+        length = _encoded_length(end - start)
+        records_start = start + len(length)
+        if records_start > end or frame[start:records_start] != length:
+            return None
+        return frame[records_start:end]
+
+
+@lru_cache(KNOWN_LENGTHS)
+def _encoded_length(size: int) -> bytes:
+    """What stands first in so many bytes that are a length and the records: the records' length + 1, encoded."""
+    length_bytes = 1 if size < 1 << 7 else 2 if size <= 1 << 14 else 3 if size <= (1 << 21) + 1 else 4
+    return unsigned_varint(size - length_bytes + 1)
 
 
 def shape_of(frame: memoryview, header: RequestHeader, request: ProduceRequest) -> ProduceShape | None:

@@ -16,6 +16,7 @@ from tailrace import mixed_object
 from tailrace.compression import CannotUnpack, compress, decompress
 from tailrace.ids import TopicPartition
 from tailrace.parquet_object.header import InvalidParquetObject, unpack_header
+from tailrace.produced_batch import usual_batch
 from tailrace.record_batch import (
     CRC_START,
     HEADER_BYTES,
@@ -80,6 +81,13 @@ def check_produced(data: bytes) -> bool:
         )
     except InvalidBatch:
         taken = []
+    usual = usual_batch(
+        memoryview(data),
+        max_message_bytes=MAX_MESSAGE_BYTES,
+        oldest_timestamp=-1,
+        newest_timestamp=NOW + 10**9,
+    )
+    assert usual is None or [usual] == [mixed_object.coordinates(header) for header, _ in taken]
     try:
         walk(memoryview(data))
     except InvalidBatch:

@@ -1,0 +1,54 @@
+"""The batch that nearly every producer sends, taken in one look.
+
+`usual_batch` takes one whole batch without flags and gives its coordinates; what is unusual in any way it leaves to
+`record_batch.validate_produced`, which says what is wrong, if anything is. So there is one place for refusals, and the
+two agree on all bytes: what is taken here is taken there, with the same coordinates. Pure.
+"""
+
+from __future__ import annotations
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from tailrace.mixed_object import BatchCoordinates
+from tailrace.record_batch import (
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    MAX_RECORDS,
+    PREFIX_BYTES,
+    SMALLEST_RECORD,
+    Compression,
+)
+
+_LAST_CODEC = int(Compression.ZSTD)
+
+
+def usual_batch(
+    buffer: memoryview, *, max_message_bytes: int, oldest_timestamp: int, newest_timestamp: int
+) -> BatchCoordinates | None:
+    """The coordinates of the batch that fills the buffer; None where `validate_produced` must look at it."""
+    size = len(buffer)
+    if not HEADER_BYTES <= size <= max_message_bytes:
+        return None
+    (
+        _, tail_length, _, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, record_count,
+    ) = HEADER.unpack_from(buffer)  # fmt: skip
+    if (
+        tail_length + PREFIX_BYTES != size
+        or magic != MAGIC
+        or not 0 <= attributes <= _LAST_CODEC  # no flag is set
+        or record_count != last_offset_delta + 1
+        or not 0 < record_count <= MAX_RECORDS
+        or (not attributes and record_count * SMALLEST_RECORD > size - HEADER_BYTES)
+        or (producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0))
+        or base_timestamp < oldest_timestamp
+        or max_timestamp > newest_timestamp
+        or crc32c(buffer[CRC_START:]) != crc
+    ):
+        return None
+    return BatchCoordinates(
+        size, record_count, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, attributes,
+    )  # fmt: skip
