@@ -40,6 +40,7 @@ from tailrace.kafka.messages.produce import (
 )
 from tailrace.kafka.produce_shape import shape_of
 from tailrace.mixed_object import coordinates
+from tailrace.produced_batch import usual_batch
 from tailrace.record_batch import crc_of, validate_produced
 from tailrace.records import NewRecord, encode_batch
 from tests.support.agents import AgentBench, settle
@@ -200,6 +201,9 @@ def parts(rounds: int) -> dict[str, float]:
         "validate": lambda: validate_produced(records, max_message_bytes=1 << 20),
         "of which CRC": lambda: crc_of(records),
         "coordinates": lambda: coordinates(checked),
+        "validate and coordinates, in one look": lambda: usual_batch(
+            records, max_message_bytes=1 << 20, oldest_timestamp=0, newest_timestamp=1 << 62
+        ),
         "encode, by the codec": lambda: encode_response(1, ApiKey.PRODUCE, VERSION, response),
     }
     shape = shape_of(data, header, request)

@@ -39,6 +39,8 @@ LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
+OF_TRANSACTIONS = TRANSACTIONAL_FLAG | CONTROL_FLAG
+"""The flags by which a batch has to do with transactions."""
 
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers: seven varints of one byte each."""

@@ -22,9 +22,7 @@ from sequencer.api import BatchError, BatchOutcome, BatchStatus, RunBatch
 from sequencer.rules.producers import STORE, ProducerState, SequenceCheck, advance, check_sequence
 from tailrace.ids import NO_PRODUCER_ID
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
-
-_SPECIAL = TRANSACTIONAL_FLAG | CONTROL_FLAG
+from tailrace.record_batch import OF_TRANSACTIONS, TRANSACTIONAL_FLAG
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +71,7 @@ def assign_offsets(
     for index, batch in enumerate(batches):
         producer_id = batch.producer_id
         known: ProducerState | None = None
-        if producer_id == NO_PRODUCER_ID and not batch.flags & _SPECIAL:
+        if producer_id == NO_PRODUCER_ID and not batch.flags & OF_TRANSACTIONS:
             check = STORE
         elif (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
             check = SequenceCheck(refusal)

@@ -75,13 +75,15 @@ def check_sequence(
         return SequenceCheck(BatchError.INVALID_PRODUCER_EPOCH)
     if epoch > state.epoch:
         return STORE if base_sequence == 0 else SequenceCheck(BatchError.SEQUENCE_GAP)
+    expected = state.next_sequence
+    if (
+        base_sequence == expected
+    ):  # no remembered batch begins here: five hold far fewer than SEQUENCES records
+        return STORE
     last = last_sequence(base_sequence, record_count)
     for remembered in state.recent:
         if remembered.base_sequence == base_sequence and remembered.last_sequence == last:
             return SequenceCheck(BatchError.DUPLICATE, remembered.base_offset)
-    expected = state.next_sequence
-    if base_sequence == expected:
-        return STORE
     is_ahead = (base_sequence - expected) % SEQUENCES < SEQUENCES // 2
     return SequenceCheck(BatchError.SEQUENCE_GAP if is_ahead else BatchError.OUT_OF_ORDER_SEQUENCE)
 
@@ -117,12 +119,7 @@ def producer_row(
     updated_ms: int,
 ) -> ProducerRow:
     """The row that holds a state."""
+    # By position: there is one for each producer of each run.
     return ProducerRow(
-        topic_id=topic_id,
-        partition=partition,
-        producer_id=producer_id,
-        producer_epoch=state.epoch,
-        recent=list(state.recent),
-        last_timestamp=last_timestamp,
-        updated_ms=updated_ms,
+        topic_id, partition, producer_id, state.epoch, list(state.recent), last_timestamp, updated_ms
     )

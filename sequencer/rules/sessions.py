@@ -400,14 +400,14 @@ def _commit_run(
 
 
 def _put_producers(draft: Draft, partition: PartitionRow, assigned: Assignment) -> None:
+    topic_id, number = partition.topic_id, partition.partition
     for producer_id, state in assigned.producers.items():
-        draft.put(
-            producer_row(
-                state,
-                topic_id=partition.topic_id,
-                partition=partition.partition,
-                producer_id=producer_id,
-                last_timestamp=assigned.max_timestamp,
-                updated_ms=draft.now_ms,
-            )
+        row = producer_row(
+            state,
+            topic_id=topic_id,
+            partition=number,
+            producer_id=producer_id,
+            last_timestamp=assigned.max_timestamp,
+            updated_ms=draft.now_ms,
         )
+        draft.changes.put_under((topic_id, number, producer_id), row)
