@@ -14,7 +14,7 @@ Pure: the caller passes the partition's state in and writes the changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
@@ -52,6 +52,7 @@ def assign_offsets(
     producer_state: Callable[[int], ProducerState | None],
     admit: Callable[[int], BatchError] | None = None,
     open_from: Callable[[int], int | None] = lambda producer_id: None,
+    transactional_ids: Container[int] = (),
 ) -> Assignment:
     """Give each batch its base offset, in order.
 
@@ -60,7 +61,9 @@ def assign_offsets(
         batches: in their order in the object.
         producer_state: the state of a producer id on this partition before these batches.
         admit: whether transactions allow the batch at an index to be stored. Without it, no transactional batch is.
+            Asked of batches that have to do with transactions, and of producers that have a transactional id.
         open_from: the first offset of a producer's open transaction on this partition, None if it has none there.
+        transactional_ids: the producer ids that belong to a transactional id.
     """
     base_offset = end_offset
     max_timestamp = -1
@@ -71,9 +74,10 @@ def assign_offsets(
     for index, batch in enumerate(batches):
         producer_id = batch.producer_id
         known: ProducerState | None = None
-        if producer_id == NO_PRODUCER_ID and not batch.flags & OF_TRANSACTIONS:
+        may_be_refused = batch.flags & OF_TRANSACTIONS or producer_id in transactional_ids
+        if producer_id == NO_PRODUCER_ID and not may_be_refused:
             check = STORE
-        elif (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
+        elif may_be_refused and (refusal := _refusal(batch, index, admit)) is not BatchError.NONE:
             check = SequenceCheck(refusal)
         else:
             known = changed.get(producer_id) or producer_state(producer_id)

@@ -363,6 +363,7 @@ def _commit_run(
         producer_state=producer_state,
         admit=admitted,
         open_from=open_from,
+        transactional_ids=draft.durable.transactional_ids,
     )
     outcome = RunOutcome(assigned.outcomes, partition.log_start_offset)
     if not assigned.has_stored:

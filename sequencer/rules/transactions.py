@@ -72,7 +72,6 @@ from sequencer.store.rows import (
 from sequencer.store.state import PRODUCER_ID, Draft, HotState, Key, replace_row
 from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
 from tailrace.mixed_object import BatchCoordinates
-from tailrace.record_batch import OF_TRANSACTIONS
 from tailrace.turns import Steps
 
 LAST_EPOCH = 32766
@@ -312,8 +311,6 @@ def admit(
     settings: SequencerSettings,
 ) -> BatchError:
     """Whether transactions allow a producer's batch to be stored. Changes nothing."""
-    if not batch.flags & OF_TRANSACTIONS and batch.producer_id not in draft.durable.transactional_ids:
-        return BatchError.NONE
     if batch.is_control:
         return BatchError.TRANSACTION_CLOSED
     row = transaction_of(draft, batch.producer_id)
