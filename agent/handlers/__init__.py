@@ -8,6 +8,7 @@ from agent.handlers import (
     cluster_admin,
     configs,
     consumer_groups,
+    delegation_tokens,
     describe_topic_partitions,
     fetch,
     group_admin,
@@ -57,6 +58,15 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.END_TXN: transactions.end,
     ApiKey.WRITE_TXN_MARKERS: with_current_topics(transaction_admin.write_txn_markers, of_markers),
     ApiKey.TXN_OFFSET_COMMIT: with_current_topics(transactions.txn_offset_commit, of_partitions),
+    **dict.fromkeys(
+        (
+            ApiKey.CREATE_DELEGATION_TOKEN,
+            ApiKey.RENEW_DELEGATION_TOKEN,
+            ApiKey.EXPIRE_DELEGATION_TOKEN,
+            ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ),
+        delegation_tokens.handle,
+    ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe,
     ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter,
     ApiKey.DESCRIBE_ACLS: acls.describe_acls,

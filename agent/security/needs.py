@@ -776,6 +776,10 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (Whole(DESCRIBE_CLUSTER, _with_code),),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (Whole(ALTER_CLUSTER, _scram_results),),
+    ApiKey.CREATE_DELEGATION_TOKEN: (),
+    ApiKey.RENEW_DELEGATION_TOKEN: (),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (
         Whole(
             Need(Operation.DESCRIBE_CONFIGS, CLUSTER),

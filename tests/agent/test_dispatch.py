@@ -11,6 +11,7 @@ import pytest
 from agent.connection import Reply
 from agent.dispatch import Dispatcher
 from agent.handlers import HANDLERS
+from agent.security.access import Access
 from agent.services import Deferred, RequestContext, Services
 from sequencer.api import SequencerUnavailable
 from tailrace.kafka import ApiKey, decode_response, encode_request
@@ -64,7 +65,7 @@ def test_api_versions_lists_what_has_a_handler_and_remembers_the_software() -> N
     ("sent", "kind"),
     [
         (frame(999, 0), "UnsupportedVersion"),
-        (frame(38, 1, b"\0\5"), "UnsupportedVersion"),
+        (frame(71, 0, b"\0\5"), "UnsupportedVersion"),
         (frame(ApiKey.END_TXN, 77, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, 99, b"\0"), "UnsupportedVersion"),
         (frame(ApiKey.METADATA, -1), "UnsupportedVersion"),
@@ -151,5 +152,24 @@ def test_a_sequencer_that_is_away_is_answered_where_the_response_can_say_so(
         if not is_closed:
             _, response = decode_response(ApiKey.METADATA, version, body_of(reply))
             assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("api", [38, 39, 40, 41])
+def test_delegation_tokens_are_refused_as_by_a_kafka_without_them(api: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        spec = APIS[api]
+        for version in range(spec.served.first, spec.served.last + 1):
+            for principal, code in (
+                ("User:ANONYMOUS", ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
+                ("User:alice", ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED),
+            ):
+                client = connection()
+                client.access = Access(principal=principal)
+                sent = b"".join(encode_request(1, api, version, spec.request()))
+                reply = await Dispatcher(bench.services)(memoryview(sent)[4:], client)
+                _, response = decode_response(api, version, body_of(reply))
+                assert response.error_code == code
 
     run(scenario)

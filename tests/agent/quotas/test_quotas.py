@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest
 from tailrace.quotas import QuotaEntity
 from tests.agent.test_connection import Transport
 from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.wire import WiredAgent, run_wired
 
 RATE = 10_000
 ALL_CLIENTS = QuotaEntity(client_id="")
@@ -216,3 +219,20 @@ def test_clients_that_are_remembered_are_bounded_in_number() -> None:
         assert len(quotas._meters) <= MAX_HOLDERS
 
     run(scenario)
+
+
+def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent) -> None:
+        change = ConfigChange("connection_creation_rate", ConfigOperation.SET, "1")
+        entity = QuotaEntity(ip="127.0.0.1")
+        await wired.sequencer.alter_config(AlterConfig(ConfigScope.QUOTA, entity.text, [change]))
+        await wired.agent.catalog.refresh()
+        clients = [await wired.client() for _ in range(12)]
+        await clients[0].ask(ApiKey.METADATA, 9, MetadataRequest())
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await clients[-1].ask(ApiKey.METADATA, 9, MetadataRequest())
+        assert wired.metric("closed_connections_total", reason="connection_creation_rate") >= 1
+        for client in clients:
+            client.close()
+
+    run_wired(scenario, tmp_path)
