@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from sequencer.api import (
+    SHARE_GROUP,
     AddToTransaction,
     AgentInfo,
     CommitOffsets,
@@ -19,14 +20,20 @@ from sequencer.api import (
     EndTransaction,
     FetchOffsets,
     GroupRef,
+    GroupState,
     InitProducer,
     LagsRequest,
+    LocateGroup,
     MarkClean,
     ObjectDescription,
     ObjectKind,
     OffsetPosition,
     OpenSession,
     RunProposal,
+    SaveGroup,
+    ShareLimits,
+    ShareRequest,
+    ShareWork,
     TakeLease,
     TransactionRef,
     TransactionsRequest,
@@ -84,6 +91,10 @@ class World:
             if name == "aborted":
                 await sequencer.end_transaction(EndTransaction(ref, False, False))
             self.open = ref
+        shared = GroupState("s", 1, "Stable", "share", ["m"], b"x", type=SHARE_GROUP)
+        await sequencer.locate_group(LocateGroup("s", [agent.broker_id]))
+        await sequencer.save_group(SaveGroup(agent.broker_id, agent.epoch, shared))
+        await sequencer.share_records(ShareRequest("s", "m", ShareLimits(), [ShareWork(self.topic, 0)]))
         lease = await sequencer.take_lease(TakeLease(COMPACTOR_LEASE, "c", 0, 60_000))
         await sequencer.mark_clean(MarkClean(lease.epoch, self.topic, 0, 0, 1, 9))
 
