@@ -59,6 +59,7 @@ class WriteTask:
     write_id: UUID
     clock: Clock
     entropy: Entropy
+    put_seconds: float = PUT_SECONDS
     objects: list[WrittenObject] = field(default_factory=list)
     _targets: dict[str, Target] | None = None
     _rows: int = 0
@@ -90,7 +91,7 @@ class WriteTask:
             created_ms=now_ms,
         )
         key = f"{session.prefix}{object_id}"
-        await self._upload(key, sealed, no_put_after=asked_at + session.lease_ms / 1000 - PUT_SECONDS)
+        await self._upload(key, sealed, no_put_after=asked_at + session.lease_ms / 1000 - self.put_seconds)
         self.objects.append(_written(session.session_id, key, sealed))
 
     async def _topics(self) -> dict[str, Target]:
@@ -118,7 +119,7 @@ class WriteTask:
 
     async def _upload(self, key: str, sealed: SealedObject, *, no_put_after: float) -> None:
         """Put the object, again and again until it is there or its time is over."""
-        deadline = self.clock.monotonic() + PUT_SECONDS
+        deadline = self.clock.monotonic() + self.put_seconds
         attempt, last = 0, "no try was made"
         while (now := self.clock.monotonic()) < min(deadline, no_put_after):
             try:
@@ -134,7 +135,7 @@ class WriteTask:
             attempt += 1
             await self.clock.sleep(min(0.1 * 2**attempt, 2.0) * (0.5 + self.entropy.fraction()))
         raise UploadFailed(
-            f"object {key} of {sealed.size} bytes was not stored in {PUT_SECONDS:.0f} s: {last}"
+            f"object {key} of {sealed.size} bytes was not stored in {self.put_seconds:.0f} s: {last}"
         )
 
 

@@ -18,7 +18,6 @@ from kafka.partitioner.default import murmur2 as kafkas_murmur2
 
 from compactor.spark_sink import encode as encode_module
 from compactor.spark_sink import rows as rows_module
-from compactor.spark_sink import task as task_module
 from compactor.spark_sink.encode import encode_rows
 from compactor.spark_sink.murmur2 import murmur2
 from compactor.spark_sink.options import SinkOptions
@@ -293,13 +292,11 @@ def test_a_batch_job_that_need_not_be_atomic_is_committed_in_parts(monkeypatch: 
     on_a_log(scenario)
 
 
-def test_a_put_does_not_start_when_the_sessions_lease_could_end_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(task_module, "PUT_SECONDS", 7 * 3600.0)
-
+def test_a_put_does_not_start_when_the_sessions_lease_could_end_before_it() -> None:
     async def scenario(job: Job) -> None:
+        task = job.task()
+        task.put_seconds = 7 * 3600.0
         with pytest.raises(UploadFailed, match="no try was made"):
-            await job.uploaded([b"1"])
+            await task.write(table([b"1"]).to_batches())
 
     on_a_log(scenario)

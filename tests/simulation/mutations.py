@@ -50,6 +50,7 @@ import sequencer.rules.share_partition as share_partition
 import sequencer.rules.shares as shares
 import sequencer.rules.topics as topics
 import sequencer.rules.transactions as transactions
+import sequencer.rules.writes as writes
 import sequencer.server as node_module
 import tailrace.keepers as keepers
 from agent.fetch.window import Window
@@ -99,6 +100,7 @@ from sequencer.store.rows import (
     RunRow,
     SessionRow,
     SmallObjectRow,
+    WriteRow,
 )
 from sequencer.store.state import Draft, HotState, replace_row
 from sequencer.store.sums import Moves
@@ -921,6 +923,17 @@ def _decides_each_time(original: Any) -> Any:
     return lambda draft, request_id, answer, decide: decide(draft)
 
 
+def _forgets_the_last_epoch(original: Any) -> Any:
+    """A write is taken for the first of its job."""
+
+    async def commit_write(draft: Draft, *rest: Any) -> Any:
+        for row in list(draft.all(WriteRow)):
+            draft.delete(WriteRow, row.write_id)
+        return await original(draft, *rest)
+
+    return commit_write
+
+
 def _loses_pending_commits(original: Any) -> Any:
     """An agent tells its producers that all is well when the session has ended."""
 
@@ -1186,6 +1199,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an error that nobody foresaw ends the task that it meets", [(keepers, "outlived", _lets_its_tasks_end)],
         {"unforeseen": 0.03},
+    ),
+    Mutation(
+        "an epoch that a job repeats is written again",
+        [(writes, "commit_write", _forgets_the_last_epoch)],
+        {"jobs": 2},
     ),
     Mutation(
         "a change that is repeated is carried out again",

@@ -38,6 +38,7 @@ LITTLE_MEMORY = AGENT_SETTINGS.model_copy(update={"memory_budget_bytes": 40_000}
 """Room for five requests at a time; agents have more than this in earnest."""
 SEQUENCER_SETTINGS = SequencerSettings(
     session_lease_ms=4_000,
+    writer_lease_ms=5_000,
     agent_lease_ms=3_000,
     committer_lease_ms=1_500,
     deletion_grace_ms=4_000,
@@ -55,7 +56,10 @@ NODE_SETTINGS = ServerSettings(
 )
 """A follower looks into the journal so seldom that it is behind when the committer ends."""
 SLOW_SEQUENCER_SETTINGS = SequencerSettings(
-    deletion_grace_ms=20_000, sweep_interval_ms=10_000, checkpoint_reservation=2_000
+    deletion_grace_ms=20_000,
+    sweep_interval_ms=10_000,
+    checkpoint_reservation=2_000,
+    writer_lease_ms=30_000,
 )
 """Leases as they are in earnest: beside answers that take seconds, shorter ones would be over before they are told."""
 SLOW_NODE_SETTINGS = replace(NODE_SETTINGS, forward_timeout_s=ServerSettings().forward_timeout_s)
@@ -106,6 +110,7 @@ SLOW_SEEDS = 0.05
 RETENTION_OFF = "a topic keeps everything for a while"
 """Another, where a topic with retention by bytes is written to."""
 RETENTION_OFF_SEEDS = 0.3
+JOB_SEEDS = 0.1
 SHARE_SEEDS = 0.15
 """Where a share group reads, too. Like these, drawn from a stream of its own: other seeds stay what they were."""
 KEYED_SEEDS = 0.4
@@ -152,6 +157,8 @@ class Scenario:
     group_processors: int = 0
     group_members: int = 0
     share_members: int = 0
+    jobs: int = 0
+    """Streams of Spark that write without an agent."""
     readers: int = 1
     batches: int = 8
     window: int = 3

@@ -43,6 +43,7 @@ from tests.simulation.invariants import (
     faults_in_rows,
     garbage_left,
 )
+from tests.simulation.jobs import WritingJob
 from tests.simulation.keyed import (
     TRANSACTIONS,
     KeyedReader,
@@ -57,6 +58,7 @@ from tests.simulation.scenario import (
     AGENT_SETTINGS,
     CACHE_SETTINGS,
     CALM,
+    JOB_SEEDS,
     KEYED_SEEDS,
     LITTLE_MEMORY,
     NODE_SETTINGS,
@@ -148,6 +150,9 @@ def scenario_of(seed: int) -> Scenario:
         drawn = replace(drawn, share_members=1 + luck.below(3))
     if drawn.compactors and may_be_slow and entropy_of(seed, "keyed").fraction() < KEYED_SEEDS:
         drawn = replace(drawn, is_keyed=True)
+    luck = entropy_of(seed, "jobs")
+    if luck.fraction() < JOB_SEEDS and not drawn.is_only_poisoned and not drawn.slow_for_s:
+        drawn = replace(drawn, jobs=1 + luck.below(2))
     return drawn
 
 
@@ -426,6 +431,9 @@ class World:
             for topic in self._logs:
                 reader = Reader(self, f"reader-{number}", isolations[self.luck.below(2)])
                 self._readers.append(reader.process.spawn(reader.read_for_ever(topic)))
+        for number in range(scenario.jobs):
+            job = WritingJob(self, f"job-{number}")
+            self._start(job, job.run(EVENTS, scenario.batches))
         for number in range(scenario.share_members):
             sharer = ShareMember(self, f"sharer-{number}", SHARERS, self._shares)
             self._followers.append(self._follow(sharer, sharer.run(EVENTS)))
