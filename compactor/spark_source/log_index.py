@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sequencer.api import (
+    FetchOffsets,
     FindAnswer,
     FindRequest,
     MetadataRequest,
+    OffsetPositions,
     OffsetsAnswer,
     OffsetsRequest,
     Sequencer,
@@ -17,6 +19,7 @@ from sequencer.api import (
 from sequencer.client import SequencerClient
 from sequencer.reading.queries import Reader
 from sequencer.reading.recent_runs import RecentRuns
+from sequencer.rules import groups
 from sequencer.rules.topics import topic_value
 from sequencer.store.rows import TopicRow
 from sequencer.store.sql.store import SqlRowStore
@@ -36,6 +39,8 @@ class LogIndex(Protocol):
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer: ...
 
+    async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions: ...
+
     async def close(self) -> None: ...
 
 
@@ -46,6 +51,7 @@ class AskedIndex:
         self._sequencer = sequencer
         self.find_batches = sequencer.find_batches
         self.list_offsets = sequencer.list_offsets
+        self.fetch_offsets = sequencer.fetch_offsets
 
     async def topics(self) -> list[Topic]:
         return (await self._sequencer.metadata(MetadataRequest())).topics or []
@@ -69,6 +75,9 @@ class DatabaseIndex:
 
     async def list_offsets(self, request: OffsetsRequest) -> OffsetsAnswer:
         return await (await self._reader()).list_offsets(request)
+
+    async def fetch_offsets(self, request: FetchOffsets) -> OffsetPositions:
+        return groups.fetch_offsets(await self._state(), request)
 
     async def _reader(self) -> Reader:
         state = await self._state()

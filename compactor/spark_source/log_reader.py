@@ -28,6 +28,7 @@ from compactor.spark_source.pushdown import EVERYTHING, IntegerRange, Limits
 from sequencer.api import (
     AbortedTransaction,
     BatchStatus,
+    FetchOffsets,
     FindPartition,
     FindRequest,
     ObjectKind,
@@ -138,6 +139,18 @@ class LogReader:
                     OffsetRange(partition, first, end), times_ms[partition]
                 )
         return offsets
+
+    async def committed(self, group: str, partitions: Iterable[LogPartition]) -> dict[LogPartition, int]:
+        """The offsets that a consumer group has committed, of those of the partitions that it has any of."""
+        asked = list(partitions)
+        found: dict[LogPartition, int] = {}
+        while asked:
+            request = FetchOffsets(group, [(each.topic_id, each.number) for each in asked])
+            positions = (await self._index.fetch_offsets(request)).positions
+            pairs = zip(asked, positions, strict=False)  # an answer may have fewer
+            found |= {each: position.offset for each, position in pairs if position.offset >= 0}
+            asked = asked[len(positions) :]
+        return found
 
     async def _first_at(self, within: OffsetRange, time_ms: int) -> int | None:
         timed = LogReader(

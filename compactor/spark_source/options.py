@@ -21,7 +21,8 @@ ERROR = "error"
 
 _KNOWN = (
     "store", "sequencer", "database", "subscribe", "subscribePattern", "assign", "topic", "columns", "includeHeaders",
-    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "startingOffsets", "startingGroup", "startingTimestamp",
+    "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "minPartitions",
     *SECURITY,
 )  # fmt: skip
@@ -58,10 +59,13 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query starts or ends: at an edge of the log, at offsets, or at times in ms; `option` gave it."""
+    """Where a query starts or ends: at an edge of the log, at offsets, or at times in ms; `option` gave it.
+
+    `group`: at what this consumer group has committed; at the edge where it has committed nothing."""
 
     option: str
     edge: str = ""
+    group: str = ""
     offsets: PerPartition | None = None
     time_ms: int | None = None
     times_ms: PerPartition | None = None
@@ -151,6 +155,8 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _position(given: Mapping[str, str], side: str) -> Position | None:
     """The first of the three ways that is given, in the order of Spark's Kafka source; None: not given."""
+    if side == "starting" and given.get("startingGroup"):
+        return _group_position(given)
     if name := _given(given, f"{side}Timestamp"):
         if not given[name].isdecimal():
             raise ValueError(f"option {name!r}: {given[name]!r}; expected is a time in ms since 1970")
@@ -163,6 +169,17 @@ def _position(given: Mapping[str, str], side: str) -> Position | None:
             return Position(name, edge=given[name].lower())
         return Position(name, offsets=_per_partition(name, given[name], least=EARLIEST_OFFSET))
     return None
+
+
+def _group_position(given: Mapping[str, str]) -> Position:
+    edge = given.get("startingOffsets", EARLIEST).lower()
+    times = [name for name in ("startingTimestamp", "startingOffsetsByTimestamp") if given.get(name)]
+    if times or edge not in (EARLIEST, LATEST):
+        raise ValueError(
+            "option 'startingGroup': beside it only startingOffsets 'earliest' or 'latest' may be given, for"
+            " partitions of which the group has no offset"
+        )
+    return Position("startingGroup", edge=edge, group=given["startingGroup"])
 
 
 def _given(given: Mapping[str, str], name: str) -> str:

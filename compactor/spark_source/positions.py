@@ -52,7 +52,12 @@ async def offsets_at(position: Position, bounds: Bounds, reader: LogReader, *, i
     """
     if position.edge:
         place = 0 if position.edge == EARLIEST else 1
-        return {partition: edges[place] for partition, edges in bounds.items()}
+        committed = await reader.committed(position.group, bounds) if position.group else {}
+        if position.group and not committed:
+            raise ValueError(
+                f"option {position.option!r}: group {position.group!r} has no offsets of these topics"
+            )
+        return {partition: committed.get(partition, edges[place]) for partition, edges in bounds.items()}
     if position.offsets is not None:
         asked = _of_each(position, position.offsets, bounds)
         return {

@@ -43,12 +43,14 @@ from compactor.spark_source.positions import (
 from compactor.spark_source.pushdown import IntegerRange, Limits, push
 from compactor.spark_source.source import StreamSource
 from sequencer.api import (
+    CommitOffsets,
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
     Empty,
     FindAnswer,
     FindRequest,
+    OffsetPosition,
     Topic,
 )
 from sequencer.engine.committer import Committer
@@ -152,6 +154,34 @@ def test_a_log_that_is_shorter_than_what_is_to_be_read_is_a_loss() -> None:
         assert await offsets_read(lenient, of_topic(topic, 0, 3, 5)) == []
 
     on_a_log(scenario)
+
+
+def test_a_query_starts_at_what_a_group_has_committed() -> None:
+    def starting(**options: str) -> Position:
+        given = {"store": "/s", "sequencer": "h:1", "subscribe": "t", "startingGroup": "g"} | options
+        position = SourceOptions.of(given).starting
+        assert position is not None
+        return position
+
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t", 2)
+        for partition in (0, 1):
+            await log.produce(("t", partition, batch_of([b"a", b"b", b"c"])))
+        reader = LogReader(index, log.store, ["offset"])
+        bounds = await reader.bounds(await index.topics())
+        first, second = bounds
+        with pytest.raises(ValueError, match="group 'g' has no offsets of these topics"):
+            await offsets_at(starting(), bounds, reader, if_none="error")
+        committed = [OffsetPosition(topic.topic_id, 0, 2, -1, "")]
+        await log.sequencer.commit_offsets(CommitOffsets("g", -1, 0, -1, "", committed))
+        for options, expected in (({}, 0), ({"startingOffsets": "latest"}, 3)):
+            found = await offsets_at(starting(**options), bounds, reader, if_none="error")
+            assert found == {first: 2, second: expected}
+
+    on_a_log(scenario)
+    for options in ({"startingOffsets": '{"t": {"0": 1}}'}, {"startingTimestamp": "5"}):
+        with pytest.raises(ValueError, match="option 'startingGroup'"):
+            starting(**options)
 
 
 def test_a_topic_that_was_made_again_is_not_read_in_the_place_of_the_old_one() -> None:
