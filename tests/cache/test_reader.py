@@ -15,6 +15,7 @@ from msgspec import structs
 
 from cache.chunk import ChunkId, ObjectCorrupt, chunk_at
 from cache.chunk_cache import ChunkCache
+from cache.framed import RUN_BYTES
 from cache.layout import LARGE_BATCH_BYTES
 from cache.read_batches import ReadBatches, ReadRequest
 from cache.reader import BatchReader, FoundRecord
@@ -275,6 +276,9 @@ def test_short_runs_that_are_read_again_are_sent_as_one_view() -> None:
         reader.read_held(runs, request(0, 1 << 20))
         again = reader.read_held(runs, request(0, 1 << 20))
         assert again is not None and len(again.parts) == 1
+        assert reader.framed_bytes_held > again.bytes + RUN_BYTES * len(runs), (
+            "the runs that it names are counted"
+        )
         assert batches_in(again) == batches_in(first)
         within = await reader.read(runs[10:], request(41, 1 << 20))
         assert batches_in(within) == batches_in(first)[20:]
