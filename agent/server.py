@@ -30,6 +30,7 @@ from agent.neighbour import METHOD as PING
 from agent.neighbour import NeighbourWatch
 from agent.produce.current_transactions import CurrentTransactions
 from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
+from agent.produce.sealing import Share
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
 from agent.security.access import Access
@@ -433,16 +434,22 @@ class Agent:
             began = self._clock.monotonic()
             with outlived(log, "the agent's lease could not be renewed", SequencerError):
                 is_ending = await self._renew_lease()
+            if self._clock.monotonic() >= self.services.identity.valid_until:
+                self.services.lanes.lose_share()
 
     async def _renew_lease(self) -> bool:
         """One renewal; whether the process is to end."""
         identity, asked_at = self.services.identity, self._clock.monotonic()
+        wanted = self.services.lanes.demand()
         try:
             renewed = await self._sequencer.renew_agent(
-                RenewAgent(identity.broker_id, identity.lease_epoch, self._draining)
+                RenewAgent(
+                    identity.broker_id, identity.lease_epoch, self._draining, wanted.early_puts, wanted.rows
+                )
             )
             self._check_incarnation(renewed.incarnation)
             identity.renew(renewed, asked_at)
+            self._take_share(Share(renewed.early_puts, renewed.rows))
             await self.catalog.refresh()
         except IncarnationChanged as error:
             identity.lapse(self._clock.monotonic())
@@ -461,6 +468,12 @@ class Agent:
             return False
         await self._peers.retain(self.catalog.snapshot.ring)
         return False
+
+    def _take_share(self, share: Share) -> None:
+        self.services.lanes.take_share(share)
+        for of, per_second in (("early_puts", share.early_puts), ("rows", share.rows)):
+            if per_second >= 0:
+                self.telemetry.cluster_share.labels(of).set(per_second)
 
     def _check_incarnation(self, incarnation: int) -> None:
         """Raise IncarnationChanged: what this agent remembers is of a database that was lost and recovered."""

@@ -127,6 +127,10 @@ class AgentTelemetry:
             ["group", "topic", "partition"], registry=self.registry,
         )  # fmt: skip
         self.sequencer_statistics = StatisticsGauges(self.registry)
+        self.cluster_share = Gauge(
+            "tailrace_cluster_share", "This agent's share of a budget of the cluster, per second.",
+            ["of"], registry=self.registry,
+        )  # fmt: skip
         self.topics = TopicCounters(self.registry)
         self.topic_dollars = TopicDollars(self.registry)
 

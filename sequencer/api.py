@@ -361,13 +361,16 @@ class AgentInfo(Value, frozen=True):
 
 class AgentLease(Value, frozen=True):
     """`silence_ms`: an agent that renews three times in this time is never suspected; a coordinator answers from memory
-    only while its last renewal is younger (0 from a sequencer that ends no lease early)."""
+    only while its last renewal is younger (0 from a sequencer that ends no lease early). `early_puts`, `rows`: the
+    agent's shares of the cluster's budgets, per second; -1: nothing new."""
 
     broker_id: int
     epoch: int
     lease_ms: int
     incarnation: int
     silence_ms: int = 0
+    early_puts: float = -1.0
+    rows: float = -1.0
 
 
 class AgentRef(Value, frozen=True):
@@ -376,11 +379,14 @@ class AgentRef(Value, frozen=True):
 
 
 class RenewAgent(Value, frozen=True):
-    """`draining` takes the agent out of leadership and group placement, but keeps its lease."""
+    """`draining` takes the agent out of leadership and group placement, but keeps its lease. `early_puts`, `rows`: how
+    many a second the agent has a use for."""
 
     broker_id: Int64
     epoch: Int64
     draining: bool = False
+    early_puts: float = 0.0
+    rows: float = 0.0
 
 
 class Member(Value, frozen=True):

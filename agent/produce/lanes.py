@@ -30,7 +30,7 @@ from agent.produce.active_buffer import (
     transactions_of,
 )
 from agent.produce.gaps import MAY_CLOSE, Gap, gaps_to_retry
-from agent.produce.sealing import Budgets, GiveUp, LaneLoad, SealNow, SealReason, can_seal, next_seal
+from agent.produce.sealing import Budgets, GiveUp, LaneLoad, SealNow, SealReason, Share, can_seal, next_seal
 from agent.produce.upload_session import UploadSession
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
@@ -75,6 +75,9 @@ _MAX_UNFORESEEN = 10
 """How often an empty commit may fail in a way that nobody foresaw before its session is given up."""
 _FIRST_GAP_PAUSE_SECONDS, _MAX_GAP_PAUSE_SECONDS = 0.01, 0.25
 """The pauses between commits by reference. The missing batch comes through another agent: there is no event here."""
+
+SAFE_PART = 0.1
+"""Of its last share, what an agent uses that has heard of none for as long as its lease."""
 
 _TOO_LATE = FlushFailure("timeout", "the sequencer did not answer in time")
 _LEASE_ENDS = FlushFailure("storage", "the upload session's lease is running out")
@@ -203,6 +206,15 @@ class Lane:
     def unanswered_commits(self) -> int:
         """Numbers that were given to a sealed buffer or to gaps and that the sequencer has not answered."""
         return self._unanswered
+
+    def demand(self) -> Share:
+        """What this lane has a use for, per second, by what it used since it was asked last."""
+        return self._budgets.demand(self._clock.monotonic())
+
+    def take_share(self, share: Share) -> None:
+        """Seal within this share of the cluster's budgets from now on."""
+        self._budgets.take_share(share, self._settings, self._clock.monotonic())
+        self._buffer_changed.set()
 
     async def flush(self, seconds: float) -> bool:
         """Seal what is buffered and wait until all that is sealed is settled; False if it isn't after `seconds`."""
@@ -702,6 +714,7 @@ class Lanes:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
+        self._share = Share()
 
     async def start(self) -> None:
         for lane in self._lanes:
@@ -724,6 +737,25 @@ class Lanes:
     @property
     def unanswered_commits(self) -> int:
         return sum(lane.unanswered_commits for lane in self._lanes)
+
+    def demand(self) -> Share:
+        """What all lanes have a use for, per second."""
+        wanted = [lane.demand() for lane in self._lanes]
+        return Share(sum(each.early_puts for each in wanted), sum(each.rows for each in wanted))
+
+    def take_share(self, share: Share) -> None:
+        """The agent's share of the cluster's budgets, for all lanes together; each gets an equal part."""
+        if share == Share():
+            return
+        self._share = share
+        for lane in self._lanes:
+            lane.take_share(share * (1 / len(self._lanes)))
+
+    def lose_share(self) -> None:
+        """The sequencer may have given this agent's share to others: use little until there is another."""
+        if self._share != Share():
+            self.take_share(self._share * SAFE_PART)
+            self._share = Share()
 
     async def flush(self, seconds: float) -> bool:
         """False if anything is not settled after `seconds`."""

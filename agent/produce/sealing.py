@@ -28,6 +28,12 @@ EARLY: tuple[SealReason, ...] = ("idle", "quiet")
 """The reasons that spend from the budget of early PUTs; "fast" has one of its own."""
 
 
+ROOM, SHORT = 1.25, 2.0
+"""By how much more than it used an agent wants: to have room, and where it had too little."""
+LEAST_RATE = 0.01
+"""Of a budget, so that every wait ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class SealNow:
     """Seal the buffer and upload it."""
@@ -82,11 +88,27 @@ class RateBudget:
         self._left = self._left_at(now) - amount
         self._spent_at = now
 
+    def set_rate(self, rate: float, most: float, now: float) -> None:
+        """Refill at another rate from now on; what is left stays, up to `most`."""
+        self._left = min(most, self._left_at(now))
+        self._spent_at, self._rate, self._most = now, rate, most
+
     def _left_at(self, now: float) -> float:
         return min(self._most, self._left + (now - self._spent_at) * self._rate)
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Per second: what an agent has a use for, or what it may use of the cluster's budgets (-1: nothing new)."""
+
+    early_puts: float = -1.0
+    rows: float = -1.0
+
+    def __mul__(self, factor: float) -> Share:
+        return Share(self.early_puts * factor, self.rows * factor)
+
+
+@dataclass(slots=True)
 class Budgets:
     """What sealing costs. `early_puts`: PUTs before the linger is over, `fast_puts`: those for topics with
     `tailrace.latency=fast`; None where they cost nothing. `rows`: one row of the sequencer per sealed buffer and
@@ -95,6 +117,10 @@ class Budgets:
     early_puts: RateBudget | None
     fast_puts: RateBudget | None
     rows: RateBudget
+    _asked_at: float = 0.0
+    _puts_since: int = 0
+    _rows_since: int = 0
+    _is_short: bool = False
 
     @classmethod
     def of(cls, settings: AgentSettings, now: float) -> Budgets:
@@ -108,15 +134,37 @@ class Budgets:
             early_puts=early,
             fast_puts=fast,
             rows=RateBudget(rows, max(rows, 1.0), now),
+            _asked_at=now,
         )
 
     def spend(self, reason: SealReason, rows: int, now: float) -> None:
         """A buffer with so many partitions is sealed."""
         self.rows.spend(rows, now)
+        self._rows_since += rows
+        self._puts_since += reason not in ("size", "drain")
+        self._is_short |= reason in ("linger", "stretched")
         if self.early_puts is not None and reason in EARLY:
             self.early_puts.spend(1, now)
         if self.fast_puts is not None and reason == "fast":
             self.fast_puts.spend(1, now)
+
+    def demand(self, now: float) -> Share:
+        """What was used a second since this was asked last, and more; twice as much where a buffer had to wait."""
+        factor = (SHORT if self._is_short else ROOM) / max(now - self._asked_at, 1e-3)
+        wanted = Share(self._puts_since * factor, self._rows_since * factor)
+        self._asked_at, self._puts_since, self._rows_since, self._is_short = now, 0, 0, False
+        return wanted
+
+    def take_share(self, share: Share, settings: AgentSettings, now: float) -> None:
+        """A lane's share of the cluster's budgets; the agent's own settings stay the most."""
+        if share.early_puts >= 0:
+            puts = max(LEAST_RATE, min(settings.max_puts_per_second or math.inf, share.early_puts))
+            if self.early_puts is None:
+                self.early_puts = RateBudget(puts, max(puts / 4, 1.0), now)
+            self.early_puts.set_rate(puts, max(puts / 4, 1.0), now)
+        if share.rows >= 0:
+            rows = max(LEAST_RATE, min(settings.max_rows_per_second, share.rows))
+            self.rows.set_rate(rows, max(rows, 1.0), now)
 
 
 def can_seal(lane: LaneLoad, settings: AgentSettings) -> bool:

@@ -278,7 +278,9 @@ class GroupCommit:
         parts = deque([group])
         while parts:
             parts.extendleft(reversed(await self._perform_together(parts.popleft())))
-        self._observer.group_performed(len(group), self._clock.monotonic() - began)
+        seconds = self._clock.monotonic() - began
+        self._view.budgets.worked(seconds)
+        self._observer.group_performed(len(group), seconds)
 
     async def _perform_together(self, group: list[_Queued]) -> list[list[_Queued]]:
         """Decide a group, write it, show it and answer. Returns the parts that are performed next: those of a group

@@ -193,8 +193,9 @@ def _renew_agent(draft: Draft, request: RenewAgent, context: Context) -> AgentLe
         settings=context.settings,
         slack_ms=context.slack_ms(),
     )
-    context.view.heard.note(lease, context.clock.monotonic(), is_renewal=True)
-    return lease
+    now = context.clock.monotonic()
+    context.view.heard.note(lease, now, is_renewal=True)
+    return context.view.budgets.answer(lease, request, now)
 
 
 def _init_producer(

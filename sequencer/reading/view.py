@@ -17,6 +17,7 @@ from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
 from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases
+from sequencer.rules.budgets import ClusterBudgets
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import Identity, RowStore
 from sequencer.store.state import COMMIT_NUMBER, Draft, HotState
@@ -75,6 +76,7 @@ class View(Shown):
         self.is_stale = True
         """Whether the state may differ from the store's: it must be loaded before it is used."""
         self.heard = leases.LastHeard(clock.monotonic())
+        self.budgets = ClusterBudgets(settings, clock.monotonic())
         self._settings = settings
         self.upkeep = Upkeep(self.state, settings)
         self.feed = CommitFeed(
@@ -95,6 +97,7 @@ class View(Shown):
         self.topics = TopicChanges(loaded)
         self.upkeep = Upkeep(loaded, self._settings)
         self.heard = leases.LastHeard(self._clock.monotonic())
+        self.budgets = ClusterBudgets(self._settings, self._clock.monotonic())
         self.is_stale = False
         if self.checkpointer is not None:
             self.checkpointer.begin(self.identity, epoch, loaded)

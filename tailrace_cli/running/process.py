@@ -181,7 +181,7 @@ async def sequencer_server(
             keeps_journal=not database.startswith("sqlite"),
             follows=listen is not None,
         ),
-        sequencer_settings=settings.sequencer,
+        sequencer_settings=settings.sequencer.on_store(settings.store),
         validate_config=check_configs,
         object_store=store,
         reads=rows.reads(),

@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.produce.active_buffer import ActiveBuffer
-from agent.produce.sealing import Budgets, GiveUp, LaneLoad, RateBudget, SealNow, Wait, can_seal, next_seal
+from agent.produce.sealing import (
+    ROOM,
+    SHORT,
+    Budgets,
+    GiveUp,
+    LaneLoad,
+    RateBudget,
+    SealNow,
+    Share,
+    Wait,
+    can_seal,
+    next_seal,
+)
 from agent.settings import AgentSettings
 from tailrace.ids import TopicPartition
 from tailrace.topic_config import Latency
@@ -156,6 +168,42 @@ def test_ten_dollars_a_day_are_23_puts_a_second_on_s3() -> None:
     fast = AgentSettings().on_store("s3://bucket", 0.005).fast_puts_per_second
     assert fast is not None and round(fast, 2) == 23.15
     assert AgentSettings().on_store("/data", 0.005).fast_puts_per_second is None
+
+
+# --- shares of the cluster's budgets ------------------------------------------------------------------------------
+
+
+def test_an_agent_wants_more_than_it_used_and_twice_as_much_where_buffers_had_to_wait() -> None:
+    budgets = Budgets.of(SETTINGS, OPENED)
+    for reason in ("idle", "quiet", "size"):
+        budgets.spend(reason, 10, OPENED)
+    assert budgets.demand(OPENED + 2) == Share(2 / 2 * ROOM, 30 / 2 * ROOM), (
+        "a full buffer needs no early PUT"
+    )
+    budgets.spend("linger", 10, OPENED + 2)
+    assert budgets.demand(OPENED + 3) == Share(SHORT, 10 * SHORT)
+    assert budgets.demand(OPENED + 4) == Share(0, 0)
+
+
+def test_a_share_bounds_early_puts_and_rows_and_the_settings_stay_the_most() -> None:
+    budgets = Budgets.of(SETTINGS, OPENED)
+    assert budgets.early_puts is not None
+    budgets.take_share(Share(early_puts=0.5, rows=1_000.0), SETTINGS, OPENED)
+    budgets.spend("idle", 1, OPENED)
+    assert budgets.early_puts.wait(1, OPENED) == 2.0
+    budgets.rows.spend(200, OPENED)
+    assert budgets.rows.wait(1, OPENED) > 1.0, "100 a second are the most"
+    budgets.take_share(Share(), SETTINGS, OPENED)
+    assert budgets.early_puts.wait(1, OPENED) == 2.0, "nothing new"
+
+
+def test_a_share_holds_where_an_agent_has_no_budget_of_its_own() -> None:
+    free = SETTINGS.changed(max_puts_per_second=None)
+    budgets = Budgets.of(free, OPENED)
+    budgets.take_share(Share(early_puts=2.0), free, OPENED)
+    assert budgets.early_puts is not None
+    budgets.spend("idle", 1, OPENED)
+    assert budgets.early_puts.wait(1, OPENED) == 0.5
 
 
 # --- when it is due --------------------------------------------------------------------------------------------

@@ -1,0 +1,140 @@
+"""Budgets that belong to the cluster, and each agent's share of them, by what it wants. Pure.
+
+What holds, for a budget that does not change:
+- the shares of all agents that were heard of within `keep_seconds` are never above the budget together: an agent whose
+  share grows gets no more than the others have left until they have renewed and know theirs;
+- an agent's share becomes at least what it wants, or an equal part of the budget, within two renewals of all;
+- what nobody wants is divided equally, so that a burst finds some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from sequencer.api import AgentLease, RenewAgent
+from sequencer.settings import SequencerSettings
+
+WORK_OUT_SECONDS = 0.5
+"""The level of all shares is worked out no more often: a renewal looks at no other agent."""
+LEARN_SECONDS = 2.0
+"""A new committer hears of all agents first: they keep the shares of the one before."""
+LEAST_PART = 0.1
+"""Of an equal part: what an agent gets that wants nothing now."""
+LEAST_ROWS, MOST_ROWS = 2_000.0, 1_000_000.0
+FEWER, MORE = 0.8, 1.1
+
+
+def level_of(budget: float, wanted: Iterable[float]) -> tuple[float, float]:
+    """The level up to which each gets what it wants, and what each gets beyond that.
+
+    Max-min fairness: nobody's share can grow without that of one who has less becoming smaller.
+    """
+    left, sizes = budget, sorted(wanted)
+    for place, size in enumerate(sizes):
+        if size * (len(sizes) - place) > left:
+            return left / (len(sizes) - place), 0.0
+        left -= size
+    return math.inf, left / len(sizes) if sizes else 0.0
+
+
+@dataclass(slots=True)
+class _Known:
+    wanted: float
+    given: float
+    heard: float
+
+
+class SharedBudget:
+    """One budget, per second. Times are seconds on the monotonic clock."""
+
+    def __init__(self, budget: float, keep_seconds: float) -> None:
+        self.budget = budget
+        self._keep_seconds = keep_seconds
+        self._agents: dict[int, _Known] = {}
+        self._given = 0.0
+        self._level, self._spare = 0.0, 0.0
+        self._next = -math.inf
+
+    def note(self, agent: int, wanted: float, now: float) -> None:
+        """The agent wants so much; what it has is not changed."""
+        known = self._agents.setdefault(agent, _Known(0.0, 0.0, now))
+        known.wanted = min(wanted, self.budget) if wanted > 0 else 0.0
+        known.heard = now
+
+    def grant(self, agent: int, wanted: float, now: float) -> float:
+        """The agent's share from now on."""
+        self.note(agent, wanted, now)
+        if now >= self._next:
+            self._work_out(now)
+        known = self._agents[agent]
+        others = self._given - known.given
+        target = min(max(known.wanted, self._least), self._level) + self._spare
+        share = max(0.0, min(target, self.budget - others))
+        self._given, known.given = others + share, share
+        return share
+
+    @property
+    def _least(self) -> float:
+        return self.budget / len(self._agents) * LEAST_PART
+
+    def _work_out(self, now: float) -> None:
+        self._next = now + WORK_OUT_SECONDS
+        gone = [agent for agent, known in self._agents.items() if now - known.heard > self._keep_seconds]
+        for agent in gone:
+            del self._agents[agent]
+        self._given = sum(known.given for known in self._agents.values())
+        least = self._least
+        wanted = (max(known.wanted, least) for known in self._agents.values())
+        self._level, self._spare = level_of(self.budget, wanted)
+
+
+def next_rows(rows: float, busy: float, target: float) -> float:
+    """The cluster's rows a second, after a time in which the committer worked for this part of it."""
+    if busy > target:
+        return max(LEAST_ROWS, rows * FEWER)
+    return min(MOST_ROWS, rows * MORE) if busy < target * FEWER else rows
+
+
+class ClusterBudgets:
+    """What one committer shares out, from its term's beginning on. In memory: the next one learns it anew."""
+
+    def __init__(self, settings: SequencerSettings, now: float) -> None:
+        keep_seconds = settings.agent_lease_ms / 1000
+        puts, busy = settings.early_puts_per_second, settings.max_committer_busy
+        self._puts = None if puts is None else SharedBudget(puts, keep_seconds)
+        self._rows = None if busy is None else SharedBudget(MOST_ROWS, keep_seconds)
+        self._max_busy = busy or 1.0
+        self._knows_at = now + LEARN_SECONDS
+        self._busy_seconds, self._measured_at = 0.0, now
+
+    def worked(self, seconds: float) -> None:
+        """The committer has performed a group, for so long."""
+        self._busy_seconds += seconds
+
+    def answer(self, lease: AgentLease, request: RenewAgent, now: float) -> AgentLease:
+        """The renewed lease, with the agent's shares."""
+        self._measure(now)
+        return msgspec.structs.replace(
+            lease,
+            early_puts=self._share(self._puts, lease.broker_id, request.early_puts, now),
+            rows=self._share(self._rows, lease.broker_id, request.rows, now),
+        )
+
+    def _share(self, budget: SharedBudget | None, agent: int, wanted: float, now: float) -> float:
+        if budget is None:
+            return -1.0
+        if now < self._knows_at:
+            budget.note(agent, wanted, now)
+            return -1.0
+        return budget.grant(agent, wanted, now)
+
+    def _measure(self, now: float) -> None:
+        seconds = now - self._measured_at
+        if self._rows is None or seconds < 1.0:
+            return
+        self._rows.budget = next_rows(self._rows.budget, self._busy_seconds / seconds, self._max_busy)
+        self._busy_seconds, self._measured_at = 0.0, now
