@@ -9,6 +9,8 @@ import aiohttp
 
 from agent.http import MAX_SHOWN, AgentPages
 from sequencer.api import CommitOffsets, CreateTopic, OffsetPosition
+from sequencer.rules.budgets import ClusterBudgets
+from sequencer.settings import SequencerSettings
 from tailrace.http_server import HttpServer
 from tests.support.agents import batch
 from tests.support.wire import WiredAgent, run_wired
@@ -113,5 +115,35 @@ def test_the_lag_of_a_group_that_nobody_coordinates_is_told_by_the_first_agent(t
         await pages.update_gauges()
         _, text = await get("/metrics")
         assert 'tailrace_consumer_lag_records{group="readers",partition="0",topic="t"} 1.0' in text
+
+    run(scenario, tmp_path)
+
+
+def test_a_renewed_lease_brings_the_agents_share_of_the_clusters_budgets(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        settings = SequencerSettings(early_puts_per_second=6.0)
+        wired.sequencer._view.budgets = ClusterBudgets(settings, wired.clock.monotonic() - 60)
+        assert wired.metric("cluster_share", of="early_puts") == 0
+        await wired.agent._renew_lease()
+        assert wired.metric("cluster_share", of="early_puts") == 6.0, "it is alone: all is its"
+        _, text = await get("/metrics")
+        assert 'of="rows"' not in text, "rows have no budget here"
+
+    run(scenario, tmp_path)
+
+
+def test_the_page_and_the_metrics_say_what_each_topic_cost(tmp_path: Path) -> None:
+    async def scenario(wired: WiredAgent, pages: AgentPages, get: Get) -> None:
+        pages.agent = wired.agent
+        await wired.topic("flights")
+        await (await wired.client()).produce(batch(b"x"), topic="flights")
+        await pages.update_gauges()
+        _, text = await get("/metrics")
+        puts = wired.metric("object_store_requests_total", operation="put", outcome="ok")
+        dollars = wired.metric("topic_cost_dollars_total", topic="flights", item="put")
+        assert puts and dollars == puts * 0.005 / 1000
+        assert 'tailrace_topic_cost_dollars_total{item="put",topic="flights"}' in text
+        _, page = await get("/")
+        assert "S3 Standard" in page and "<td>flights</td>" in page.partition("Dollars spent")[2]
 
     run(scenario, tmp_path)

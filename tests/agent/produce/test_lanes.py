@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.produce.active_buffer import BatchResult, BufferedBatch
+from agent.produce.sealing import Share
 from agent.settings import AgentSettings
 from sequencer.api import (
     BatchError,
@@ -538,6 +539,20 @@ def test_topics_share_objects_and_the_strictest_batch_that_waits_decides_when_on
 async def produce(bench: AgentBench, topic: str) -> None:
     data = [TopicProduceData(topic, partition_data=[PartitionProduceData(0, memoryview(batch(b"x")))])]
     await bench.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data))
+
+
+def test_an_agent_that_lost_its_share_seals_early_at_a_tenth_of_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        lanes, budgets = bench.services.lanes, bench.lane._budgets
+        lanes.take_share(Share(early_puts=4.0))
+        spend_early_puts(bench)
+        assert budgets.early_puts is not None
+        assert budgets.early_puts.wait(1, bench.clock.monotonic()) == 0.25
+        for _ in range(3):  # a share is lost once
+            lanes.lose_share()
+        assert budgets.early_puts.wait(1, bench.clock.monotonic()) == 2.5
+
+    run(scenario, max_puts_per_second=None)
 
 
 def test_a_budget_of_puts_that_was_set_holds_on_every_store() -> None:
