@@ -196,7 +196,7 @@ async def script(sequencer: Sequencer) -> list[Any]:
         ),
     )
     await ask(sequencer.offsets_for_epochs, EpochRequest([EpochQuery(flights.topic_id, 0, 0)]))
-    await ask(sequencer.reading.feed, FeedRequest(0, [(flights.topic_id, 0), (weather.topic_id, 0)], 0))
+    await ask(sequencer.feed, FeedRequest(0, [(flights.topic_id, 0), (weather.topic_id, 0)], 0))
     await ask(sequencer.describe_producers, ProducerQuery(flights.topic_id, 0))
     await ask(sequencer.locate_group, LocateGroup("readers", [agent.broker_id, twin.broker_id]))
     await ask(sequencer.load_group, LoadGroup("readers", agent.broker_id, agent.epoch))
