@@ -61,6 +61,8 @@ MAX_CREATION_SECONDS = 15.0
 CREATION_PAUSE_SECONDS = 0.5
 SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
 
+FIRST_STRICT_CREATE_TOPICS, FIRST_STRICT_DELETE_TOPICS, FIRST_STRICT_CREATE_PARTITIONS = 6, 5, 3
+"""Clients of these versions on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 DELETED_AT_ONCE = 500
 """Partitions whose log starts one request to the sequencer moves."""
 
@@ -75,7 +77,7 @@ async def create_topics(
         # Side by side: those that are created while metadata is exported share the next export.
         results += await asyncio.gather(
             *(
-                _try_create(services, topic, request, counts[topic.name])
+                _try_create(services, context, topic, request=request, mentions=counts[topic.name])
                 for topic in request.topics[first : first + CREATED_AT_ONCE]
             )
         )
@@ -84,7 +86,12 @@ async def create_topics(
 
 
 async def _try_create(
-    services: Services, topic: CreatableTopic, request: CreateTopicsRequest, mentions: int
+    services: Services,
+    context: RequestContext,
+    topic: CreatableTopic,
+    *,
+    request: CreateTopicsRequest,
+    mentions: int,
 ) -> CreatableTopicResult:
     result = CreatableTopicResult(name=topic.name, error_message=None, configs=[])
     try:
@@ -92,7 +99,7 @@ async def _try_create(
             raise RequestRefused(
                 ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is asked for more than once"
             )
-        await _create(services, topic, request, result)
+        await _create(services, context, topic, request=request, result=result)
     except RequestRefused as error:
         result.error_code, result.error_message = error.code, str(error)
     except EXPECTED as error:
@@ -103,7 +110,12 @@ async def _try_create(
 
 
 async def _create(
-    services: Services, topic: CreatableTopic, request: CreateTopicsRequest, result: CreatableTopicResult
+    services: Services,
+    context: RequestContext,
+    topic: CreatableTopic,
+    *,
+    request: CreateTopicsRequest,
+    result: CreatableTopicResult,
 ) -> None:
     if not is_legal_topic_name(topic.name):
         raise RequestRefused(
@@ -124,6 +136,7 @@ async def _create(
         check_topic_configs(configs)
     except InvalidConfigValue as error:
         raise RequestRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    _count_change(context, partitions, FIRST_STRICT_CREATE_TOPICS)
     creation = CreateTopic(
         name=topic.name,
         partitions=partitions,
@@ -230,7 +243,10 @@ async def delete_topics(
             continue
         result.name, result.topic_id = known.topic.name, known.topic.topic_id
         try:
+            _count_change(context, known.topic.partitions, FIRST_STRICT_DELETE_TOPICS)
             await services.sequencer.delete_topic(DeleteTopic(known.topic.topic_id))
+        except RequestRefused as error:
+            result.error_code, result.error_message = error.code, str(error)
         except EXPECTED as error:
             result.error_code, result.error_message = code_of(error), str(error)
     await services.catalog.refresh_if_possible()
@@ -252,6 +268,7 @@ async def create_partitions(
             continue
         try:
             _check_growth(topic, known.topic.partitions)
+            _count_change(context, topic.count - known.topic.partitions, FIRST_STRICT_CREATE_PARTITIONS)
             await services.sequencer.create_partitions(
                 CreatePartitions(known.topic.topic_id, topic.count, request.validate_only)
             )
@@ -261,6 +278,13 @@ async def create_partitions(
             result.error_code, result.error_message = code_of(error), str(error)
     await services.catalog.refresh_if_possible()
     return response
+
+
+def _count_change(context: RequestContext, partitions: int, first_strict: int) -> None:
+    """Count partitions that are to be created or deleted (controller_mutation_rate). Raises RequestRefused."""
+    charge, is_strict = context.charge, context.api_version >= first_strict
+    if charge is not None and not charge.may_change(partitions, is_strict=is_strict):
+        raise RequestRefused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
 
 
 def _check_growth(topic: CreatePartitionsTopic, now: int) -> None:

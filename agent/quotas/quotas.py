@@ -18,12 +18,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from agent.quotas.precedence import Bound, Holder, QuotaBook
-from agent.quotas.rates import FULL_SECONDS, SAMPLE_MS, SlidingRate
+from agent.quotas.rates import FULL_SECONDS, SAMPLE_MS, SlidingRate, TokenBucket
 from tailrace.clock import Clock
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.quotas import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
@@ -37,7 +38,14 @@ MAX_SHORT_WAIT_MS = SAMPLE_MS
 PERCENT = 100.0
 _MAPPED = "::ffff:"
 """How IPv6 writes that an address is one of IPv4."""
-_BYTE_RATES: dict[int, str] = {ApiKey.PRODUCE: PRODUCER_BYTE_RATE, ApiKey.FETCH: CONSUMER_BYTE_RATE}
+_QUOTA_OF: dict[int, str] = {
+    ApiKey.PRODUCE: PRODUCER_BYTE_RATE,
+    ApiKey.FETCH: CONSUMER_BYTE_RATE,
+    ApiKey.CREATE_TOPICS: CONTROLLER_MUTATION_RATE,
+    ApiKey.CREATE_PARTITIONS: CONTROLLER_MUTATION_RATE,
+    ApiKey.DELETE_TOPICS: CONTROLLER_MUTATION_RATE,
+}
+"""What requests of an API are counted for, beside their time."""
 
 
 class MutedConnection(Protocol):
@@ -56,7 +64,7 @@ class Meter(msgspec.Struct, eq=False):
     key: str
     holder: Holder
     limit: float
-    rate: SlidingRate
+    rate: SlidingRate | TokenBucket
 
 
 Observe = Callable[[str, Holder, float], None]
@@ -84,13 +92,13 @@ class Quotas:
         """The account of one request; None where no quota holds for it."""
         user = principal.partition(":")[2]
         moved = taken = None
-        key = _BYTE_RATES.get(api)
+        key = _QUOTA_OF.get(api)
         if key is not None:
             moved = self._meter(key, self._book.of_client(key, user, client_id))
         taken = self._meter(REQUEST_PERCENTAGE, self._book.of_client(REQUEST_PERCENTAGE, user, client_id))
         if moved is None and taken is None:
             return None
-        return Charge(self, connection, moved, taken, received_bytes if api == ApiKey.PRODUCE else 0)
+        return Charge(self, connection, moved, taken, received_bytes)
 
     def opened(self, address: str) -> float:
         """Count a connection from this address; for how many seconds it must wait to be closed, 0.0 if it may stay."""
@@ -129,7 +137,8 @@ class Quotas:
         if meter is None:
             if len(self._meters) >= MAX_HOLDERS:
                 self._make_room()
-            meter = self._meters[key, bound.holder] = Meter(key, bound.holder, bound.limit, SlidingRate())
+            rate = TokenBucket() if key == CONTROLLER_MUTATION_RATE else SlidingRate()
+            meter = self._meters[key, bound.holder] = Meter(key, bound.holder, bound.limit, rate)
         meter.limit = bound.limit
         return meter
 
@@ -215,15 +224,28 @@ class Charge:
 
     def handled(self) -> None:
         """The request was handled: its bytes and its time count."""
-        if self._moved is not None and self._received_bytes:
+        if self._moved is not None and self._moved.key == PRODUCER_BYTE_RATE:
             self._wait(self._quotas.record(self._moved, self._received_bytes))
         if self._taken is not None:
             percent = self._seconds * PERCENT
             self._wait(self._quotas.record(self._taken, percent, MAX_SHORT_WAIT_MS))
 
+    def may_change(self, partitions: int, *, is_strict: bool) -> bool:
+        """Whether so many partitions may be created or deleted; if so, they count. A client that does not know of this
+        refusal (it is not strict) always may, and waits afterwards."""
+        if self._moved is None or self._moved.key != CONTROLLER_MUTATION_RATE:
+            return True
+        if is_strict and (wait_ms := self._quotas.record(self._moved, 0.0)):
+            self._wait(wait_ms)
+            return False
+        wait_ms = self._quotas.record(self._moved, partitions)
+        if not is_strict:
+            self._wait(wait_ms)
+        return True
+
     def sent(self, count: int) -> None:
         """The answer has so many bytes: of a fetch they count."""
-        if self._moved is not None and not self._received_bytes:
+        if self._moved is not None and self._moved.key == CONSUMER_BYTE_RATE:
             self._wait(self._quotas.record(self._moved, count))
 
     def _wait(self, ms: float) -> None:

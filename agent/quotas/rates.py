@@ -1,4 +1,6 @@
-"""A rate over a sliding window, as Kafka measures it (org.apache.kafka.common.metrics.stats.Rate). Pure.
+"""How Kafka measures what clients use: a rate over a sliding window, and a bucket of tokens. Pure.
+
+Both are Kafka's (org.apache.kafka.common.metrics.stats, Rate and TokenBucket).
 
 The window is made of samples of a second: the newest is being filled, SAMPLES - 1 are full. Until so much time has
 passed, a rate is taken over SAMPLES - 1 full samples all the same, so that a client may begin with a burst.
@@ -60,3 +62,33 @@ class SlidingRate:
         samples = self._samples
         while samples and now_ms - samples[0].last_ms >= SAMPLES * SAMPLE_MS:
             samples.popleft()
+
+
+class TokenBucket:
+    """What is used in bursts (KIP-599): SAMPLES seconds' worth may be used at once, and refills at the bound. The last
+    use may take more than there is; then nothing more may be used until that is made up for."""
+
+    def __init__(self) -> None:
+        self._used = 0.0
+        self._at_ms = 0.0
+        self._bound = 0.0
+
+    def record(self, now_ms: float, amount: float) -> None:
+        """Use an amount."""
+        self._refill(now_ms)
+        self._used += amount
+
+    def excess_ms(self, now_ms: float, bound: float) -> float:
+        """How long nothing more may be used; 0 if something may be now."""
+        self._refill(now_ms)
+        self._bound = bound
+        return max(0.0, (self._used - bound * SAMPLES) / bound * 1_000)
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Whether the bucket is full."""
+        self._refill(now_ms)
+        return not self._used
+
+    def _refill(self, now_ms: float) -> None:
+        self._used = max(0.0, self._used - self._bound * (now_ms - self._at_ms) / 1_000)
+        self._at_ms = now_ms

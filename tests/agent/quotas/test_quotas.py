@@ -14,6 +14,8 @@ from agent.memory_budget import MemoryBudget
 from agent.quotas.quotas import MAX_HOLDERS
 from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.metadata import MetadataRequest
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -236,3 +238,19 @@ def test_a_connection_above_its_addresss_rate_is_not_read_and_is_closed(tmp_path
             client.close()
 
     run_wired(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(("version", "refused"), [(7, 1), (5, 0)])
+def test_partitions_above_the_mutation_rate_are_refused_or_waited_for(version: int, refused: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await set_quota(bench, controller_mutation_rate=1)
+        topics = [CreatableTopic("a", 12, 1), CreatableTopic("b", 1, 1)]
+        client = Client(bench)
+        client.send(ApiKey.CREATE_TOPICS, version, CreateTopicsRequest(topics))
+        await bench.advance(1)
+        answer = client.answer(ApiKey.CREATE_TOPICS, version)
+        codes = sorted(row.error_code for row in answer.topics)
+        assert codes == [0] * (2 - refused) + [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * refused
+        assert answer.throttle_time_ms > 0
+
+    run(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.quotas.rates import FULL_SECONDS, SAMPLE_MS, SAMPLES, SlidingRate
+from agent.quotas.rates import FULL_SECONDS, SAMPLE_MS, SAMPLES, SlidingRate, TokenBucket
 
 
 def test_a_new_client_may_begin_with_what_full_samples_allow() -> None:
@@ -49,3 +49,13 @@ def test_a_client_that_waits_as_told_is_held_to_its_rate(uses: list[tuple[float,
         now += pause + rate.excess_ms(now, bound)
     largest = max(amount for _, amount in uses)
     assert used <= bound * (now / 1_000 + FULL_SECONDS + 1) + 2 * largest
+
+
+def test_a_bucket_gives_a_burst_once_and_refills_at_its_bound() -> None:
+    bucket = TokenBucket()
+    assert bucket.excess_ms(0, 2) == 0
+    bucket.record(0, 2 * SAMPLES + 4)
+    assert bucket.excess_ms(0, 2) == 2_000
+    assert bucket.excess_ms(1_500, 2) == 500
+    assert bucket.excess_ms(2_000, 2) == 0
+    assert bucket.is_idle(2_000 + SAMPLES * 1_000)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.kafka import ApiKey, encode_response
-from tailrace.kafka.answers import produce_answer
+from tailrace.kafka.answers import encoded_once, produce_answer, sent_again, with_throttle_time
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -16,6 +16,7 @@ from tailrace.kafka.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tailrace.kafka.schema import fields_of
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -60,3 +61,19 @@ def test_an_answer_for_no_topic_or_for_several_is_what_the_codec_gives() -> None
         )
         written = b"".join(produce_answer(1, 9, response))
         assert written == b"".join(encode_response(1, ApiKey.PRODUCE, 9, response))
+
+
+def test_a_wait_is_written_into_every_answer_that_begins_with_it_and_into_no_other() -> None:
+    for spec in APIS.values():
+        for version in range(spec.served.first, spec.served.last + 1):
+            response = spec.response()
+            plain = encode_response(7, spec.key, version, response)
+            again = sent_again(7, encoded_once(spec.key, version, response))
+            first = fields_of(spec.response)[0]
+            begins_with_it = first.name == "throttle_time_ms" and version in first.versions
+            if begins_with_it:
+                response.throttle_time_ms = 77
+            expected = b"".join(encode_response(7, spec.key, version, response))
+            for parts in (plain, again):
+                assert b"".join(with_throttle_time(parts, spec.key, version, 77)) == expected
+                assert list(with_throttle_time(parts, spec.key, version, 0)) == list(parts)
