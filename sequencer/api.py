@@ -1594,7 +1594,8 @@ class SizesAnswer(Value, frozen=True):
 class Statistics(Value, frozen=True, kw_only=True):
     """Rows and garbage, for metrics. Counts of rows per kind, bytes of objects by state.
 
-    `oldest_transaction_ms`: for how long the oldest open transaction has been open."""
+    `oldest_transaction_ms`: for how long the oldest open transaction has been open. `small_objects`: live Parquet
+    objects of less than 64 MiB, which are merged."""
 
     runs: int
     objects: int
@@ -1609,6 +1610,7 @@ class Statistics(Value, frozen=True, kw_only=True):
     uncompacted_bytes: int
     open_transactions: int = 0
     oldest_transaction_ms: int = 0
+    small_objects: int = 0
 
 
 # --- users and access control lists -----------------------------------------------------------------------

@@ -18,6 +18,7 @@ _ROW_KINDS = (
     "dead_sessions",
     "producers",
     "groups",
+    "small_objects",
 )
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -61,6 +61,7 @@ from sequencer.store.rows import (
     RowStore,
     ScannedRuns,
     SessionRow,
+    SmallObjectRow,
     TopicRow,
     TransactionRow,
     key_of,
@@ -399,6 +400,7 @@ class Reader:
             uncompacted_bytes=sums.uncompacted_bytes,
             open_transactions=len(started),
             oldest_transaction_ms=max(0, now_ms - min(started)) if started else 0,
+            small_objects=state.count(SmallObjectRow),
         )
 
 

@@ -240,8 +240,9 @@ def _show(found: TopicFiles, counted: Sequence[FileRows]) -> None:
     )
     uncompacted = sum(each.uncompacted_offsets for each in found.partitions)
     live = sum(each.live_count for each in counted)
+    small = sum(each.file.object.size < 64 << 20 for each in counted)
     print(
-        f"commit {found.commit_number}: {len(counted)} files, {live} live rows;"
+        f"commit {found.commit_number}: {len(counted)} files ({small} below 64 MiB), {live} live rows;"
         f" {uncompacted} offsets are in no Parquet file yet"
     )
 

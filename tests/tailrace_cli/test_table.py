@@ -109,7 +109,7 @@ def test_files_are_named_with_their_live_rows(folder: Path) -> None:
     ]
     assert [each["uncompacted_offsets"] for each in found["partitions"]] == [10, 10]
     shown = run(folder, "table", "files", "flights", "--data", "data")
-    assert "1 files, 53 live rows; 20 offsets are in no Parquet file yet" in shown
+    assert "1 files (1 below 64 MiB), 53 live rows; 20 offsets are in no Parquet file yet" in shown
 
 
 def test_duckdb_reads_the_live_rows_as_the_page_says(
