@@ -987,6 +987,13 @@ GROUP_PROCESSES = {
     "misfortunes": at("an agent is cut off", "a client stops for a while", "an agent stops for a while"),
 }
 SHARES = {"share_members": 3, "idempotent_producers": 2, "batches": 10, "partitions": 1}
+HOLES = {
+    **SHARES,
+    "transactional_producers": 2,
+    "compactors": 2,
+    "idempotent_producers": 0,
+    "plain_producers": 0,
+}
 MANY_READERS = {"readers": 3, "agents": 2, "partitions": 2, "batches": 12, "idempotent_producers": 2}
 GROUPS = {
     "group_members": 3,
@@ -1411,6 +1418,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a record that was accepted is given back", [(share_partition, "_acknowledged", _gives_back)], SHARES
     ),
     Mutation("what is acquired is told and not stored", [(shares, "_closed", _keeps_the_row)], SHARES),
+    Mutation("a read that ends within a hole is read again", [(share_fetch, "_is_hole", always(False))], HOLES),
     Mutation("members' records are skipped as markers are", [(share_fetch, "span_of", _skips_a_record)], SHARES),
     # --- recovery
     Mutation(

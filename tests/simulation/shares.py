@@ -22,6 +22,7 @@ from tailrace.kafka.messages.describe_share_group_offsets import (
     DescribeShareOffsetsGroup,
 )
 from tailrace.kafka.messages.find_coordinator import FindCoordinatorRequest
+from tailrace.kafka.messages.share_acknowledge import ShareAcknowledgeRequest
 from tailrace.kafka.messages.share_fetch import (
     AcknowledgementBatch,
     ShareFetchPartition,
@@ -124,6 +125,7 @@ class ShareMember(Client):
         self._epoch = 0
         self._host, self._session = "", 0
         self._held: list[Batch] = []
+        self._holdings: list[Holding] = []
         self._heard_at = -1.0
 
     async def run(self, topic: str) -> None:
@@ -131,6 +133,7 @@ class ShareMember(Client):
         log = await self.surely_look_up(topic)
         while not self.stage.is_input_over:
             await self._turn(log)
+        await self._give_everything_back()
         await self._leave()
 
     async def drain(self, topic: str) -> None:
@@ -189,6 +192,19 @@ class ShareMember(Client):
             )
         except NoAnswer:
             self.stage.note(f"{self.name} left without an answer")
+
+    async def _give_everything_back(self) -> None:
+        """End the session: what it has and says nothing of is anybody's."""
+        if self._session == 0:
+            return
+        for holding in self._holdings:
+            holding.freed_at = self.stage.now() if holding.freed_at is None else holding.freed_at
+        request = ShareAcknowledgeRequest(self._group, self.name, -1)
+        try:
+            answer = await self.ask(self._host, ApiKey.SHARE_ACKNOWLEDGE, 2, request)
+            self.stage.note(f"{self.name} ended its session: {ErrorCode(answer.error_code).name}")
+        except NoAnswer:
+            self.stage.note(f"{self.name} ended its session without an answer")
 
     async def _lag(self, log: Log) -> int:
         """How many offsets the group is not done with; -1 where that is not known."""
@@ -289,7 +305,7 @@ class ShareMember(Client):
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
                 if offset in records:
                     place = (log.name, row.partition_index, offset)
-                    batch.holdings[offset] = self.watch.handed_out(
-                        place, records[offset], self.name, asked_at, now
-                    )
+                    holding = self.watch.handed_out(place, records[offset], self.name, asked_at, now)
+                    batch.holdings[offset] = holding
+                    self._holdings.append(holding)
             self._held.append(batch)

@@ -11,7 +11,18 @@ import pytest
 from agent.fetch.sessions import PartitionKey, RequestedPartition
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
-from sequencer.api import AbortedTransaction, FoundPartition, PartitionError, ShareOffsetsRequest
+from sequencer.api import (
+    AbortedTransaction,
+    AlterConfig,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    FoundPartition,
+    PartitionError,
+    ShareOffsetsRequest,
+    Value,
+)
+from sequencer.methods import Method
 from tailrace.kafka import ApiKey
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.alter_share_group_offsets import (
@@ -48,6 +59,7 @@ from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_groups import beat
 from tests.support.agents import AgentBench, batch, run
+from tests.support.transactions import TransactionalProducer
 
 EARLIEST = {"group_share_auto_offset_reset": "earliest"}
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -326,3 +338,43 @@ def test_what_may_be_said_of_a_partition_at_once_is_bounded_and_in_order() -> No
             acknowledged_of(wrong, may_renew=False)
     with pytest.raises(ValueError, match="0 to 3"):
         acknowledged_of(batches((1, 1, RENEW)), may_renew=False)
+
+
+def test_a_group_that_reads_committed_gets_nothing_of_aborted_and_open_transactions() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 1)
+        changes = ConfigChange("share.isolation.level", ConfigOperation.SET, "read_committed")
+        await bench.sequencer.alter_config(AlterConfig(ConfigScope.GROUP, "g", [changes]))
+        await bench.services.catalog.refresh()
+        writer = TransactionalProducer(bench)
+        assert await writer.init() == 0
+        for commit in (False, True, None):
+            await writer.send(0, b"v")
+            assert commit is None or await writer.end(commit=commit) == 0
+
+        assert await member.acquired() == [(0, 0, 1), (3, 3, 1)]
+        assert await member.acquired((0, 0, ACCEPT), (3, 3, ACCEPT)) == []
+        assert await writer.end(commit=True) == 0
+        assert await member.acquired() == [(5, 5, 1)]
+
+    run(scenario, **EARLIEST)
+
+
+def test_a_fetch_that_acknowledges_and_acquires_is_one_call_to_the_sequencer() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        member = await filled(bench, 1, 1, 1)
+        assert await member.acquired(max_records=1) == [(0, 0, 1)]
+        calls: list[str] = []
+        committer, call = bench.sequencer.inner, bench.sequencer.inner.call
+
+        async def counted(method: Method, request: Value) -> Value:
+            calls.append(method.name)
+            return await call(method, request)
+
+        committer.call = counted  # type: ignore[method-assign]
+
+        assert await member.acquired((0, 0, ACCEPT), max_records=1) == [(1, 1, 1)]
+
+        assert [name for name in calls if name not in ("watch", "find_batches")] == ["share_records"]
+
+    run(scenario, **EARLIEST)
