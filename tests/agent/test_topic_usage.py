@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.telemetry_observers import StoreMetrics
 from agent.topic_counters import MAX_TOPICS, OTHER_TOPICS, TopicCounters, TopicCounts
-from agent.topic_usage import NO_TOPIC, ProcessCounts, read_counts, usage_by_topic
+from agent.topic_usage import COUNTED, NO_TOPIC, ProcessCounts, read_counts, usage_by_topic
 from cache.chunk_cache import ChunkCache
 from cache.reader import BatchReader
 from cache.settings import CacheSettings
@@ -23,6 +23,7 @@ from tailrace.kafka import ApiKey
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.object_store.metered import MeteredStore
+from tailrace_cli.running.process_metrics import add_process_metrics
 from tests.support.agents import ALONE, AgentBench, batch, run
 
 PRICES = read_prices()
@@ -121,6 +122,19 @@ def test_a_scraped_page_says_the_same_as_the_registry() -> None:
     page = generate_latest(registry).decode()
     assert read_counts(text_string_to_metric_families(page)) == read_counts(registry.collect())
     assert read_counts(registry.collect()).topics["a"].objects == 0.75
+
+
+def test_a_part_of_the_registry_has_all_that_is_counted() -> None:
+    registry = CollectorRegistry()
+    add_process_metrics(registry, version="1", kind="agent")
+    TopicCounters(registry).stored([("a", 300)])
+    StoreMetrics(registry).observe(
+        "put", requests=1, sent_bytes=300, received_bytes=0, seconds=0.1, error=None
+    )
+    counted = read_counts(registry.restricted_registry(COUNTED).collect())
+    assert counted.process.cpu_seconds > 0 and counted.started_at > 0
+    assert counted.process.puts == 1 and counted.process.put_bytes == 300
+    assert counted.topics["a"].stored_bytes == 300
 
 
 def test_topics_without_counters_of_their_own_are_counted_together() -> None:
