@@ -137,6 +137,10 @@ def test_every_api_says_what_it_needs() -> None:
     assert set(NEEDS) == set(HANDLERS) == set(APIS)
     assert {
         ApiKey.API_VERSIONS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.DESCRIBE_CLUSTER,
