@@ -25,8 +25,9 @@ from sequencer.reading import live_files as page_module
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
 from tailrace.parquet_object.header import ParquetHeader
+from tailrace.records import NewRecord, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of, compacted_here
+from tests.support.compaction import T0, Log, batch_of, compacted_here
 
 
 async def opened() -> Log:
@@ -53,6 +54,29 @@ def test_the_live_rows_of_all_files_are_the_stable_log() -> None:
         assert sorted(len(each.dead) for each in counted) == [0, 1, 1]
         assert [each.uncompacted_offsets for each in found.partitions] == [0, 0, 1]
         assert [each.is_cut for each in found.files].count(True) == 1
+        await log.sequencer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_lost_records_by_their_keys_is_live_as_a_whole() -> None:
+    """Only its rows say which offsets are left."""
+
+    async def scenario() -> None:
+        log = await opened()
+        configs = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"}
+        topic = await log.topic("a", 1, configs)
+        made = [NewRecord(key, b"v") for key in (b"1", b"2", b"3")]
+        await log.produce(("a", 0, encode_batch(made, timestamps=[T0] * 3)))
+        await log.produce(("a", 0, batch_of([b"v"], key=b"2")))
+        await compacted_here(log)
+        assert [record.offset for record in await log.consumed("a")] == [0, 2, 3]
+        for before_offset, live in ((0, 3), (1, 3), (3, 1)):
+            await log.sequencer.delete_records(
+                DeleteRecords([DeleteRecordsPartition(topic.topic_id, 0, before_offset)])
+            )
+            counted = await count_rows(log.store, await list_live_files(log.sequencer, topic.topic_id))
+            assert sum(each.live_count for each in counted) == live
         await log.sequencer.close()
 
     asyncio.run(scenario())
