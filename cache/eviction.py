@@ -174,12 +174,12 @@ class ByAge(Generic[K, V]):
 
 
 class ByTurn(Generic[K, V]):
-    """A map for readers that go through the log in order: it drops first what had its first reader first.
+    """A map for readers that go through the log in order: it evicts the value whose first read is longest ago.
 
-    Many partitions read a chunk within moments, and then nobody. What favours recent or frequent use (LRU, `S3Fifo`)
-    keeps the chunks that the slowest partition has just passed, and drops those that it is about to need.
+    Many partitions read a chunk within moments, and then none does. Policies for recent or frequent use (LRU,
+    `S3Fifo`) keep the chunks that the slowest partition has just passed, and evict those that it needs next.
 
-    Values may be put in before anybody wants them (`is_read=False`): they wait for their first reader, and go last.
+    Values may be added before their first read (`is_read=False`); they are evicted last.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -205,7 +205,7 @@ class ByTurn(Generic[K, V]):
         return key in self._unread
 
     def get(self, key: K) -> V | None:
-        """The value, which has had a reader now; None where there is none."""
+        """The value, which counts as read from now on; None if absent."""
         entry = self._read.get(key)
         if entry is not None:
             return entry.value

@@ -12,7 +12,6 @@ class Tier(enum.Enum):
     FRESH = "fresh"
     """Uploaded by this agent a moment ago."""
     MEMORY = "memory"
-    DISK = "disk"
     PEER = "peer"
     """The owner in this zone."""
     STORE = "store"

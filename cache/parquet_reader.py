@@ -62,7 +62,7 @@ class RebuiltBatches:
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes."""
+        """An estimate of its memory."""
         return 600 + len(self.data) + 40 * len(self.base_offsets)
 
     def view(self, first: int, upto: int) -> memoryview:

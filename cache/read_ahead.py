@@ -29,13 +29,13 @@ from tailrace.clock import Clock
 LEAST_WINDOW_CHUNKS = 0.25
 """A stream looks ahead at least so far; of many partitions, each has little in a chunk."""
 FIRST_GET_SECONDS = 0.05
-"""Taken as the time of a GET until there were some."""
+"""The assumed duration of a GET until one was measured."""
 UNREAD_SECONDS = 10.0
 MAX_STREAMS = 4_096
 MAX_PLANNED = 64
-"""Runs that one stream knows of those that it will read."""
+"""Limit of planned runs of a stream."""
 MAX_ASKED = 256
-"""Partitions whose runs one call asks the sequencer for."""
+"""Limit of partitions in one call to the sequencer."""
 
 Find = Callable[[FindRequest], Awaitable[FindAnswer]]
 ChunksOf = Callable[[Run, int], Iterable[ChunkRef]]
@@ -63,7 +63,7 @@ class ReadAheadWindow:
         self.bytes = self.least_bytes
 
     def took(self, taken_bytes: int, now: float, get_seconds: float) -> None:
-        """The stream has read so many bytes. Its rate is looked at once in the time of a GET."""
+        """Note the bytes that the stream has read. Its rate is evaluated once per duration of a GET."""
         self._taken += taken_bytes
         if self._since < 0:
             self._since, self._taken = now, 0
@@ -96,7 +96,7 @@ class _Stream:
         return FindPartition(self.topic_id, self.partition, self.known_end, max_bytes)
 
     def move_to(self, offset: int) -> None:
-        """The stream goes on from here: what ends before is no longer planned."""
+        """Move the stream to this offset; runs before it are no longer planned."""
         self.offset = offset
         while self.planned and self.planned[0].end_offset <= offset:
             self.planned.popleft()
@@ -155,7 +155,7 @@ class ReadAhead:
                 return
 
     async def close(self) -> None:
-        """Cancel and await what is asked of the sequencer."""
+        """Cancel and await the requests to the sequencer."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -193,7 +193,7 @@ class ReadAhead:
             self._ask_for_runs(stream)
 
     def _begin(self, chunk: ChunkRef) -> bool:
-        """Fetch the chunk, unless it is there or under way; False where there is no room for it."""
+        """Fetch the chunk, unless it is cached or being fetched; False if there is no room for it."""
         if self._cache.has(chunk.id):
             return True
         self._give_up_unread()

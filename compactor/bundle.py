@@ -1,7 +1,7 @@
-"""What spark-submit needs: a file to submit, and an archive of this package and all that it imports.
+"""The files for spark-submit: a script, and an archive of this package and everything that it imports.
 
-The archive is a folder of packages, as they are installed here: a driver or an executor with the same minor version of
-Python and the same kind of machine needs nothing else. Spark and Java are the cluster's own.
+The archive has the packages as they are installed here. A driver or executor with the same minor version of Python
+and the same platform needs nothing else. Spark and Java are the cluster's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ main()
 
 
 def write_bundle(folder: Path) -> list[Path]:
-    """Write both files into the folder, which is made if need be. Takes a minute; the archive is some 200 MB."""
+    """Write both files into the folder, which is created if missing. Takes a minute; the archive has about 200 MB."""
     folder.mkdir(parents=True, exist_ok=True)
     submitted, archive = folder / SUBMITTED, folder / ARCHIVE
     submitted.write_text(_SUBMITTED_TEXT)
@@ -65,7 +65,7 @@ def bundled_files() -> Iterator[tuple[str, Path]]:
 
 
 def required(name: str, *, extra: str = "") -> list[Distribution]:
-    """One distribution and all that it needs, as far as they are installed; without the cluster's own."""
+    """One distribution and its installed requirements, without the cluster's own."""
     found: dict[str, Distribution] = {}
     asked = [(name, frozenset({extra}))]
     followed: set[tuple[str, frozenset[str]]] = set()

@@ -75,7 +75,7 @@ def pack(items: Sequence[WorkItem], slices: int) -> list[list[WorkItem]]:
 
 
 class ExecutorsUnfit(Exception):
-    """No task could do its work on these executors; the message says in one line why, and what to do."""
+    """No task can run on these executors; the message says why in one line, and what to do."""
 
 
 class SparkRunner:

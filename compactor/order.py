@@ -41,7 +41,7 @@ class SwapOrder:
         return not self._items
 
     def split(self, item: WorkItem, smaller: Sequence[WorkItem]) -> None:
-        """An item is tried again as smaller ones, which take its place."""
+        """Replace an item by smaller ones, which are tried instead."""
         self._remove(item.places[0])
         for each in smaller:
             self._expect(each)

@@ -1,7 +1,7 @@
-"""Rounds of compaction, one after another for months: a round that fails is logged, and the next one comes.
+"""Rounds of compaction, for as long as the process runs: a failed round is logged, and the next one follows.
 
-While another compactor has the lease this one stands by: it asks again every second, so that it takes over within five
-seconds when the other one is killed.
+While another compactor has the lease this one stands by. It asks again every second, so it takes over within five
+seconds after the other one was killed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RoundOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What rounds have done together."""
+    """The sum of all rounds."""
 
     objects: int = 0
     records: int = 0
@@ -49,7 +49,7 @@ class Totals:
     keyed_dropped: int = 0
 
     def plus(self, summary: CompactionSummary) -> Totals:
-        """With another round's."""
+        """The sum with another round's."""
         return Totals(
             objects=self.objects + summary.objects,
             records=self.records + summary.records,
@@ -83,14 +83,14 @@ class Rounds:
         self._foreseen: tuple[type[Exception], ...] = (SequencerError, *foreseen)
         self._past = Totals()
         self.current = CompactionSummary()
-        """Of the round that runs, or ran last."""
+        """The current round's, or the last one's."""
         self.outcomes: Counter[RoundOutcome] = Counter()
         self.last: RoundOutcome | None = None
         """How the last round ended; None while one runs."""
 
     @property
     def totals(self) -> Totals:
-        """Of all rounds, also of the one that runs."""
+        """The sum of all rounds, including the current one."""
         return self._past.plus(self.current)
 
     @property

@@ -21,7 +21,7 @@ TASK_BYTES_PER_INPUT_BYTE = 4
 TASK_BASE_BYTES = 300_000_000
 """A task needs at most four times its item, and as much again for Python and its libraries. A test measures it."""
 JVM_OVERHEAD_BYTES = 384 << 20
-"""What Spark itself reserves beside an executor's heap."""
+"""Spark's own reserve beside an executor's heap."""
 OVERHEAD = "spark.executor.memoryOverhead"
 _ARCHIVES = ("spark.archives", "spark.yarn.dist.archives")
 """An archive is unpacked in the executor's working folder, under the name after its `#`."""
@@ -65,7 +65,7 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
 
 
 def task_memory_bytes(item_bytes: int) -> int:
-    """What a task's Python process needs at most for an item of this input."""
+    """Memory that a task's Python process needs at most for an item of this input."""
     return TASK_BYTES_PER_INPUT_BYTE * item_bytes + TASK_BASE_BYTES
 
 

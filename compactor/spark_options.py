@@ -34,7 +34,7 @@ def is_true(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     """Whether it is true. Raises ValueError for what is no boolean."""
     value = given.get(name, str(default)).lower()
     if value not in ("true", "false"):
-        raise ValueError(f"option {name!r}: {value!r}; expected is true or false")
+        raise ValueError(f"option {name!r}: {value!r}; expected true or false")
     return value == "true"
 
 
@@ -42,7 +42,7 @@ def count_of(given: Mapping[str, str], name: str, *, default: int) -> int:
     """A whole number from 1 on. Raises ValueError."""
     value = given.get(name, str(default))
     if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"option {name!r}: {value!r}; expected is a whole number from 1 on")
+        raise ValueError(f"option {name!r}: {value!r}; expected a whole number above 0")
     return int(value)
 
 

@@ -131,7 +131,7 @@ class SequencerClient(SequencerMethods):
         self._reads_from = -1
         self._reads_at_committer_until = 0.0
         self.seen = 0
-        """The largest number of the journal as of which an answer was: no later answer may be of before it."""
+        """The largest journal number of any answer so far: no later answer may reflect an earlier one."""
 
     async def close(self) -> None:
         """End the connections; calls that wait fail with SequencerUnavailable."""
@@ -194,7 +194,7 @@ class SequencerClient(SequencerMethods):
         return with_id
 
     async def _ask_follower(self, method: Method, request: Value) -> Value | None:
-        """The answer of one of the servers, whichever it is; None where the committer must be asked."""
+        """The answer of any server; None: the committer must be asked."""
         now = self._clock.monotonic()
         if len(self._addresses) < 2 or not self._follow_hints or now < self._reads_at_committer_until:
             return None

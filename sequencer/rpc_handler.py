@@ -13,7 +13,7 @@ from tailrace.buffers import Buffer
 from tailrace.rpc import CallFailed, decode_body, encode_body
 
 Read = Callable[[int, Method, Value], Awaitable[Value]]
-"""Answers a question as of a number of the journal that is not lower than this one."""
+"""Answers a query as of this journal number or a later one."""
 _MAX_DIGITS = 18
 
 

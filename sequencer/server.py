@@ -92,7 +92,7 @@ class ServerSettings:
     follows: bool = True
     """Whether this server keeps a copy of the rows while another is the committer."""
     follow_pause_s: float = 0.2
-    """How often it looks into the journal without being asked."""
+    """How often a follower reads the journal unprompted."""
 
 
 class SequencerServer:
@@ -340,7 +340,7 @@ class SequencerServer:
             self._follow(state)
 
     def _follow(self, state: HotState | None) -> None:
-        """Keep a copy of the rows, from this state on or from a load, as long as another is the committer."""
+        """Follow the committer, from this state or from a load, while another server is the committer."""
         settings = self._settings
         if not (settings.follows and settings.keeps_journal) or self._follower is not None:
             return

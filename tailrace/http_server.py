@@ -30,7 +30,7 @@ _SHUTDOWN_SECONDS = 1.0
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
 Login = Callable[[web.Request], Awaitable[web.Response | None]]
-"""Gives the refusal of a request; None for one that may be answered."""
+"""Returns the refusal of a request, or None."""
 
 
 @dataclass(frozen=True, slots=True)

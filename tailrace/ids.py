@@ -6,8 +6,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
 NIL_TOPIC_ID = UUID(int=0)
 
 

@@ -23,7 +23,7 @@ PREFIX = "TAILRACE_"
 CONFIG_VARIABLE = "TAILRACE_CONFIG"
 """Names the file, as `--config` does."""
 CLIENT_VARIABLE = "TAILRACE_CLIENT"
-"""Names the file by which commands log in; no setting of a process."""
+"""Names the file with the login of commands; not a setting of a process."""
 
 _KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """Kubernetes gives every container such variables when a service is named `tailrace` or `tailrace-...`."""

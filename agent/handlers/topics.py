@@ -59,7 +59,7 @@ from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic
 MAX_CREATION_SECONDS = 15.0
 """How long creating a topic is retried: with a call's own 10 s, less than clients wait for an answer."""
 CREATION_PAUSE_SECONDS = 0.5
-SOURCE_TOPIC, SOURCE_DYNAMIC_DEFAULT, SOURCE_DEFAULT = 1, 3, 5
+SOURCE_TOPIC, SOURCE_DEFAULT = 1, 5
 
 FIRST_STRICT_CREATE_TOPICS, FIRST_STRICT_DELETE_TOPICS, FIRST_STRICT_CREATE_PARTITIONS = 6, 5, 3
 """Clients of these versions on know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""

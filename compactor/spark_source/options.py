@@ -100,7 +100,7 @@ class SourceOptions:
         strategy = given.get("startingOffsetsByTimestampStrategy", ERROR).lower()
         if strategy not in (ERROR, LATEST):
             raise ValueError(
-                f"option 'startingOffsetsByTimestampStrategy': {strategy!r}; expected is 'error' or 'latest'"
+                f"option 'startingOffsetsByTimestampStrategy': {strategy!r}; expected 'error' or 'latest'"
             )
         return cls(
             store=given["store"],
@@ -121,7 +121,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
     ways = [name for name in ("subscribe", "subscribePattern", "assign", "topic") if given.get(name)]
     if len(ways) != 1:
         raise ValueError(
-            f"{'options ' + ', '.join(ways) if ways else 'none'} given; expected is one of 'subscribe' (topics,"
+            f"{'options ' + ', '.join(ways) if ways else 'none'} given; expected one of 'subscribe' (topics,"
             " separated by commas), 'subscribePattern', 'assign' ({\"topic\": [0, 1]}) and 'topic'"
         )
     (way,) = ways
@@ -139,7 +139,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"option 'assign': {given[way]!r}; expected is JSON such as {{\"topic\": [0, 1]}}"
+            f"option 'assign': {given[way]!r}; expected JSON such as {{\"topic\": [0, 1]}}"
         ) from error
     return TopicChoice(frozenset(assigned), assigned=assigned)
 
@@ -159,7 +159,7 @@ def _position(given: Mapping[str, str], side: str) -> Position | None:
         return _group_position(given)
     if name := _given(given, f"{side}Timestamp"):
         if not given[name].isdecimal():
-            raise ValueError(f"option {name!r}: {given[name]!r}; expected is a time in ms since 1970")
+            raise ValueError(f"option {name!r}: {given[name]!r}; expected a time in ms since 1970")
         return Position(name, time_ms=int(given[name]))
     if name := _given(given, f"{side}OffsetsByTimestamp"):
         times = _per_partition(name, given[name], least=0)
@@ -195,7 +195,7 @@ def _per_partition(name: str, given: str, *, least: int) -> PerPartition:
     except (ValueError, TypeError, AttributeError) as error:
         words = f"{EARLIEST!r}, {LATEST!r}, or " if name.endswith("Offsets") else ""
         raise ValueError(
-            f"option {name!r}: {given!r}; expected is {words}a number for each partition as JSON:"
+            f"option {name!r}: {given!r}; expected {words}a number for each partition as JSON:"
             ' {"topic": {"0": 17}}'
         ) from error
     if any(number < least for of_topic in numbers.values() for number in of_topic.values()):

@@ -46,7 +46,7 @@ class MemoryTables:
 
 
 class MemoryTable:
-    """A table as it was when it was opened."""
+    """A table as of its opening."""
 
     def __init__(self, held: _Held) -> None:
         self._held = held

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NoCatalog(Exception):
-    """A topic has a table, and no catalog is known; the message says which setting names one."""
+    """A topic has a table, but no catalog is configured; the message names the setting."""
 
 
 class CatalogTables:

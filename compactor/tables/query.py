@@ -29,7 +29,7 @@ STORED = [column.stored for column in COLUMNS.values()]
 
 
 class TailTooLarge(Exception):
-    """Too much of the topic is not compacted yet; the message says what to do."""
+    """Too much of the topic is not compacted; the message says what to do."""
 
 
 async def add_topic(

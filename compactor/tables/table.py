@@ -17,11 +17,11 @@ from sequencer.api import ObjectDescription
 from tailrace.parquet_object.read import ParquetIndex
 
 LEAST_RENEWAL_MS = 60_000
-"""No more often is a snapshot made of a table that is right."""
+"""The least time between snapshots of an unchanged table."""
 
 
 class TableConflict(Exception):
-    """Another writer has changed the table since it was opened. Nothing was changed: open it again."""
+    """Another writer changed the table since it was opened. Nothing was changed: open it again."""
 
 
 class Named(NamedTuple):
@@ -42,7 +42,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """One exchange: all of it is seen, or nothing."""
+    """One atomic exchange of files."""
 
     added: frozenset[str]
     """Data files."""
@@ -56,7 +56,7 @@ class TableChange:
 
 
 def change_of(named: Mapping[str, str | None], wanted: Mapping[str, str | None]) -> TableChange:
-    """What makes a table that says `named` (deletes by data file) say `wanted`."""
+    """The change from `named` (deletes by data file) to `wanted`."""
 
     def deletes(of: Mapping[str, str | None], other: Mapping[str, str | None]) -> frozenset[Named]:
         return frozenset(
@@ -96,7 +96,7 @@ class TopicTable(Protocol):
     """One state of a table. Calls block."""
 
     def named(self) -> dict[str, str | None]:
-        """The name of its deletes, by data file."""
+        """The name of each data file's deletes."""
         ...
 
     def snapshots(self) -> list[TableSnapshot]:

@@ -271,7 +271,7 @@ class Committer(SequencerMethods):
 
     @property
     def journal_number(self) -> int:
-        """The number of the journal as of which answers are."""
+        """The journal number that answers reflect."""
         return self._view.state.counter(NUMBER)
 
     @property
@@ -323,7 +323,7 @@ class Committer(SequencerMethods):
         self._view.replace(loaded, self._term.epoch, journal)
 
     async def _followed(self) -> HotState | None:
-        """The follower's copy, which is exact: the lease is ours, so nobody writes."""
+        """The follower's copy. It is exact: this server has the lease, so no other writes."""
         follower, self._follower = self._follower, None
         return None if follower is None else await follower.hand_over()
 
@@ -332,7 +332,7 @@ class Committer(SequencerMethods):
         return await HotState.built(rows, self._clock)
 
     def give_back(self) -> HotState | None:
-        """The state at the end of the term, to be followed from there; None where it was never loaded."""
+        """The state at the end of the term, for a follower; None if it was never loaded."""
         state = self._view.state
         state.unwatch()
         return state if self._view.journal is not None else None

@@ -118,7 +118,7 @@ class Expiry:
 
     @property
     def _upkeep(self) -> Upkeep:
-        """What is due of the state that is shown now: it is another after a reload."""
+        """The due lists of the state that is shown; a reload replaces them."""
         return self._context.view.upkeep
 
     async def _remove_deleted_topics(self) -> None:

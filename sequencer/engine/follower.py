@@ -36,15 +36,15 @@ from tailrace.turns import Turns, in_turns
 _log = structlog.get_logger(__name__)
 
 ROWS_AT_ONCE = 16
-"""Rows of the journal that one query reads; each may have some megabytes."""
+"""Journal rows that one query reads; each may have some megabytes."""
 DECODED_IN_A_TURN = 2_000
 RELOAD_PAUSE_S = 10.0
 PATIENCE_S = 0.5
-"""How long a question waits for the journal before it is passed on."""
+"""How long a query waits for the journal before it is passed on to the committer."""
 
 
 class Behind(SequencerUnavailable):
-    """The copy is not as new as was asked for."""
+    """The copy is older than the query requires."""
 
 
 class Follower:
@@ -75,12 +75,12 @@ class Follower:
 
     @property
     def state(self) -> HotState | None:
-        """The copy, where there is one."""
+        """The copy; None if there is none."""
         return None if self._shown is None else self._shown.state
 
     @property
     def number(self) -> int:
-        """The number of the journal as of which the copy is; -1 without one."""
+        """The journal number that the copy reflects; -1 without a copy."""
         return -1 if self._shown is None else self._shown.state.counter(NUMBER)
 
     async def answer(self, method: Method, request: Value, seen: int) -> Value:
@@ -111,7 +111,7 @@ class Follower:
             await asyncio.gather(caught_up, return_exceptions=True)
 
     async def run(self) -> None:
-        """Follow until the copy is handed over."""
+        """Follow the journal until the copy is handed over."""
         while not self._is_handed_over:
             pause = self._pause_s
             with outlived(_log, "the committer is not followed for a while", SequencerError):
@@ -154,7 +154,7 @@ class Follower:
         return state
 
     async def load(self) -> None:
-        """Load all rows where there is no copy, and a journal to follow."""
+        """Load all rows if there is a journal to follow and no copy."""
         async with self._lock:
             await self._load_if_missing()
 

@@ -17,6 +17,7 @@ state stays.
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -68,18 +69,28 @@ BATCHES_CHECKED_IN_A_TURN = 10_000
 JOURNALED_IN_A_TURN = 4_000
 
 
+class _QueuedPhase(enum.Enum):
+    """WAITING, then TAKEN by the committer's task or GIVEN_UP by the caller. A commit can also be given up after it was
+    taken, while it waits for an earlier number of its session."""
+
+    WAITING = enum.auto()
+    TAKEN = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A request on its way to the committer's task: a `commit`, or any other, with what decides it. One that `is_alone`
-    awaits look-ups in the store, so it is a group of its own."""
+    """A request on its way to the committer's task: a `commit`, or another request and the function that decides it.
+
+    `is_alone`: it awaits look-ups in the store, so it is a group of its own.
+    """
 
     name: str
     answer: asyncio.Future[Any]
     decide: Decide | None = None
     is_alone: bool = False
     commit: CommitRequest | None = None
-    is_taken: bool = False
-    is_given_up: bool = False
+    phase: _QueuedPhase = _QueuedPhase.WAITING
 
 
 @dataclass(slots=True)
@@ -218,9 +229,9 @@ class GroupCommit:
         """Take an early or queued commit back; False once it is being decided."""
         if self._early.of(request.session_id).get(request.number) is queued:
             self._early.take(request.session_id, request.number)
-        elif queued.is_taken:
+        elif queued.phase is _QueuedPhase.TAKEN:
             return False
-        queued.is_given_up = True
+        queued.phase = _QueuedPhase.GIVEN_UP
         return True
 
     # --- the task
@@ -268,13 +279,13 @@ class GroupCommit:
                 break
             group.append(self._queue.popleft())
         self._observer.queue_changed(len(self._queue))
-        return [request for request in group if not request.is_given_up]
+        return [request for request in group if request.phase is not _QueuedPhase.GIVEN_UP]
 
     async def _perform(self, group: list[_Queued]) -> None:
         """Perform a group; where its rows are refused, its halves, one after the other."""
         began = self._clock.monotonic()
         for request in group:
-            request.is_taken = True
+            request.phase = _QueuedPhase.TAKEN
         parts = deque([group])
         while parts:
             parts.extendleft(reversed(await self._perform_together(parts.popleft())))

@@ -1,15 +1,15 @@
-"""The journal: what each transaction changed of the hot rows, in the database, for servers that follow the committer.
+"""The journal: the hot rows that each transaction changed, in the database, for servers that follow the committer.
 
-Every transaction of a committer that keeps a journal adds one row, under the next number, and drops the oldest ones
-beyond a bound. A server whose copy of the rows is as of number n applies the journal's rows after n, in order: then its
-copy is as of the last. All servers of a database keep a journal, or none does.
+Every transaction of a committer that keeps a journal adds one row with the next number, and drops the oldest rows
+beyond a bound. A server whose copy reflects number n applies the later rows in order; then its copy reflects the last
+one. All servers of a database keep a journal, or none does.
 
 Invariants:
-- a row is part of the transaction whose changes it has, so the journal never tells of what was not written;
-- numbers have no gaps, and the last number and chain are counters among the hot rows themselves: a copy knows exactly
-  where in the journal it stands;
-- a chain sums up all changes since the journal began: two databases that went different ways (an older copy that was
-  promoted) don't have the same chain at the same number, so a copy of one is never continued from the other.
+- a row is written in the transaction whose changes it has, so the journal never contains an unwritten change;
+- numbers have no gaps. The last number and chain are counters among the hot rows themselves, so a copy knows exactly
+  which part of the journal it reflects;
+- a chain is a checksum of all changes since the journal began. Two databases that diverged (an older copy was
+  promoted) have different chains at the same number, so a copy of one is never continued from the other.
 
 Pure: the caller reads and writes the rows.
 """
@@ -30,19 +30,19 @@ from tailrace.turns import Steps
 
 NUMBER = "journal_number"
 CHAIN = "journal_chain"
-"""The counters that say where rows stand in the journal."""
+"""The counters that record the journal's position."""
 MAX_ROWS = 10_000
 MAX_BYTES = 64 << 20
-"""What is kept of the journal: what a follower may miss before it has to load everything."""
+"""Bounds of the journal: a follower that misses more must load everything."""
 DROPPED_AT_ONCE = 64
-"""Rows that one transaction drops at most: more than it adds."""
+"""Limit of rows that one transaction drops: more than it adds."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Table])
 _HOT = frozenset(HOT)
 
 
 class JournalGap(Exception):
-    """The journal does not continue a copy: it no longer reaches back so far, or it is of another history."""
+    """The journal does not continue a copy: it does not go back far enough, or has another history."""
 
 
 class Journal:
@@ -57,7 +57,7 @@ class Journal:
         self._end = first
         """The transaction of number `_last`, which may not have been written, drops what is before `_end`."""
         self._sizes: deque[tuple[int, int]] = deque()
-        """Number and bytes of the rows that were added here."""
+        """Number and bytes of the rows that this object added."""
         self._bytes = 0
 
     def add(self, draft: Draft) -> Steps[None]:
@@ -86,7 +86,7 @@ class Journal:
             draft.delete(JournalRow, dropped)
 
     def _settle(self, written: int) -> None:
-        """Keep what the last transaction added and dropped, or undo it where it was not written."""
+        """Confirm the rows that the last transaction added and dropped, or undo them if it was not written."""
         if self._last <= written:
             self._first = self._end
             while self._sizes and self._sizes[0][0] < self._first:
@@ -105,10 +105,7 @@ class Journal:
 
 
 def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalRow]:
-    """The rows of the journal, read from the number of this copy on, that come after it.
-
-    Raises JournalGap.
-    """
+    """The journal rows that come after this copy, of rows read from its number on. Raises JournalGap."""
     number, chain = state.counter(NUMBER), state.counter(CHAIN)
     if number == 0 and rows and rows[0].number == 1:
         return rows
@@ -119,7 +116,7 @@ def continuing(state: HotState, rows: Sequence[JournalRow]) -> Sequence[JournalR
 
 
 def changes_of(row: JournalRow, state: HotState) -> Steps[Changes]:
-    """What a row of the journal changes in this copy. Raises JournalGap where it is not the copy's next."""
+    """The changes of one journal row. Raises JournalGap if it is not the copy's next."""
     number, chain = state.counter(NUMBER) + 1, crc32c(row.changes, state.counter(CHAIN))
     if (row.number, row.chain) != (number, chain):
         raise JournalGap(

@@ -22,7 +22,7 @@ from sequencer.store.rows import RowStore, TopicRow
 from sequencer.store.state import HotState
 
 PARTITIONS_A_PAGE = 500
-"""Partitions of one page at most; their runs share what one answer of `find_batches` has room for."""
+"""Limit of partitions in a page; their runs share the room of one `find_batches` answer."""
 _ALL = 1 << 62
 
 

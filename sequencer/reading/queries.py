@@ -405,7 +405,7 @@ class Reader:
 
 
 def object_record(row: ObjectRow) -> ObjectRecord:
-    """What the store's row says of an object."""
+    """The description of an object by its row."""
     description = ObjectDescription(
         object_id=row.object_id,
         kind=row.kind,
@@ -456,7 +456,7 @@ class _LookUp:
 
     @property
     def visible(self) -> Sequence[Run]:
-        """The runs within the bounds: one that was appended since is not of this answer."""
+        """The runs within the bounds, without any that was appended since."""
         row, runs = self.row, self.runs
         if row is None or not runs:
             return ()

@@ -1,10 +1,10 @@
 """Subscriptions to partitions: what each subscriber watches, and the changes that it has not taken yet.
 
 Invariants:
-- a subscriber is sent every change of what it watches, once, in commit order, and nothing of other partitions;
-- a change stays queued until the subscriber says that it has taken it, so a lost answer loses nothing;
-- a queue is bounded in bytes. A subscriber that is too slow for it, that is silent for SILENCE_S, or that knows another
-  committer's term is forgotten as a whole, and learns it from its next call: changes are never left out.
+- a subscriber is sent every change of its partitions, once, in commit order, and nothing of other partitions;
+- a change stays queued until the subscriber confirms it, so a lost answer loses nothing;
+- a queue is bounded in bytes. A subscriber that is too slow for the bound, silent for SILENCE_S, or of another term
+  is dropped as a whole and told so by its next call: changes are never left out.
 
 A commit costs as much as its partitions have subscribers. All runs on one event loop.
 """
@@ -35,9 +35,9 @@ from tailrace.clock import Clock, wait_for
 from tailrace.ids import TopicPartition
 
 SILENCE_S = 10.0
-"""A subscriber that did not call for so long is forgotten: many times the pause between its calls."""
+"""A subscriber that is silent for this long is dropped: many times the pause between its calls."""
 MAX_START_BYTES = 1 << 16
-"""Encoded bytes of the runs with which a window may begin."""
+"""Encoded bytes of the first runs of a window."""
 MAX_START_RUNS = 256
 _CHANGE_BYTES = 120
 _ABORTED_BYTES = 30
@@ -63,7 +63,7 @@ class _Subscriber:
             self.woken.set_result(None)
 
     def take(self, taken: int) -> bool:
-        """Drop what the subscriber has taken; False if it took what it was not sent."""
+        """Drop what the subscriber has taken. False if it claims more than it was sent."""
         if not self.taken <= taken <= self.taken + len(self.changes):
             return False
         while self.taken < taken:
@@ -84,7 +84,7 @@ class Subscriptions:
         self._epoch = 0
         self._number = 0
         self._subscribers: OrderedDict[UUID, _Subscriber] = OrderedDict()
-        """The one that called longest ago first."""
+        """The least recent caller first."""
         self._watching: dict[TopicPartition, dict[_Subscriber, None]] = {}
         self._count = 0
 
@@ -94,7 +94,7 @@ class Subscriptions:
         return self._count
 
     def restart(self, state: HotState, epoch: int) -> None:
-        """Follow a state that was just loaded. Subscriptions go on only where no commit came between."""
+        """Follow a state that was just loaded. Subscriptions continue only if no commit came between."""
         number = state.counter(COMMIT_NUMBER)
         if (epoch, number) != (self._epoch, self._number):
             for subscriber in list(self._subscribers.values()):
@@ -102,7 +102,7 @@ class Subscriptions:
         self._state, self._epoch, self._number = state, epoch, number
 
     def wake_all(self) -> None:
-        """Answer every waiting call with what there is."""
+        """Answer every waiting call with the changes so far."""
         for subscriber in self._subscribers.values():
             subscriber.wake()
 

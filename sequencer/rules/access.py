@@ -1,6 +1,6 @@
-"""Users and access control lists: what may be stored, and what changes it.
+"""Users and access control lists: which are valid, and what changes them.
 
-Agents keep all of it in memory and take it anew when its version has changed, so both are few and short. Pure.
+Agents keep all of them in memory and reload them when their version has changed, so both are few and short. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
 MIN_SALT_BYTES, MAX_SALT_BYTES = 12, 64
 KEY_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 MAX_CHANGES = 1_000
-"""Users or ACLs that one request changes."""
+"""Limit of users or ACLs that one request changes."""
 
 
 def security(state: HotState, request: SecurityRequest) -> Security:
@@ -137,7 +137,7 @@ def delete_acls(draft: Draft, request: DeleteAcls) -> DeletedAcls:
 
 
 def check_acl(acl: Acl) -> None:
-    """Raise InvalidRequest unless the binding means something."""
+    """Raise InvalidRequest unless the binding is valid."""
     operations = OPERATIONS.get(acl.resource_type)
     if operations is None:
         raise InvalidRequest(f"resource type {acl.resource_type.name} is for filters only")

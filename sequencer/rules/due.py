@@ -1,9 +1,9 @@
-"""Due lists: keys by the time at which each is looked at next, so that what is idle is not looked at.
+"""Due lists: keys by the time at which each is examined next, so that idle rows cost nothing.
 
-Whoever takes a key looks at its row, and puts it back under the next time. The use of a row moves nothing: once the key
-is taken, the row says how much later it is due.
+The caller takes a key, examines its row, and puts the key back under the next time. The use of a row moves nothing:
+when its key is taken, the row says how much later it is due.
 
-Pure: the caller brings the time.
+Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DueList:
         self._times: list[int] = []
 
     def put(self, key: Key, at_ms: int) -> None:
-        """Have the key taken at this time. One that is put under two times is taken twice."""
+        """Schedule the key for this time. A key that is put under two times is taken twice."""
         at = at_ms // self._width_ms
         keys = self._keys.get(at)
         if keys is None:
@@ -33,11 +33,11 @@ class DueList:
             keys[key] = None
 
     def put_back(self, key: Key, at_ms: int) -> None:
-        """The same for a key that was just looked at: it is not taken before this time again."""
+        """Schedule a key that was just examined: it is not taken before this time again."""
         self.put(key, at_ms + self._width_ms)
 
     def take(self, now_ms: int, most: int) -> list[Key]:
-        """Take out keys whose time has come, at most so many."""
+        """Take at most this many keys that are due."""
         taken: list[Key] = []
         while len(taken) < most and self._times and self._times[0] <= now_ms // self._width_ms:
             keys = self._keys[self._times[0]]

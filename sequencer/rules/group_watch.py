@@ -1,9 +1,9 @@
-"""Which groups expiry looks at: those of which something was deleted or changed, and those whose time has come.
+"""Which groups expiry examines: those with changes or deletions, and those that are due.
 
-A commit of a position only postpones that time, unless it brings an expiry of its own. A group with members is looked
-at several times in the time after which members without a coordinator are forgotten.
+A commit of a position only postpones a group's time, unless the position has an expiry of its own. A group with
+members is examined several times within the period after which members without a coordinator are dropped.
 
-Pure: the caller brings the state and the time.
+Pure: the caller passes the state and the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.turns import Turns
 GROUPS_IN_A_TURN = 5_000
 POSITIONS_AS_A_GROUP = 5
 MOST_DUE = 100_000
-"""Groups that one call takes because their time has come; the next call takes more."""
+"""Limit of due groups that one call takes; the next call takes more."""
 STEPS_OF_A_TIME = 100
 _NEVER = 1 << 62
 
@@ -33,9 +33,9 @@ class GroupWatch:
         )
         self._due = DueList(shortest_ms // STEPS_OF_A_TIME)
         self._next: dict[str, int] = {}
-        """When each group is looked at next."""
+        """When each group is examined next."""
         self._groups: dict[Key, object] = {}
-        """Groups to look at, whatever their time."""
+        """Groups to examine now."""
         self._positions: dict[Key, Row | None] = {}
         """Positions that changed."""
 
@@ -45,7 +45,7 @@ class GroupWatch:
         self._positions.update(changes.by_kind.get(GroupOffsetRow, {}))
 
     def watch(self, group_id: str) -> None:
-        """Look at a group that was loaded."""
+        """Schedule a group that was loaded."""
         self._groups[group_id,] = None
 
     async def take(self, state: HotState, now_ms: int) -> list[str]:
@@ -72,7 +72,7 @@ class GroupWatch:
         return expiring
 
     def _is_due(self, state: HotState, group_id: str, now_ms: int) -> bool:
-        """Whether a group's time has come: then it stays to be looked at. Else it is put where its time is."""
+        """Whether a group is due; then it stays among those to examine. Otherwise it is scheduled."""
         row = state.get(GroupRow, group_id)
         if row is None:
             self._next.pop(group_id, None)

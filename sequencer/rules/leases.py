@@ -56,7 +56,7 @@ trips. The next one takes four again. Two more are to spare."""
 MAX_SLACK_MS = 60_000
 
 MAX_LISTENERS = 16
-"""Of one agent: all of them are in the ring that every agent keeps."""
+"""Limit of an agent's listeners: all agents keep those of all others."""
 
 
 def slack_ms(round_trip_s: float) -> int:

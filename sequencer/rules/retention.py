@@ -31,7 +31,7 @@ from sequencer.store.rows import (
 from sequencer.store.state import Draft, HotState, Key
 
 PARTITIONS_OF_A_PLAN = 10_000
-"""Partitions that one plan looks at."""
+"""Partitions that one plan examines."""
 LOOKED_AT_ONCE = 200
 """Partitions whose oldest run is read by one query."""
 RUNS_AT_ONCE = 50_000
@@ -108,7 +108,7 @@ class DueLogStart:
 
 @dataclass(slots=True)
 class RetentionPlan:
-    """Partitions with runs to remove, and log starts to move. `has_more`: others were not looked at yet."""
+    """Partitions with runs to remove, and log starts to move. `has_more`: other partitions remain to be examined."""
 
     removable: list[tuple[UUID, int]] = field(default_factory=list)
     due: list[DueLogStart] = field(default_factory=list)
@@ -157,7 +157,7 @@ async def _due_of(
     now_ms: int,
     watch: PartitionWatch,
 ) -> list[PartitionRow]:
-    """The partitions whose oldest run is to be removed; the others are looked at when it is old enough."""
+    """The partitions whose oldest run must be removed; the others are examined when it is old enough."""
     due = [row for row, _ in await _ends(store, firsts, limits, now_ms)]
     is_due = {key_of(row) for row in due}
     for row, runs in firsts:
@@ -179,7 +179,7 @@ class TopicLimits:
         self._limits: dict[UUID, RetentionLimits] = {}
 
     def of(self, topic_id: UUID) -> RetentionLimits:
-        """A topic's limits: none where it is deleted, as its rows go in another way."""
+        """A topic's limits; none for a deleted topic, whose rows are removed in another way."""
         limits = self._limits.get(topic_id)
         if limits is None:
             topic = self._state.get(TopicRow, topic_id)

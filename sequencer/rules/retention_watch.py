@@ -25,7 +25,7 @@ LOOK_AGAIN_MS = 24 * 3600 * 1000
 DUE_STEP_MS = 1_000
 PARTITIONS_IN_A_TURN = 5_000
 MOST_DUE = 100_000
-"""Partitions that one call takes because their time has come; the next call takes more."""
+"""Limit of due partitions that one call takes; the next call takes more."""
 
 
 def removable_end(state: HotState | Draft, row: PartitionRow) -> int:
@@ -39,12 +39,12 @@ class PartitionWatch:
     def __init__(self) -> None:
         self._due = DueList(DUE_STEP_MS)
         self._pending: dict[Key, None] = {}
-        """To be looked at."""
+        """Partitions to examine."""
         self._changed: dict[Key, object] = {}
         self._topics: dict[UUID, None] = {}
         """Topics that were changed."""
         self._looked: dict[Key, int] = {}
-        """The removable end of each partition when it was looked at last."""
+        """The removable end of each partition when it was last examined."""
         self._is_all_changed = True
 
     def note(self, changes: Changes) -> None:
@@ -62,10 +62,8 @@ class PartitionWatch:
     async def take(
         self, state: HotState, counts_bytes: Callable[[UUID], bool | None], now_ms: int, most: int
     ) -> tuple[list[PartitionRow], bool]:
-        """At most so many partitions to look at, and whether there are more.
-
-        `counts_bytes` says of a topic whether its bytes are limited; None: it has no limits.
-        """
+        """At most this many partitions to examine, and whether there are more. `counts_bytes`: whether a topic's
+        bytes are limited; None: it has no limits."""
         await self._gather(state, counts_bytes, now_ms)
         rows: list[PartitionRow] = []
         for key in list(islice(self._pending, most)):
@@ -78,7 +76,8 @@ class PartitionWatch:
         return rows, len(self._pending) > most
 
     def looked(self, row: PartitionRow, end: int, due_ms: int | None, now_ms: int) -> None:
-        """Nothing is to be removed of this partition, whose removable end was `end`: look again at `due_ms`."""
+        """Note that nothing must be removed from this partition, whose removable end was `end`; examine it again at
+        `due_ms`."""
         key = key_of(row)
         self._pending.pop(key, None)
         self._looked[key] = end

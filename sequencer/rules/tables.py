@@ -1,10 +1,10 @@
 """Tables over topics: which retired objects their snapshots may still name.
 
-Who writes a topic's table pins it before listing the files that a snapshot is to name. Objects that were retired at or
-after the pin's time are not collected. The pin moves on as snapshots expire: to the time at which the oldest one left
-was listed. So a writer that dies leaves too much behind, never too little.
+The writer of a topic's table pins it before it lists the files of a snapshot. Objects retired at or after the pin's
+time are not collected. The pin moves on as snapshots expire: to the time at which the files of the oldest remaining
+one were listed. So a writer that dies leaves too many objects, never too few.
 
-One time holds for Parquet objects of all topics, that of the oldest pin: an object's row does not say its topic.
+One time holds for Parquet objects of all topics, that of the oldest pin: an object's row does not have its topic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDLESS_MS = (1 << 63) - 1
 
 
 def pin_table(draft: Draft, request: PinTable) -> TablePin:
-    """Begin to keep a topic's objects for its table, or keep fewer. Raises UnknownTopic."""
+    """Keep a topic's objects for its table, from now or from a later time on. Raises UnknownTopic."""
     row = draft.get(TablePinRow, request.topic_id)
     if row is None:
         topic = draft.get(TopicRow, request.topic_id)
@@ -44,7 +44,7 @@ def pin_table(draft: Draft, request: PinTable) -> TablePin:
 
 
 def release_table(draft: Draft, request: ReleaseTable) -> Empty:
-    """Keep nothing for the topic's table any more."""
+    """Stop keeping objects for the topic's table."""
     if draft.get(TablePinRow, request.topic_id) is not None:
         draft.delete(TablePinRow, request.topic_id)
     return Empty()

@@ -559,7 +559,7 @@ class Changes:
         self.by_kind.setdefault(type(row), {})[key_of(row)] = row
 
     def put_under(self, key: tuple[object, ...], row: Row) -> None:
-        """`put` for a caller that has the row's key at hand."""
+        """`put` for a caller that already has the row's key."""
         self.by_kind.setdefault(type(row), {})[key] = row
 
     def delete(self, kind: type[Row], key: tuple[object, ...]) -> None:

@@ -59,7 +59,7 @@ TAKEN_AT_ONCE = 2_000
 """Rows that are added to a state in one turn of the event loop."""
 
 ADDED_IN_A_STEP = 32
-"""Runs that a draft adds before it lets others have a turn."""
+"""Runs that a draft adds per turn of the event loop."""
 
 COMMIT_NUMBER = "commit_number"
 METADATA_VERSION = "metadata_version"
@@ -142,7 +142,7 @@ class HotState:
         self._watchers[kind] = watcher
 
     def unwatch(self) -> None:
-        """Call no watcher any more."""
+        """Remove all watchers."""
         self._watchers.clear()
 
     def get(self, kind: type[R], *key: object) -> R | None:

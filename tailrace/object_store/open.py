@@ -60,7 +60,7 @@ def open_store(url: str, *, clock: Clock, environ: Mapping[str, str] = os.enviro
 
 
 def object_url(store_url: str, key: str) -> str:
-    """Where other programs find an object of the store: file:///path or s3://bucket/key."""
+    """The URL of an object for other programs: file:///path or s3://bucket/key."""
     split = urlsplit(store_url)
     if split.scheme == "s3":
         return f"s3://{split.netloc}/{s3_location(store_url).prefix}{key}"

@@ -141,7 +141,7 @@ def remove(
     resource: ResourceFlags,
     bootstrap: BootstrapFlag = None,
 ) -> None:
-    """Delete the ACLs that have all that is given."""
+    """Delete the ACLs that match all flags."""
     from tailrace.acls import PatternType, Permission, ResourceType
     from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 

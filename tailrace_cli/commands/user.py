@@ -127,7 +127,7 @@ def _password(file: Path | None) -> str:
 
 
 def _credentials(user: str, password: str, mechanism: int) -> ScramCredentialUpsertion:
-    """What is sent of a password: salted and iterated (RFC 5802's SaltedPassword), never itself."""
+    """A password as it is sent: salted and iterated (RFC 5802's SaltedPassword), never the password itself."""
     import hashlib
 
     from scramp import ScramException

@@ -27,7 +27,7 @@ Send = Callable[[bytes], Awaitable[bytes]]
 
 
 def client_properties(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the file says; nothing without one. Raises CommandFailed."""
+    """The properties in the file; none without a file. Raises CommandFailed."""
     given = environ.get(CLIENT_VARIABLE)
     if not given:
         return {}
@@ -51,7 +51,7 @@ def bootstrap_of(given: str | None, properties: Mapping[str, str]) -> str:
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext | None:
-    """What a connection is made with. Raises CommandFailed."""
+    """The TLS context of a connection. Raises CommandFailed."""
     if "SSL" not in properties.get("security.protocol", "").upper().split("_"):
         return None
     try:

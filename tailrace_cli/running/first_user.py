@@ -1,4 +1,4 @@
-"""The first user: somebody must be able to log in to create the others."""
+"""The first user, who can create the others."""
 
 from __future__ import annotations
 

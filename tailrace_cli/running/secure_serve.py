@@ -25,7 +25,7 @@ VALID_DAYS = 3650
 
 @dataclass(frozen=True, slots=True)
 class SecureFiles:
-    """What `--secure` keeps in DATA/secure; for the owner alone, as all of DATA."""
+    """The files of `--secure` in DATA/secure, readable by their owner alone, as all of DATA."""
 
     folder: Path
 
@@ -127,7 +127,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _make_certificate(files: SecureFiles, hosts: list[str], clock: Clock) -> None:
-    """An authority whose key is thrown away, and the one certificate that it signs."""
+    """A certificate authority, whose key is discarded, and the one certificate that it signs."""
     now = datetime.datetime.fromtimestamp(clock.wall_ms() / 1000, datetime.UTC)
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tailrace serve --secure")])

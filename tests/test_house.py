@@ -1,0 +1,100 @@
+"""The house's rules that a linter does not know: one class for one name, and arguments by name where many follow."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("tailrace", "sequencer", "cache", "agent", "compactor", "tailrace_cli")
+MOST_BY_POSITION = 4
+
+BY_POSITION = {
+    "BatchCoordinates": "one for each batch of each commit",
+    "BatchHeader": "one for each batch; in the order of the bytes",
+    "BufferedBatch": "one for each batch",
+    "ConfigDefinition": "a table: one row, one line",
+    "ProduceShape": "in the order of the bytes",
+    "Record": "one for each record",
+    "RequestHeader": "one for each request; in the order of the bytes",
+    "RequestedPartition": "one for each partition of each fetch",
+    "Run": "one for each run of each answer",
+    "RunBatch": "one for each batch of each commit",
+    "RunRow": "one for each run of each commit",
+    "StoredBatch": "one for each batch that is decoded",
+    "_Asked": "one for each request",
+    "_copy": "numba passes arguments by position",
+    "_submitted": "one for each request",
+    "decode": "numba passes arguments by position",
+    "_decide_commit_in_turn": "one for each commit",
+}
+"""Calls that are made too often for keywords, or where order is what the reader knows."""
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            relative = path.relative_to(ROOT)
+            if "migrations" not in relative.parts:
+                yield relative, ast.parse(path.read_text())
+
+
+def named_twice(modules: dict[Path, ast.Module]) -> dict[str, list[str]]:
+    """Public classes of one name. Messages have Kafka's names, one module for one API, and are left out."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in modules.items():
+        if path.parts[:3] != ("tailrace", "kafka", "messages"):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(str(path))
+    return {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def fixed_parameters(modules: dict[Path, ast.Module]) -> set[str]:
+    """Names of our functions and classes, without those that take `*arguments`."""
+    names, variadic = set(), set()
+    for tree in modules.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                (variadic if node.args.vararg else names).add(node.name)
+    return names - variadic
+
+
+def name_of(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def long_calls(modules: dict[Path, ast.Module]) -> dict[str, list[str]]:
+    """Calls of our own functions with more than MOST_BY_POSITION arguments by position."""
+    ours = fixed_parameters(modules)
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and len(node.args) > MOST_BY_POSITION and name_of(node) in ours:
+                found[name_of(node)].append(f"{path}:{node.lineno}")
+    return found
+
+
+def test_a_name_is_one_public_class() -> None:
+    assert named_twice(dict(trees())) == {}
+
+
+def test_more_than_four_arguments_are_passed_by_name() -> None:
+    found = long_calls(dict(trees()))
+    assert {name: places for name, places in found.items() if name not in BY_POSITION} == {}
+    assert set(BY_POSITION) - set(found) == set(), "no longer needed"
+
+
+def test_classes_of_one_name_and_long_calls_are_found() -> None:
+    module = ast.parse("class A: ...\ndef f(a, b, c, d, e): ...\nf(1, 2, 3, 4, 5)\nf(1, 2, 3, 4, e=5)\n")
+    other = ast.parse("class A: ...\nclass _B: ...\n")
+    modules = {Path("one.py"): module, Path("two.py"): other}
+    assert named_twice(modules) == {"A": ["one.py", "two.py"]}
+    assert long_calls(modules) == {"f": ["one.py:3"]}
