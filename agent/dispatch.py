@@ -153,7 +153,11 @@ class Dispatcher:
         charge = None
         if self._quotas.is_on:
             charge = self._quotas.charge(
-                header.api_key, connection.access.principal, client_id, connection, len(frame)
+                api=header.api_key,
+                principal=connection.access.principal,
+                client_id=client_id,
+                connection=connection,
+                received_bytes=len(frame),
             )
         return RequestContext(
             api_version=header.api_version,

@@ -290,7 +290,12 @@ class _Round:
         )
         chosen = [topic for topic in topics if not settings.topics or topic.name in settings.topics]
         await compact_keys(
-            work, chosen, cluster, settings.plan, self._summary.keyed, memory_bytes=settings.key_memory_bytes
+            work,
+            chosen,
+            cluster=cluster,
+            plan=settings.plan,
+            summary=self._summary.keyed,
+            memory_bytes=settings.key_memory_bytes,
         )
 
     async def _mark(self, mark: MarkClean) -> bool:

@@ -186,7 +186,11 @@ class SparkRunner:
         for is_last in (False, True):
             try:
                 (encoded,) = self._collect(
-                    [_encoder.encode(item)], run_keyed_task, output, group, item.topic_name
+                    payload=[_encoder.encode(item)],
+                    run=run_keyed_task,
+                    output=output,
+                    group=group,
+                    topic_name=item.topic_name,
                 )
                 outcome = _keyed_outcomes.decode(encoded)
                 found = outcome.result or outcome.failure
@@ -218,7 +222,9 @@ class SparkRunner:
         self, items: Sequence[WorkItem], output: OutputLocation, group: str
     ) -> list[RewriteResult | RewriteFailure]:
         payload = [_encoder.encode(item) for item in items]
-        encoded = self._collect(payload, self._task, output, group, items[0].topic_name)
+        encoded = self._collect(
+            payload=payload, run=self._task, output=output, group=group, topic_name=items[0].topic_name
+        )
         return [_outcome_in(_outcomes.decode(data)) for data in encoded]
 
     def _collect(

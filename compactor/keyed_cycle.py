@@ -83,7 +83,15 @@ async def due_partitions(
         points = [point for point in page.points if point.clean_end < point.last_stable_offset]
         for begin in range(0, len(points), PARTITIONS_AT_ONCE):
             some = points[begin : begin + PARTITIONS_AT_ONCE]
-            yield await _due(sequencer, topic, settings, some, page.now_ms, max_dirty, summary)
+            yield await _due(
+                sequencer=sequencer,
+                topic=topic,
+                settings=settings,
+                points=some,
+                now_ms=page.now_ms,
+                max_dirty=max_dirty,
+                summary=summary,
+            )
 
 
 async def _due(
@@ -209,8 +217,14 @@ async def compact_keys(
         settings = topic_settings(topic.configs, cluster)
         if COMPACT not in settings.cleanup_policy:
             continue
-        async for due in due_partitions(work.sequencer, topic, settings, most_rows(memory_bytes), summary):
-            items = items_of(topic, due, settings, plan, memory_bytes)
+        async for due in due_partitions(
+            sequencer=work.sequencer,
+            topic=topic,
+            settings=settings,
+            max_dirty=most_rows(memory_bytes),
+            summary=summary,
+        ):
+            items = items_of(topic=topic, due=due, settings=settings, plan=plan, memory_bytes=memory_bytes)
             if items and not work.is_over():
                 await _work_off(work, items, summary)
 
@@ -234,11 +248,11 @@ async def _carry_out(work: KeyedWork, result: KeyedResult, summary: KeyedSummary
     summary.dropped += result.dropped
     for piece in result.item.pieces:
         mark = MarkClean(
-            work.lease_epoch,
-            piece.runs[0].topic_id,
-            piece.partition,
-            piece.of.clean_end,
-            piece.of.end,
-            clean_bytes(piece, result.objects),
+            lease_epoch=work.lease_epoch,
+            topic_id=piece.runs[0].topic_id,
+            partition=piece.partition,
+            clean_end_before=piece.of.clean_end,
+            clean_end=piece.of.end,
+            clean_bytes=clean_bytes(piece, result.objects),
         )
         summary.passes += await work.mark(mark)

@@ -258,7 +258,7 @@ async def rewrite_keyed(
     Raises RewriteFailed where what was read is not sound, StoreError, InvalidParquetObject.
     """
     objects = _Objects(store)
-    writing = _Writing(item, store, output, clock, entropy)
+    writing = _Writing(item=item, store=store, output=output, clock=clock, entropy=entropy)
     dropped = spilled = 0
     try:
         for piece in item.pieces:
@@ -278,7 +278,13 @@ async def rewrite_keyed(
         await writing.end_object()
     except (InvalidBatch, InvalidRecords, ValueError) as error:
         raise RewriteFailed(f"{item.topic_name}: {error}") from error
-    return KeyedResult(item, writing.results, dropped, objects.read_bytes, spilled)
+    return KeyedResult(
+        item=item,
+        objects=writing.results,
+        dropped=dropped,
+        read_bytes=objects.read_bytes,
+        spilled_bytes=spilled,
+    )
 
 
 async def try_rewrite_keyed(
@@ -317,7 +323,7 @@ def _filter_groups(groups: Sequence[_Group], newest: KeyIndex, of: Pass, into: _
     begin = 0
     for group in groups:
         end = begin + group.table.num_rows
-        _filter_group(group, found[begin:end], newest.newest, of, into)
+        _filter_group(group=group, newest=found[begin:end], head=newest.newest, of=of, into=into)
         begin = end
 
 

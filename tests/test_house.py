@@ -28,7 +28,9 @@ BY_POSITION = {
     "_copy": "numba passes arguments by position",
     "_submitted": "one for each request",
     "decode": "numba passes arguments by position",
+    "pack": "the standard library's",
     "_decide_commit_in_turn": "one for each commit",
+    "_rounds": "numba passes arguments by position",
 }
 """Calls that are made too often for keywords, or where order is what the reader knows."""
 
@@ -77,7 +79,12 @@ def long_calls(modules: dict[Path, ast.Module]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for path, tree in modules.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and len(node.args) > MOST_BY_POSITION and name_of(node) in ours:
+            if (
+                isinstance(node, ast.Call)
+                and len(node.args) > MOST_BY_POSITION
+                and name_of(node) in ours
+                and not any(isinstance(argument, ast.Starred) for argument in node.args)
+            ):
                 found[name_of(node)].append(f"{path}:{node.lineno}")
     return found
 

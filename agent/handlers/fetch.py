@@ -195,11 +195,11 @@ def _is_sent_away(services: Services, context: RequestContext, partitions: list[
     """Whether the consumer is to ask who leads now."""
     identity = services.identity
     return identity.is_leaving or context.leadership.sends_away(
-        services.catalog.snapshot.replicas,
-        identity.broker_id,
-        context.zone,
-        services.clock.monotonic(),
-        (partition.place for partition in partitions if partition.topic is not None),
+        replicas=services.catalog.snapshot.replicas,
+        broker_id=identity.broker_id,
+        zone=context.zone,
+        now=services.clock.monotonic(),
+        partitions=(partition.place for partition in partitions if partition.topic is not None),
     )
 
 

@@ -177,14 +177,16 @@ async def _parts(
 ) -> list[_Part]:
     """The session's partitions, and those that are only acknowledged."""
     parts = {
-        place: await _part(services, context, "ShareFetch", place, outlook)
+        place: await _part(services=services, context=context, api="ShareFetch", place=place, outlook=outlook)
         for place, outlook in session.partitions.items()
     }
     for topic in request.topics:
         for partition in topic.partitions:
             place = SharePlace(topic.topic_id, partition.partition_index)
             if place not in parts:
-                parts[place] = await _part(services, context, "ShareFetch", place, None)
+                parts[place] = await _part(
+                    services=services, context=context, api="ShareFetch", place=place, outlook=None
+                )
             _take_acknowledged(
                 parts[place], partition.acknowledgement_batches, may_renew=request.is_renew_ack
             )
@@ -253,7 +255,13 @@ async def _serve(
     deadline = services.clock.monotonic() + wait_s
     for number in range(MAX_ROUNDS):
         remaining_s = max(0.0, deadline - services.clock.monotonic())
-        grant = await _read(services, request, asked, fetched, remaining_s if number else 0.0)
+        grant = await _read(
+            services=services,
+            request=request,
+            asked=asked,
+            fetched=fetched,
+            wait_s=remaining_s if number else 0.0,
+        )
         try:
             if number == 0 or any(_has_read(part) for part in fetched):
                 await _ask(services, request, asked, able, is_first=number == 0)
@@ -290,7 +298,13 @@ async def _read(
     for part in fetched:
         part.read = None
         if part.outlook is not None and part.outlook.available is not None:
-            part.read = _planned(part, part.outlook, part.outlook.available, request, asked)
+            part.read = _planned(
+                part=part,
+                outlook=part.outlook,
+                available=part.outlook.available,
+                request=request,
+                asked=asked,
+            )
     reads = [part.read for part in fetched if part.read is not None]
     if not reads:
         await services.clock.sleep(wait_s)
@@ -495,11 +509,15 @@ async def acknowledge(
         for topic in request.topics:
             for partition in topic.partitions:
                 place = SharePlace(topic.topic_id, partition.partition_index)
-                part = parts[place] = await _part(services, context, "ShareAcknowledge", place, None)
+                part = parts[place] = await _part(
+                    services=services, context=context, api="ShareAcknowledge", place=place, outlook=None
+                )
                 _take_acknowledged(part, partition.acknowledgement_batches, may_renew=request.is_renew_ack)
         for place in session.partitions if asked.is_final else ():
             if place not in parts:
-                parts[place] = await _part(services, context, "ShareAcknowledge", place, None)
+                parts[place] = await _part(
+                    services=services, context=context, api="ShareAcknowledge", place=place, outlook=None
+                )
         able = [part for part in parts.values() if not part.is_failed and _has_work(part, asked)]
         await _ask(services, ShareFetchRequest(), asked, able, is_first=True)
     except Refused as refused:

@@ -198,7 +198,7 @@ def next_seal(
     if rows_wait:
         return Wait(min(due - now, rows_wait))
 
-    early = _next_early(now, buffer, lane, budgets, settings)
+    early = _next_early(now=now, buffer=buffer, lane=lane, budgets=budgets, settings=settings)
     return early if isinstance(early, SealNow) else Wait(min(due - now, early))
 
 

@@ -98,7 +98,9 @@ class Quotas:
         taken = self._meter(REQUEST_PERCENTAGE, self._book.of_client(REQUEST_PERCENTAGE, user, client_id))
         if moved is None and taken is None:
             return None
-        return Charge(self, connection, moved, taken, received_bytes)
+        return Charge(
+            quotas=self, connection=connection, moved=moved, taken=taken, received_bytes=received_bytes
+        )
 
     def opened(self, address: str) -> float:
         """Count a connection from this address; for how many seconds it must wait to be closed, 0.0 if it may stay."""

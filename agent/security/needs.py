@@ -234,7 +234,14 @@ def _of_configs(
     operation: Operation, refuse: Callable[[Any, ErrorCode], Any], answered: str = "responses"
 ) -> Parts:
     needs = (Need(operation, TOPIC), Need(operation, GROUPS), Need(operation, CLUSTER))
-    return Parts(needs, "resources", answered, lambda each: str(each.resource_name), refuse, _config_resource)
+    return Parts(
+        needs=needs,
+        asked="resources",
+        answered=answered,
+        name=lambda each: str(each.resource_name),
+        refuse=refuse,
+        need_of=_config_resource,
+    )
 
 
 def _scram_results(request: Any, code: ErrorCode) -> Any:
@@ -509,11 +516,11 @@ class _AddPartitionsGuard:
             rows = [_added(topic, WRITE_TRANSACTION.code) for topic in topics]
             return kind(results_by_topic_v3_and_below=rows)
         parts = Parts(
-            (WRITE_TOPIC,),
-            "v3_and_below_topics",
-            "results_by_topic_v3_and_below",
-            _name,
-            _added,
+            needs=(WRITE_TOPIC,),
+            asked="v3_and_below_topics",
+            answered="results_by_topic_v3_and_below",
+            name=_name,
+            refuse=_added,
             hinders=ErrorCode.OPERATION_NOT_ATTEMPTED,
         )
         return await parts(call, request, answer)
@@ -565,7 +572,13 @@ class _TransactionsGuard:
         def refuse(name: str, code: ErrorCode) -> describe_transactions.TransactionState:
             return describe_transactions.TransactionState(code, name)
 
-        parts = Parts((DESCRIBE_TRANSACTION,), "transactional_ids", "transaction_states", str, refuse)
+        parts = Parts(
+            needs=(DESCRIBE_TRANSACTION,),
+            asked="transactional_ids",
+            answered="transaction_states",
+            name=str,
+            refuse=refuse,
+        )
         response = await parts(call, request, answer)
         for row in response.transaction_states:
             row.topics = [
@@ -638,7 +651,7 @@ class _DescribeGuard:
         def refuse(group_id: str, code: ErrorCode) -> DescribedConsumerGroup | DescribedShareGroup:
             return self.kind(error_code=code, error_message=FAILED, group_id=group_id)
 
-        parts = Parts((DESCRIBE_GROUP,), "group_ids", "groups", str, refuse)
+        parts = Parts(needs=(DESCRIBE_GROUP,), asked="group_ids", answered="groups", name=str, refuse=refuse)
         response = await parts(call, request, answer)
         response.groups = [
             group
@@ -704,11 +717,11 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.SYNC_GROUP: (_of_group(READ_GROUP),),
     ApiKey.DESCRIBE_GROUPS: (
         Parts(
-            (DESCRIBE_GROUP,),
-            "groups",
-            "groups",
-            str,
-            lambda group_id, code: DescribedGroup(error_code=code, group_id=group_id),
+            needs=(DESCRIBE_GROUP,),
+            asked="groups",
+            answered="groups",
+            name=str,
+            refuse=lambda group_id, code: DescribedGroup(error_code=code, group_id=group_id),
         ),
     ),
     ApiKey.LIST_GROUPS: (Listed(DESCRIBE_GROUP, "groups", lambda row: str(row.group_id), DESCRIBE_CLUSTER),),
@@ -765,7 +778,13 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
     ApiKey.DESCRIBE_QUORUM: (Whole(DESCRIBE_CLUSTER, _with_code),),
     ApiKey.UPDATE_FEATURES: (Whole(ALTER_CLUSTER, _with_code),),
     ApiKey.DELETE_GROUPS: (
-        Parts((Need(Operation.DELETE, GROUPS),), "groups_names", "results", str, DeletableGroupResult),
+        Parts(
+            needs=(Need(Operation.DELETE, GROUPS),),
+            asked="groups_names",
+            answered="results",
+            name=str,
+            refuse=DeletableGroupResult,
+        ),
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
         _of_configs(Operation.ALTER_CONFIGS, partial(_altered, IncrementallyAltered)),
@@ -812,7 +831,13 @@ NEEDS: dict[int, tuple[Guard, ...]] = {
         _InHandler((READ_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each"),
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
-        Parts((DESCRIBE_GROUP,), "groups", "groups", _group_of, _share_offsets_refused),
+        Parts(
+            needs=(DESCRIBE_GROUP,),
+            asked="groups",
+            answered="groups",
+            name=_group_of,
+            refuse=_share_offsets_refused,
+        ),
         _InHandler(
             (DESCRIBE_TOPIC,), "TOPIC_AUTHORIZATION_FAILED for each; left out where all are asked for"
         ),

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.spark_sink.rows import InvalidRow, Rows, Target
+from compactor.spark_sink.rows import InvalidRow, SinkRows, Target
 from tailrace.compression import compress
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, RunInput, coordinates
@@ -36,7 +36,7 @@ _HEADER_BYTES = 10
 Array = Any
 
 
-def encode_rows(rows: Rows, compression: Compression, now_ms: int) -> list[RunInput]:
+def encode_rows(rows: SinkRows, compression: Compression, now_ms: int) -> list[RunInput]:
     """The runs of one object. Raises InvalidRow for a record that its topic does not take."""
     order = np.lexsort((rows.partitions, rows.topics))
     places = (rows.topics.astype(np.int64) << 32 | rows.partitions)[order]
@@ -63,7 +63,7 @@ def _run(target: Target, partition: int, batches: list[tuple[BatchCoordinates, l
     return TopicPartition(target.topic.topic_id, partition), target.topic.name, batches
 
 
-def _most_bytes(rows: Rows) -> Array:
+def _most_bytes(rows: SinkRows) -> Array:
     """What each record takes at most, uncompressed."""
     sizes = np.full(len(rows), _RECORD_BYTES, np.int64)
     for column in (rows.key, rows.value):
@@ -78,7 +78,7 @@ def _most_bytes(rows: Rows) -> Array:
     return sizes
 
 
-def _cuts(places: Array, sizes: Array, rows: Rows) -> Iterator[tuple[int, int, int]]:
+def _cuts(places: Array, sizes: Array, rows: SinkRows) -> Iterator[tuple[int, int, int]]:
     """Place, first row and end of each batch. One record may be larger than the bound: its batch is judged later."""
     if not len(places):
         return
@@ -116,7 +116,7 @@ def _unfinished_header(target: Target, first_row: int, now_ms: int) -> BatchHead
     )
 
 
-def _in_order(rows: Rows, order: Array, now_ms: int) -> Any:
+def _in_order(rows: SinkRows, order: Array, now_ms: int) -> Any:
     """The columns that `encode_records` takes."""
     times = pa.array(np.full(len(rows), now_ms, np.int64))
     taken = pa.array(order)

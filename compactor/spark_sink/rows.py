@@ -38,7 +38,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SinkRows:
     """Some rows of a task, from its row `first` on. `topics`: for each row its place in `targets`."""
 
     first: int
@@ -55,7 +55,7 @@ class Rows:
 
 def rows_of(
     table: Any, targets: Mapping[str, Target], *, topic: str, first: int, sticky: int
-) -> tuple[Rows, int]:
+) -> tuple[SinkRows, int]:
     """The rows of a table with Spark's columns, and where the choice for rows without a key goes on.
 
     Args:
@@ -90,7 +90,9 @@ def rows_of(
         name = used[topics[at]].topic.name
         raise InvalidRow(f"row {first + at} of its task has no key, which the compacted topic {name!r} needs")
     assert len(key) == len(value) == count
-    return Rows(first, key, value, headers, used, topics, partitions), sticky
+    return SinkRows(
+        first=first, key=key, value=value, headers=headers, targets=used, topics=topics, partitions=partitions
+    ), sticky
 
 
 def _column(table: Any, name: str, kind: Any) -> Array:

@@ -87,7 +87,14 @@ def upload(options: SinkOptions, write_id: UUID, epoch: int, batches: Iterator[A
         opened = _sequencer(options)
         sequencer = runner.run(_entered(opened))
         try:
-            task = WriteTask(sequencer, store, options, write_id, clock, SystemEntropy())
+            task = WriteTask(
+                sequencer=sequencer,
+                store=store,
+                options=options,
+                write_id=write_id,
+                clock=clock,
+                entropy=SystemEntropy(),
+            )
             for chunk in chunks(batches, options.object_bytes):
                 runner.run(task.write(chunk))
             return Uploaded(write_id, epoch, task.objects)

@@ -151,7 +151,14 @@ def _written(session_id: UUID, key: str, sealed: SealedObject) -> WrittenObject:
         created_ms=footer.created_ms,
     )
     runs = [
-        RunProposal(run.topic_id, run.partition, run.start, run.length, run.batches) for run in footer.runs
+        RunProposal(
+            topic_id=run.topic_id,
+            partition=run.partition,
+            start=run.start,
+            length=run.length,
+            batches=run.batches,
+        )
+        for run in footer.runs
     ]
     return WrittenObject(session_id, described, runs)
 

@@ -185,7 +185,11 @@ class Reader:
         for index, look_up in enumerate(look_ups):
             requested = look_up.requested
             recent = self._recent.find(
-                requested.topic_id, requested.partition, requested.offset, requested.max_bytes, room.runs
+                topic_id=requested.topic_id,
+                partition=requested.partition,
+                offset=requested.offset,
+                max_bytes=requested.max_bytes,
+                max_runs=room.runs,
             )
             runs.append(recent or ())
             if recent is None:

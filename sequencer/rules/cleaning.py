@@ -93,7 +93,15 @@ def mark_clean(draft: Draft, request: MarkClean) -> Empty:
         raise SwapRefused(f"{subject}: clean below {request.clean_end}; {clean_end} to {stable} is possible")
     if not is_compacted(draft, row.topic_id):
         raise SwapRefused(f"{subject}: its topic is not compacted by key any more")
-    draft.put(CleanedRow(row.topic_id, row.partition, request.clean_end, request.clean_bytes, draft.now_ms))
+    draft.put(
+        CleanedRow(
+            topic_id=row.topic_id,
+            partition=row.partition,
+            clean_end=request.clean_end,
+            clean_bytes=request.clean_bytes,
+            cleaned_ms=draft.now_ms,
+        )
+    )
     return Empty()
 
 
@@ -117,12 +125,12 @@ def clean_points(state: HotState, request: CleanPointsRequest, now_ms: int) -> C
 def _point(state: HotState, row: PartitionRow) -> CleanPoint:
     held = state.get(CleanedRow, row.topic_id, row.partition)
     return CleanPoint(
-        row.partition,
-        row.log_start_offset,
-        state.last_stable_offset(row),
-        0 if held is None else held.clean_end,
-        0 if held is None else held.clean_bytes,
-        0 if held is None else held.cleaned_ms,
+        partition=row.partition,
+        log_start_offset=row.log_start_offset,
+        last_stable_offset=state.last_stable_offset(row),
+        clean_end=0 if held is None else held.clean_end,
+        clean_bytes=0 if held is None else held.clean_bytes,
+        cleaned_ms=0 if held is None else held.cleaned_ms,
     )
 
 

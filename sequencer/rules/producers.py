@@ -121,5 +121,11 @@ def producer_row(
     """The row that holds a state."""
     # By position: there is one for each producer of each run.
     return ProducerRow(
-        topic_id, partition, producer_id, state.epoch, list(state.recent), last_timestamp, updated_ms
+        topic_id=topic_id,
+        partition=partition,
+        producer_id=producer_id,
+        producer_epoch=state.epoch,
+        recent=list(state.recent),
+        last_timestamp=last_timestamp,
+        updated_ms=updated_ms,
     )

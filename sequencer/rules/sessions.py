@@ -86,7 +86,13 @@ def open_session(
         if request.session_id is None:
             raise InvalidRequest("a writer names its session")
         if draft.get(SessionRow, request.session_id) is not None:
-            return renew_session(draft, SessionRef(request.session_id), identity, settings, slack_ms)
+            return renew_session(
+                draft=draft,
+                request=SessionRef(request.session_id),
+                identity=identity,
+                settings=settings,
+                slack_ms=slack_ms,
+            )
         check_room_for_writer(draft, settings)
         folder, session_id, lease_ms = "written", request.session_id, settings.writer_lease_ms
     elif request.broker_id == COMPACTOR_BROKER_ID:

@@ -91,7 +91,9 @@ class SharePartition:
         spans = self.spans
         for each in acknowledged:
             for first, end, kind in _stretches(each):
-                spans = self._changed(spans, first, end, lock, kind, max_deliveries)
+                spans = self._changed(
+                    spans=spans, first=first, end=end, lock=lock, kind=kind, max_deliveries=max_deliveries
+                )
         self._set(spans)
 
     def _changed(
@@ -151,7 +153,13 @@ class SharePartition:
             if is_skipped:
                 self._extend(Span(first, end, SpanState.DONE))
                 continue
-            taken = Span(first, min(end, first + min(room, left)), SpanState.ACQUIRED, 1, lock)
+            taken = Span(
+                first=first,
+                end=min(end, first + min(room, left)),
+                state=SpanState.ACQUIRED,
+                deliveries=1,
+                lock=lock,
+            )
             self._extend(taken)
             acquired.append(taken)
             left -= taken.end - taken.first

@@ -81,7 +81,14 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
             outcomes.append(ShareOutcome(error))
             continue
         known = row or _new_row(draft, request, partition, settings)
-        changed, outcome = _worked(draft.now_ms, known, partition, request, work, is_member=is_member)
+        changed, outcome = _worked(
+            now_ms=draft.now_ms,
+            row=known,
+            partition=partition,
+            request=request,
+            work=work,
+            is_member=is_member,
+        )
         if changed is not row:
             draft.put(changed)
             draft.visible_change()
@@ -124,7 +131,14 @@ def _new_row(
         )
     start = partition.log_start_offset if request.limits.from_earliest else partition.end_offset
     return ShareRow(
-        request.group_id, partition.topic_id, partition.partition, start, [], [], [], draft.now_ms
+        group_id=request.group_id,
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        start_offset=start,
+        spans=[],
+        locks=[],
+        answered=[],
+        updated_ms=draft.now_ms,
     )
 
 
@@ -144,7 +158,9 @@ def _worked(
     answered = _answered(row, request.request_id)
     has_work = bool(work.acknowledged or work.releases or work.acquire)
     if answered is None and has_work:
-        answered = _carry_out(now_ms, state, partition, request, work, is_member=is_member)
+        answered = _carry_out(
+            now_ms=now_ms, state=state, partition=partition, request=request, work=work, is_member=is_member
+        )
         changed = _closed(state, row, now_ms, [] if request.request_id is None else [answered])
         if (changed.start_offset, changed.spans, changed.locks) != (row.start_offset, row.spans, row.locks):
             row = changed
@@ -196,7 +212,15 @@ def opened(row: ShareRow) -> SharePartition:
     first = row.start_offset
     for kept in row.spans:
         lock = None if kept.lock < 0 else row.locks[kept.lock]
-        spans.append(Span(first, kept.end_offset, SpanState(kept.state), kept.deliveries, lock))
+        spans.append(
+            Span(
+                first=first,
+                end=kept.end_offset,
+                state=SpanState(kept.state),
+                deliveries=kept.deliveries,
+                lock=lock,
+            )
+        )
         first = kept.end_offset
     return SharePartition(row.start_offset, first, spans)
 

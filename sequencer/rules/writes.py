@@ -87,7 +87,14 @@ def _check(draft: Draft, request: WriteRequest, settings: SequencerSettings) -> 
     for written in objects:
         _check_object(written, _writers_session(draft, written))
         yield from check_commit(
-            CommitRequest(written.session_id, 0, 0, written.object, written.runs), settings
+            CommitRequest(
+                session_id=written.session_id,
+                number=0,
+                answered_below=0,
+                object=written.object,
+                runs=written.runs,
+            ),
+            settings,
         )
 
 

@@ -121,7 +121,15 @@ class ParquetIndex:
             start, length = self._byte_range(number)
             last = self.batches[group.first_batch + group.batch_count - 1]
             first = self.batches[group.first_batch]
-            ranges.append(RowGroupRange(number, start, length, first.base_offset, last.end_offset))
+            ranges.append(
+                RowGroupRange(
+                    number=number,
+                    start=start,
+                    length=length,
+                    first_offset=first.base_offset,
+                    end_offset=last.end_offset,
+                )
+            )
         return ranges
 
     @cached_property
@@ -158,11 +166,11 @@ class ParquetIndex:
             mine = max(group.first_batch, run.first_batch)
             found.append(
                 RowGroupRange(
-                    number,
-                    start,
-                    length,
-                    self.batches[mine].base_offset,
-                    self.batches[group_end - 1].end_offset,
+                    number=number,
+                    start=start,
+                    length=length,
+                    first_offset=self.batches[mine].base_offset,
+                    end_offset=self.batches[group_end - 1].end_offset,
                 )
             )
             first = group_end

@@ -123,7 +123,9 @@ def _compare(
         if (source.header_bytes, source.is_exact) != (header_bytes, is_exact):
             return f"{where}: its header differs"
         return None if _are_same(source.records, records) else f"{where}: its records differ"
-    return _compare_stored(partition, source, header_bytes, records, is_exact)
+    return _compare_stored(
+        partition=partition, source=source, header_bytes=header_bytes, records=records, is_exact=is_exact
+    )
 
 
 def _compare_stored(

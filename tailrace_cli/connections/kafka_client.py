@@ -126,7 +126,15 @@ class KafkaClient:
         assert self._reader is not None and self._writer is not None, "connect first"
         self._correlation_id += 1
         try:
-            self._writer.writelines(encode_request(self._correlation_id, api, version, request, CLIENT_ID))
+            self._writer.writelines(
+                encode_request(
+                    correlation_id=self._correlation_id,
+                    api_key=api,
+                    api_version=version,
+                    request=request,
+                    client_id=CLIENT_ID,
+                )
+            )
             async with asyncio.timeout(PATIENCE_SECONDS):
                 size = int.from_bytes(await self._reader.readexactly(4), "big")
                 if size > MAX_RESPONSE_BYTES:
