@@ -444,7 +444,11 @@ class Agent:
         try:
             renewed = await self._sequencer.renew_agent(
                 RenewAgent(
-                    identity.broker_id, identity.lease_epoch, self._draining, wanted.early_puts, wanted.rows
+                    broker_id=identity.broker_id,
+                    epoch=identity.lease_epoch,
+                    draining=self._draining,
+                    early_puts=wanted.early_puts,
+                    rows=wanted.rows,
                 )
             )
             self._check_incarnation(renewed.incarnation)

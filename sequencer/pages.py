@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -31,47 +31,54 @@ from sequencer.api import (
     TablePinsRequest,
     TransactionDescription,
     TransactionsRequest,
+    Value,
 )
+
+
+class Page(Protocol):
+    """One answer of a listing."""
+
+    @property
+    def next(self) -> Any:
+        """Where the next page begins; None, or -1 of a number, after the last."""
+        ...
+
+
+Q = TypeVar("Q", bound=Value)
+P = TypeVar("P", bound=Page)
+
+
+async def pages(ask: Callable[[Q], Awaitable[P]], request: Q) -> AsyncIterator[P]:
+    """All pages of a listing: the request's own, then those `after` the page before."""
+    while True:
+        page = await ask(request)
+        yield page
+        if page.next is None or page.next == -1:
+            return
+        request = msgspec.structs.replace(request, after=page.next)
 
 
 async def all_groups(sequencer: Sequencer) -> list[GroupListing]:
     """Every group, by id."""
-    page = await sequencer.list_groups(ListGroups())
-    groups = list(page.groups)
-    while page.next is not None:
-        page = await sequencer.list_groups(ListGroups(page.next))
-        groups += page.groups
-    return groups
+    return [each async for page in pages(sequencer.list_groups, ListGroups()) for each in page.groups]
 
 
 async def all_share_offsets(sequencer: Sequencer, group_id: str) -> list[ShareOffset]:
-    """Where a share group is in all partitions that it has read."""
-    page = await sequencer.share_offsets(ShareOffsetsRequest(group_id))
-    offsets = list(page.offsets)
-    while page.next is not None:
-        page = await sequencer.share_offsets(ShareOffsetsRequest(group_id, page.next))
-        offsets += page.offsets
-    return offsets
+    """A share group's offsets in all partitions that it has read."""
+    asked = ShareOffsetsRequest(group_id)
+    return [each async for page in pages(sequencer.share_offsets, asked) for each in page.offsets]
 
 
 async def all_pins(sequencer: Sequencer) -> list[TablePin]:
     """The pins of every table."""
-    page = await sequencer.table_pins(TablePinsRequest())
-    pins = list(page.pins)
-    while page.next is not None:
-        page = await sequencer.table_pins(TablePinsRequest(page.next))
-        pins += page.pins
-    return pins
+    return [each async for page in pages(sequencer.table_pins, TablePinsRequest()) for each in page.pins]
 
 
 async def lag_pages(
     sequencer: Sequencer, owner: int = -1, *, with_orphans: bool = False
 ) -> AsyncIterator[list[Lag]]:
     """Every committed position, some at a time; see LagsRequest."""
-    page = await sequencer.lags(LagsRequest(None, owner, with_orphans))
-    yield page.lags
-    while page.next is not None:
-        page = await sequencer.lags(LagsRequest(page.next, owner, with_orphans))
+    async for page in pages(sequencer.lags, LagsRequest(None, owner, with_orphans)):
         yield page.lags
 
 
@@ -79,34 +86,25 @@ async def all_transactions(
     sequencer: Sequencer, transactional_ids: list[str] | None
 ) -> list[TransactionDescription]:
     """The transactions of these ids, or all."""
-    page = await sequencer.transactions(TransactionsRequest(transactional_ids))
-    transactions = list(page.transactions)
-    while page.next is not None:
-        page = await sequencer.transactions(TransactionsRequest(transactional_ids, page.next))
-        transactions += page.transactions
-    return transactions
+    asked = TransactionsRequest(transactional_ids)
+    return [each async for page in pages(sequencer.transactions, asked) for each in page.transactions]
 
 
 async def all_producers(
     sequencer: Sequencer, topic_id: UUID, partition: int
 ) -> tuple[PartitionError, list[ActiveProducer]]:
     """The producers of a partition, by id."""
-    page = await sequencer.describe_producers(ProducerQuery(topic_id, partition))
-    producers = list(page.producers)
-    while page.next >= 0:
-        page = await sequencer.describe_producers(ProducerQuery(topic_id, partition, page.next))
+    error, producers = PartitionError.NONE, []
+    async for page in pages(sequencer.describe_producers, ProducerQuery(topic_id, partition)):
+        error = page.error
         producers += page.producers
-    return page.error, producers
+    return error, producers
 
 
 async def all_positions(sequencer: Sequencer, group_id: str) -> list[OffsetPosition]:
     """A group's positions, by topic id and partition."""
-    page = await sequencer.fetch_offsets(FetchOffsets(group_id, None))
-    positions = list(page.positions)
-    while page.next is not None:
-        page = await sequencer.fetch_offsets(FetchOffsets(group_id, None, page.next))
-        positions += page.positions
-    return positions
+    asked = FetchOffsets(group_id, None)
+    return [each async for page in pages(sequencer.fetch_offsets, asked) for each in page.positions]
 
 
 async def positions_at(
@@ -123,12 +121,7 @@ async def positions_at(
 
 async def all_sizes(sequencer: Sequencer, topic_ids: list[UUID] | None) -> list[PartitionSize]:
     """The sizes of these topics' partitions, or of all."""
-    page = await sequencer.sizes(SizesRequest(topic_ids))
-    sizes = list(page.sizes)
-    while page.next is not None:
-        page = await sequencer.sizes(SizesRequest(topic_ids, page.next))
-        sizes += page.sizes
-    return sizes
+    return [each async for page in pages(sequencer.sizes, SizesRequest(topic_ids)) for each in page.sizes]
 
 
 class OffsetsSource(Protocol):

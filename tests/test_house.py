@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -35,12 +35,11 @@ BY_POSITION = {
 """Calls that are made too often for keywords, or where order is what the reader knows."""
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for part in PARTS:
-        for path in sorted((ROOT / part).rglob("*.py")):
-            relative = path.relative_to(ROOT)
-            if "migrations" not in relative.parts:
-                yield relative, ast.parse(path.read_text())
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Our modules by path."""
+    paths = [path.relative_to(ROOT) for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
+    return {path: ast.parse((ROOT / path).read_text()) for path in paths if "migrations" not in path.parts}
 
 
 def named_twice(modules: dict[Path, ast.Module]) -> dict[str, list[str]]:
@@ -90,11 +89,11 @@ def long_calls(modules: dict[Path, ast.Module]) -> dict[str, list[str]]:
 
 
 def test_a_name_is_one_public_class() -> None:
-    assert named_twice(dict(trees())) == {}
+    assert named_twice(trees()) == {}
 
 
 def test_more_than_four_arguments_are_passed_by_name() -> None:
-    found = long_calls(dict(trees()))
+    found = long_calls(trees())
     assert {name: places for name, places in found.items() if name not in BY_POSITION} == {}
     assert set(BY_POSITION) - set(found) == set(), "no longer needed"
 
