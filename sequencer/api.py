@@ -184,14 +184,13 @@ class Empty(Value, frozen=True):
 class OpenSession(Value, frozen=True):
     """An agent's request for a prefix to upload under. `predecessor` is the lane's session before this.
 
-    `session_id`: a writer's (WRITER_BROKER_ID) own choice, so that all tasks of a write have one session: open already,
-    it is renewed.
+    `name`: of a writer's (WRITER_BROKER_ID) session, so that all tasks of a job have one: an open one is renewed.
     """
 
     broker_id: Int64
     agent_epoch: Int64
     predecessor: UUID | None = None
-    session_id: UUID | None = None
+    name: UUID | None = None
 
 
 class SessionGrant(Value, frozen=True):

@@ -84,7 +84,7 @@ class SequencerSettings(SettingsSection):
     """Batches of one object."""
     max_runs_per_commit: int = Field(default=20_000, ge=1, le=1_000_000)
     """Partitions of one object."""
-    max_writers: int = Field(default=10_000, ge=1, le=1_000_000)
+    max_writers: int = Field(default=1_000, ge=1, le=10_000)
     """Jobs of Spark that write at once."""
     max_writes: int = Field(default=100_000, ge=1, le=10_000_000)
     """Writes of Spark whose last epoch is remembered."""

@@ -27,7 +27,6 @@ from sequencer.api import (
     OpenSession,
     RunProposal,
     Sequencer,
-    SessionClosed,
     SessionGrant,
     WrittenObject,
 )
@@ -40,7 +39,6 @@ from tailrace.topic_config import topic_settings
 PUT_SECONDS = 60.0
 """How long the upload of one object may take, retries included."""
 _DAY_MS = 86_400_000
-_SESSIONS_A_DAY = 16
 _SESSIONS = UUID("6f1a1d0e-5d0f-4f0e-9d53-0d1b6a1c7a11")
 """The name space of writers' sessions."""
 
@@ -105,17 +103,9 @@ class WriteTask:
         }
 
     async def _session(self) -> SessionGrant:
-        """The job's session of today, renewed. One that was closed (recovery, a long pause) is followed by another."""
-        day = self.clock.wall_ms() // _DAY_MS
-        for number in range(_SESSIONS_A_DAY):
-            session_id = uuid5(_SESSIONS, f"{self.write_id}/{day}/{number}")
-            try:
-                return await self.sequencer.open_session(
-                    OpenSession(WRITER_BROKER_ID, 0, session_id=session_id)
-                )
-            except SessionClosed as error:
-                last = error
-        raise last
+        """The job's session of today, renewed: the collector finds the orphans of one that has ended."""
+        name = uuid5(_SESSIONS, f"{self.write_id}/{self.clock.wall_ms() // _DAY_MS}")
+        return await self.sequencer.open_session(OpenSession(WRITER_BROKER_ID, 0, name=name))
 
     async def _upload(self, key: str, sealed: SealedObject, *, no_put_after: float) -> None:
         """Put the object, again and again until it is there or its time is over."""

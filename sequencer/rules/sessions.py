@@ -83,18 +83,18 @@ def open_session(
     """Grant a new prefix to a live agent (or to the compactor); to a writer the one of the session that it names."""
     lease_ms = settings.session_lease_ms
     if request.broker_id == WRITER_BROKER_ID:
-        if request.session_id is None:
+        if request.name is None:
             raise InvalidRequest("a writer names its session")
-        if draft.get(SessionRow, request.session_id) is not None:
+        known = _writers_session(draft, request.name, settings)
+        if known is not None:
             return renew_session(
                 draft=draft,
-                request=SessionRef(request.session_id),
+                request=SessionRef(known),
                 identity=identity,
                 settings=settings,
                 slack_ms=slack_ms,
             )
-        check_room_for_writer(draft, settings)
-        folder, session_id, lease_ms = "written", request.session_id, settings.writer_lease_ms
+        folder, lease_ms = "written", settings.writer_lease_ms
     elif request.broker_id == COMPACTOR_BROKER_ID:
         lease = draft.get(LeaseRow, COMPACTOR_LEASE)
         if lease is None or lease.epoch != request.agent_epoch or lease.expires_ms <= draft.now_ms:
@@ -115,7 +115,7 @@ def open_session(
             session_id=session_id,
             broker_id=request.broker_id,
             prefix=prefix,
-            predecessor=request.predecessor,
+            predecessor=request.predecessor if request.name is None else request.name,
             next_number=0,
             expires_ms=draft.now_ms + lease_ms,
             closed_ms=None,
@@ -124,11 +124,19 @@ def open_session(
     return SessionGrant(session_id, prefix, lease_ms, identity.incarnation)
 
 
-def check_room_for_writer(draft: Draft, settings: SequencerSettings) -> None:
-    """Raise LimitReached where as many writers' sessions are open as may be."""
-    is_open = len(draft.open_sessions_of(WRITER_BROKER_ID))
-    if is_open >= settings.max_writers:
-        raise LimitReached(f"{is_open} jobs are writing; max_writers is {settings.max_writers}")
+def _writers_session(draft: Draft, name: UUID, settings: SequencerSettings) -> UUID | None:
+    """The live session of this name, which is kept in the place of a predecessor. Each opening has an id of its own:
+    what was uploaded under one that is over may be collected, and is never committed under the next.
+
+    Raises LimitReached where there is none, and as many are open as may be.
+    """
+    rows = draft.open_sessions_of(WRITER_BROKER_ID)
+    for row in rows:
+        if row.predecessor == name and row.expires_ms > draft.now_ms:
+            return row.session_id
+    if len(rows) >= settings.max_writers:
+        raise LimitReached(f"{len(rows)} jobs are writing; max_writers is {settings.max_writers}")
+    return None
 
 
 def live_session(draft: Draft, session_id: UUID) -> SessionRow:

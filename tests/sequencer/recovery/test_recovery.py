@@ -223,7 +223,7 @@ def test_uploads_that_were_garbage_at_the_checkpoint_do_not_come_back() -> None:
 def test_a_jobs_write_is_answered_once_a_checkpoint_has_it_and_is_written_again_otherwise() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")
-        asked = OpenSession(WRITER_BROKER_ID, 0, session_id=UUID(int=66))
+        asked = OpenSession(WRITER_BROKER_ID, 0, name=UUID(int=66))
         agents, world.session = world.session, await world.sequencer.open_session(asked)
 
         async def commit(epoch: int, name: str) -> asyncio.Future[WriteAnswer]:
@@ -251,7 +251,7 @@ def test_a_jobs_write_is_answered_once_a_checkpoint_has_it_and_is_written_again_
         await world.lead()
         assert await world.read("t") == {"a": 0} and report.resequenced.records == 0
         world.session = await world.sequencer.open_session(
-            OpenSession(WRITER_BROKER_ID, 0, session_id=UUID(int=68))
+            OpenSession(WRITER_BROKER_ID, 0, name=UUID(int=66))
         )
         for epoch, name, is_repeat in ((0, "a", True), (1, "b", False)):
             answered = await commit(epoch, name)
