@@ -100,7 +100,10 @@ def create(
 
 @app.command()
 def describe(names: Names, bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None:
-    """Show partitions, offsets, leaders, configs that are set, and what the topic's latency costs."""
+    """Show partitions, offsets, leaders, set configs and costs.
+
+    The costs are those of the topic's `tailrace.latency`.
+    """
     from tailrace_cli.latency_figures import in_words
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
