@@ -640,8 +640,9 @@ def _deletes_one_too_many(original: Any) -> Any:
 
 
 def _gives_names_their_ids_again(original: Any) -> Any:
-    def create(draft: Any, request: Any, topic_id: UUID, *rest: Any) -> Any:
-        return original(draft, request, UUID(bytes=request.name.encode().ljust(16, b".")[:16]), *rest)
+    def create(draft: Any, request: Any, **rest: Any) -> Any:
+        named = UUID(bytes=request.name.encode().ljust(16, b".")[:16])
+        return original(draft, request, **{**rest, "topic_id": named})
 
     return create
 
