@@ -48,7 +48,7 @@ from tailrace.record_batch import (
     Compression,
     InvalidBatch,
     TimestampType,
-    assemble,
+    assemble_like,
     read_header,
 )
 from tailrace.records import InvalidRecords
@@ -383,19 +383,7 @@ def _changed(header: BatchHeader, horizon: Pass | None, newest_ms: int) -> Batch
 
 def _rewritten(header: BatchHeader, records: memoryview, record_count: int) -> PlainBatch:
     """A changed batch. Its length and its CRC are those of the unpacked records; a reader packs them anew."""
-    data = assemble(
-        records,
-        attributes=header.attributes,
-        record_count=record_count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
+    data = assemble_like(header, records, record_count)
     head = data[:HEADER_BYTES]
     return PlainBatch(read_header(head), head, records, True)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from tailrace.acls import Acl, AclFilter
 from tailrace.limits import Int64
-from tailrace.mixed_object import BatchCoordinates
+from tailrace.mixed_object import BatchCoordinates, SealedObject
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -230,6 +230,20 @@ class ObjectDescription(Value, frozen=True):
     created_ms: Int64
     format_version: Int64 = 1
     index_crc: Int64 = 0
+
+    @classmethod
+    def of_mixed(cls, key: str, sealed: SealedObject) -> ObjectDescription:
+        """The mixed object that is, or will be, stored under a key."""
+        footer = sealed.footer
+        return cls(
+            object_id=footer.object_id,
+            kind=ObjectKind.MIXED,
+            key=key,
+            size=sealed.size,
+            crc=sealed.crc,
+            index_start=footer.data_length,
+            created_ms=footer.created_ms,
+        )
 
 
 class RunProposal(Value, frozen=True):

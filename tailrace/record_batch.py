@@ -432,6 +432,23 @@ def with_log_append_time(batch: memoryview, timestamp_ms: int) -> bytearray:
     return stamped
 
 
+def assemble_like(header: BatchHeader, records: Buffer, record_count: int) -> bytes:
+    """A batch with these records and the other fields of a header, its length and CRC apart."""
+    return assemble(
+        records,
+        attributes=header.attributes,
+        record_count=record_count,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
 def assemble(
     records: Buffer,
     *,

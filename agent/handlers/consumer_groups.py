@@ -16,18 +16,16 @@ from agent.groups.consumer_group import (
 )
 from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.topic_pattern import InvalidPattern, TopicPattern
+from agent.handlers.described_groups import described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from tailrace.acls import ResourceType
 from tailrace.group_config import CONSUMER_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedAssignment,
     DescribedConsumer,
     DescribedConsumerGroup,
-    DescribedTopicPartitions,
 )
 from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatAssignment,
@@ -148,24 +146,16 @@ async def describe(
     services: Services, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Epochs, members, what they have and what they are to have."""
-    response = ConsumerGroupDescribeResponse()
     topics = services.catalog.snapshot.by_id
-    for group_id in request.group_ids:
-        try:
-            group = await services.groups.look(group_id, lambda group: _description(group, topics))
-            if request.include_authorized_operations:
-                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
-        except REFUSALS as error:
-            group = DescribedConsumerGroup(group_code(error), error_message=str(error), group_id=group_id)
-        response.groups.append(group)
-    return response
+
+    def describe_one(group: AnyGroup) -> DescribedConsumerGroup:
+        return _description(of_kind(group, ConsumerGroup, "consumer"), topics)
+
+    groups = await described_groups(services, context, request, answer=DescribedConsumerGroup, describe=describe_one)
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _description(group: AnyGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedConsumerGroup:
-    if not isinstance(group, ConsumerGroup):
-        is_unused = group.generation == 0 and group.is_idle
-        problem = "not found" if is_unused else "not a consumer group"
-        raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is {problem}.")
+def _description(group: ConsumerGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedConsumerGroup:
     return DescribedConsumerGroup(
         group_id=group.group_id,
         group_state=group.phase,
@@ -189,15 +179,4 @@ def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> De
         assignment=described_assignment(member.assigned, topics),
         target_assignment=described_assignment(member.target, topics),
         member_type=CONSUMER_MEMBER,
-    )
-
-
-def described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
-    """By name, too; a topic that was deleted meanwhile is left out."""
-    return DescribedAssignment(
-        [
-            DescribedTopicPartitions(topic_id, topics[topic_id].topic.name, sorted(partitions))
-            for topic_id, partitions in assignment.items()
-            if topic_id in topics
-        ]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.errors import EXPECTED
 from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.group import Group, GroupPhase
+from agent.handlers.described_groups import is_unused
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
 from cache.ring import group_candidates
@@ -63,15 +64,11 @@ def _missing(context: RequestContext, group_id: str, message: str) -> DescribedG
     return missing
 
 
-def _is_unused(group: AnyGroup) -> bool:
-    return group.generation == 0 and group.is_idle
-
-
 def _description(group: AnyGroup) -> DescribedGroup | None:
     """None for a group that never had a member: it may be there for its offsets only, or not at all."""
     if not isinstance(group, Group):
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a classic group.")
-    if _is_unused(group):
+    if is_unused(group):
         return None
     is_settled = group.phase is GroupPhase.STABLE
     protocol = (group.protocol or "") if is_settled else ""
@@ -141,7 +138,7 @@ async def delete_groups(
     for group_id in request.groups_names:
         code = ErrorCode.NONE
         try:
-            never_used = await services.groups.look(group_id, _is_unused)
+            never_used = await services.groups.look(group_id, is_unused)
             if never_used and not await _has_offsets(services, group_id):
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             else:

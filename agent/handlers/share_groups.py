@@ -9,10 +9,9 @@ from agent.catalog import KnownTopic
 from agent.groups.consumer_group import JOINS, LEAVES
 from agent.groups.coordinator import AnyGroup, GroupRefusal
 from agent.groups.share_group import ASSIGNOR, ShareGroup, ShareHeartbeat, ShareMember
-from agent.handlers.consumer_groups import described_assignment
+from agent.handlers.described_groups import described_assignment, described_groups, of_kind
 from agent.handlers.groups import REFUSALS, group_code
 from agent.services import RequestContext, Services
-from tailrace.acls import ResourceType
 from tailrace.group_config import SHARE_HEARTBEAT_INTERVAL_MS
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.share_group_describe import (
@@ -92,24 +91,16 @@ async def describe(
     services: Services, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
     """Epochs, members and what they have."""
-    response = ShareGroupDescribeResponse()
     topics = services.catalog.snapshot.by_id
-    for group_id in request.group_ids:
-        try:
-            group = await services.groups.look(group_id, lambda group: _description(group, topics))
-            if request.include_authorized_operations:
-                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
-        except REFUSALS as error:
-            group = DescribedShareGroup(group_code(error), error_message=str(error), group_id=group_id)
-        response.groups.append(group)
-    return response
+
+    def describe_one(group: AnyGroup) -> DescribedShareGroup:
+        return _description(of_kind(group, ShareGroup, "share"), topics)
+
+    groups = await described_groups(services, context, request, answer=DescribedShareGroup, describe=describe_one)
+    return ShareGroupDescribeResponse(groups=groups)
 
 
-def _description(group: AnyGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedShareGroup:
-    if not isinstance(group, ShareGroup):
-        is_unused = group.generation == 0 and group.is_idle
-        problem = "not found" if is_unused else "not a share group"
-        raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is {problem}.")
+def _description(group: ShareGroup, topics: Mapping[UUID, KnownTopic]) -> DescribedShareGroup:
     return DescribedShareGroup(
         group_id=group.group_id,
         group_state=group.phase,

@@ -41,7 +41,6 @@ from sequencer.api import (
     IncarnationChanged,
     LeaseLost,
     ObjectDescription,
-    ObjectKind,
     OpenSession,
     RunProposal,
     Sequencer,
@@ -403,7 +402,6 @@ class Lane:
     def _seal_object(
         self, session: UploadSession, number: int, buffer: ActiveBuffer
     ) -> tuple[SealedObject, ObjectDescription]:
-        object_id, created_ms = self._entropy.uuid(), self._clock.wall_ms()
         sealed = seal(
             [
                 (
@@ -413,21 +411,12 @@ class Lane:
                 )
                 for partition, batches in buffer.batches.items()
             ],
-            object_id=object_id,
+            object_id=self._entropy.uuid(),
             session_id=session.session_id,
             number=number,
-            created_ms=created_ms,
+            created_ms=self._clock.wall_ms(),
         )
-        description = ObjectDescription(
-            object_id=object_id,
-            kind=ObjectKind.MIXED,
-            key=f"{session.prefix}{number:012d}",
-            size=sealed.size,
-            crc=sealed.crc,
-            index_start=sealed.footer.data_length,
-            created_ms=created_ms,
-        )
-        return sealed, description
+        return sealed, ObjectDescription.of_mixed(f"{session.prefix}{number:012d}", sealed)
 
     async def _upload(self, session: UploadSession, key: str, sealed: SealedObject) -> FlushFailure | None:
         """Put the object within the deadline, retrying what may pass; the reason when it could not be done."""

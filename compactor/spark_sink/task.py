@@ -23,7 +23,6 @@ from sequencer.api import (
     BrokerConfigsRequest,
     MetadataRequest,
     ObjectDescription,
-    ObjectKind,
     OpenSession,
     RunProposal,
     Sequencer,
@@ -130,16 +129,6 @@ class WriteTask:
 
 
 def _written(session_id: UUID, key: str, sealed: SealedObject) -> WrittenObject:
-    footer = sealed.footer
-    described = ObjectDescription(
-        object_id=footer.object_id,
-        kind=ObjectKind.MIXED,
-        key=key,
-        size=sealed.size,
-        crc=sealed.crc,
-        index_start=footer.data_length,
-        created_ms=footer.created_ms,
-    )
     runs = [
         RunProposal(
             topic_id=run.topic_id,
@@ -148,9 +137,9 @@ def _written(session_id: UUID, key: str, sealed: SealedObject) -> WrittenObject:
             length=run.length,
             batches=run.batches,
         )
-        for run in footer.runs
+        for run in sealed.footer.runs
     ]
-    return WrittenObject(session_id, described, runs)
+    return WrittenObject(session_id, ObjectDescription.of_mixed(key, sealed), runs)
 
 
 def chunks(batches: Iterable[Any], most_bytes: int) -> Iterator[list[Any]]:

@@ -24,7 +24,7 @@ from tailrace.record_batch import (
     HEADER_BYTES,
     BatchHeader,
     Compression,
-    assemble,
+    assemble_like,
 )
 
 Array = Any
@@ -90,20 +90,7 @@ def rebuild(
                 f"{crc:#010x}; its header says {header.length} of {header.crc:#010x}"
             )
         return header_bytes, records
-    batch = assemble(
-        compress(header.compression, records),
-        attributes=header.attributes,
-        record_count=record_count,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        base_offset=header.base_offset,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
-    return (batch,)
+    return (assemble_like(header, compress(header.compression, records), record_count),)
 
 
 def _column(table: Any, name: str) -> Array:

@@ -135,39 +135,27 @@ def write_parquet(
             exact=b"".join(sheet.exact),
         )
         parquet.add_key_value_metadata({METADATA_KEY: pack_header(header)})
+    data: memoryview | None = None
     if path is None:
-        data = memoryview(sink.getvalue())
+        data = tail = memoryview(sink.getvalue())
         size, crc = len(data), int(crc32c(data))
-        index = read_index(data, size)
-        index_crc = int(crc32c(data[size - index.footer_bytes :]))
-        return WrittenParquet(
-            path=None,
-            data=data,
-            size=size,
-            crc=crc,
-            row_count=header.row_count,
-            runs=header.runs,
-            row_groups=index.row_groups,
-            index=index,
-            index_crc=index_crc,
-        )
-    size, crc, tail = _sum_up(path)
+    else:
+        size, crc, tail = _sum_up(path)
     index = read_index(tail, size)
-    index_crc = int(crc32c(tail[len(tail) - index.footer_bytes :]))
     return WrittenParquet(
         path=path,
-        data=None,
+        data=data,
         size=size,
         crc=crc,
         row_count=header.row_count,
         runs=header.runs,
         row_groups=index.row_groups,
         index=index,
-        index_crc=index_crc,
+        index_crc=int(crc32c(tail[len(tail) - index.footer_bytes :])),
     )
 
 
-def _sum_up(path: str) -> tuple[int, int, bytes]:
+def _sum_up(path: str) -> tuple[int, int, memoryview]:
     """Size, CRC-32C and footer of the file that was written."""
     size = crc = 0
     with open(path, "rb") as file:
@@ -177,7 +165,7 @@ def _sum_up(path: str) -> tuple[int, int, bytes]:
         file.seek(max(0, size - 8))
         footer_bytes = int.from_bytes(file.read(4), "little") + 8
         file.seek(max(0, size - footer_bytes))
-        return size, int(crc), file.read()
+        return size, int(crc), memoryview(file.read())
 
 
 class _Pending(NamedTuple):

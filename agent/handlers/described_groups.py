@@ -1,0 +1,72 @@
+"""What ConsumerGroupDescribe and ShareGroupDescribe have in common: the loop over groups, and who is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from uuid import UUID
+
+from agent.catalog import KnownTopic
+from agent.groups.assignors import Assignment
+from agent.groups.consumer_group import ConsumerGroup
+from agent.groups.coordinator import AnyGroup, GroupRefusal
+from agent.groups.share_group import ShareGroup
+from agent.handlers.groups import REFUSALS, group_code
+from agent.services import RequestContext, Services
+from tailrace.acls import ResourceType
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedTopicPartitions,
+)
+from tailrace.kafka.messages.share_group_describe import DescribedShareGroup, ShareGroupDescribeRequest
+
+G = TypeVar("G", ConsumerGroup, ShareGroup)
+D = TypeVar("D", DescribedConsumerGroup, DescribedShareGroup)
+
+
+async def described_groups(
+    services: Services,
+    context: RequestContext,
+    request: ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
+    *,
+    answer: type[D],
+    describe: Callable[[AnyGroup], D],
+) -> list[D]:
+    """Each group that is asked for, or why it can't be described."""
+    groups: list[D] = []
+    for group_id in request.group_ids:
+        try:
+            group = await services.groups.look(group_id, describe)
+            if request.include_authorized_operations:
+                group.authorized_operations = context.access.operations(ResourceType.GROUP, group.group_id)
+        except REFUSALS as error:
+            group = answer(group_code(error), error_message=str(error), group_id=group_id)
+        groups.append(group)
+    return groups
+
+
+def of_kind(group: AnyGroup, kind: type[G], name: str) -> G:
+    """The group, if it is of this kind. Raises GroupRefusal."""
+    if isinstance(group, kind):
+        return group
+    problem = "not found" if is_unused(group) else f"not a {name} group"
+    raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is {problem}.")
+
+
+def is_unused(group: AnyGroup) -> bool:
+    """Whether the group never had a member."""
+    return group.generation == 0 and group.is_idle
+
+
+def described_assignment(assignment: Assignment, topics: Mapping[UUID, KnownTopic]) -> DescribedAssignment:
+    """By name, too; a topic that was deleted meanwhile is left out."""
+    return DescribedAssignment(
+        [
+            DescribedTopicPartitions(topic_id, topics[topic_id].topic.name, sorted(partitions))
+            for topic_id, partitions in assignment.items()
+            if topic_id in topics
+        ]
+    )
