@@ -151,7 +151,9 @@ async def describe(
     def describe_one(group: AnyGroup) -> DescribedConsumerGroup:
         return _description(of_kind(group, ConsumerGroup, "consumer"), topics)
 
-    groups = await described_groups(services, context, request, answer=DescribedConsumerGroup, describe=describe_one)
+    groups = await described_groups(
+        services, context, request, answer=DescribedConsumerGroup, describe=describe_one
+    )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

@@ -96,7 +96,9 @@ async def describe(
     def describe_one(group: AnyGroup) -> DescribedShareGroup:
         return _description(of_kind(group, ShareGroup, "share"), topics)
 
-    groups = await described_groups(services, context, request, answer=DescribedShareGroup, describe=describe_one)
+    groups = await described_groups(
+        services, context, request, answer=DescribedShareGroup, describe=describe_one
+    )
     return ShareGroupDescribeResponse(groups=groups)
 
 

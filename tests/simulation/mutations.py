@@ -1310,7 +1310,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("batches are not checked against their CRC", [(mixed_reader, "check_crc", does_nothing)], ROT),
     Mutation(
-        "what a batch's CRC does not cover is not checked", [(mixed_reader, "check_crc", _checks_the_crc_alone)], ROT
+        "what a batch's CRC does not cover is not checked",
+        [(mixed_reader, "check_crc", _checks_the_crc_alone)],
+        {**ROT, "readers": 3, "plain_producers": 3},
     ),
     # --- transactions
     Mutation(
