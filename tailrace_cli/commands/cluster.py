@@ -47,8 +47,8 @@ def describe(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> None
         print_json(found)
         return
     print(
-        f"cluster {found['cluster_id']}: {found['topics']} topics, {found['partitions']} partitions, "
-        f"{found['partitions_without_leader']} without a leader"
+        f"cluster {found['cluster_id']}; topics: {found['topics']}; partitions: {found['partitions']}, "
+        f"of them without a leader: {found['partitions_without_leader']}"
     )
     print_table(
         ("broker", "host", "port", "rack", "leads partitions"),

@@ -1,4 +1,4 @@
-"""`tailrace group`: list, describe (members and lag), reset, delete."""
+"""`tailrace group`: list, describe (members and lag), reset, delete. Groups of all kinds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tailrace_cli.output import JsonFlag, print_json, print_table
 
 if TYPE_CHECKING:
     from tailrace_cli.connections.kafka_client import KafkaClient
-    from tailrace_cli.connections.offsets import Place
 
-app = group_of_commands("Consumer groups: list, describe with lag, reset, delete.")
+app = group_of_commands("Groups of all kinds: list, describe with lag, reset, delete.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
+SHOWN_PARTITIONS = 6
 
 
 @app.command("list")
@@ -36,6 +36,7 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
             for group in answer.groups:
                 found[group.group_id] = {
                     "group": group.group_id,
+                    "kind": group.group_type.lower(),
                     "state": group.group_state,
                     "protocol_type": group.protocol_type,
                 }
@@ -46,8 +47,8 @@ def list_groups(bootstrap: BootstrapFlag = None, as_json: JsonFlag = False) -> N
         print_json(groups)
     else:
         print_table(
-            ("group", "state", "type"),
-            [(one["group"], one["state"], one["protocol_type"]) for one in groups],
+            ("group", "kind", "state", "protocol type"),
+            [(one["group"], one["kind"], one["state"], one["protocol_type"]) for one in groups],
             if_none="no groups",
         )
 
@@ -57,39 +58,24 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
     """Show a group's members, its committed offsets and its lag."""
 
     async def run(client: KafkaClient) -> dict[str, Any]:
-        from tailrace.kafka import ApiKey
-        from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
-        from tailrace_cli.connections.kafka_client import check
+        from tailrace_cli.connections.groups import describe_group, group_offsets, lags
 
         async with await client.coordinator_of(group) as coordinator:
-            answer = await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group]))
-            (described,) = answer.groups
-            check(described.error_code, described.error_message, f"group {group!r}")
-            offsets = await _lags(coordinator, group)
-        return {
-            "group": described.group_id,
-            "state": described.group_state,
-            "protocol": described.protocol_data,
-            "members": [
-                {
-                    "member_id": member.member_id,
-                    "instance_id": member.group_instance_id,
-                    "client_id": member.client_id,
-                    "host": member.client_host,
-                }
-                for member in described.members
-            ],
-            "offsets": offsets,
-        }
+            described = await describe_group(coordinator, group)
+            offsets = await group_offsets(coordinator, group, described.kind)
+            return {**described.as_json(), "offsets": await lags(coordinator, offsets)}
 
     found = ask_broker(bootstrap, run)
     if as_json:
         print_json(found)
         return
-    print(f"{found['group']}  {found['state']}  {found['protocol']}")
+    print(f"{found['group']}  {found['kind']}  {found['state']}  {found['protocol']}")
     print_table(
-        ("member", "instance", "client", "host"),
-        [(one["member_id"], one["instance_id"], one["client_id"], one["host"]) for one in found["members"]],
+        ("member", "instance", "client", "host", "assigned"),
+        [
+            (one["member_id"], one["instance_id"], one["client_id"], one["host"], _shown(one["assigned"]))
+            for one in found["members"]
+        ],
         if_none="no members",
     )
     print_table(
@@ -100,6 +86,13 @@ def describe(group: Group, bootstrap: BootstrapFlag = None, as_json: JsonFlag = 
         ],
         if_none="no committed offsets",
     )
+
+
+def _shown(assigned: list[str] | None) -> str | None:
+    """The first few partitions, and how many there are."""
+    if assigned is None or len(assigned) <= SHOWN_PARTITIONS:
+        return None if assigned is None else " ".join(assigned)
+    return f"{' '.join(assigned[:SHOWN_PARTITIONS])} ... ({len(assigned)})"
 
 
 To = Annotated[
@@ -132,10 +125,12 @@ def reset(
     """
 
     async def run(client: KafkaClient) -> list[dict[str, Any]]:
+        from tailrace_cli.connections.groups import group_offsets, kind_of, move_group
         from tailrace_cli.connections.offsets import offsets_at, partitions_of
 
         async with await client.coordinator_of(group) as coordinator:
-            committed = await _committed(coordinator, group)
+            kind = await kind_of(coordinator, group)
+            committed = await group_offsets(coordinator, group, kind)
             if topic is None:
                 places = sorted(committed)
             else:
@@ -145,7 +140,7 @@ def reset(
                 raise CommandFailed(f"group {group!r} has no offsets there; name a topic with --topic")
             targets = await offsets_at(coordinator, places, to, committed)
             if execute:
-                await _commit(coordinator, group, targets)
+                await move_group(coordinator, group, kind, targets)
         return [
             {
                 "topic": place[0],
@@ -182,84 +177,3 @@ def delete(group: Group, bootstrap: BootstrapFlag = None) -> None:
 
     ask_broker(bootstrap, run)
     print(f"deleted group {group}")
-
-
-async def _lags(client: KafkaClient, group: str) -> list[dict[str, Any]]:
-    from tailrace_cli.connections.offsets import LATEST, list_offsets
-
-    committed = await _committed(client, group)
-    ends = await list_offsets(client, list(committed), LATEST)
-    return [
-        {
-            "topic": place[0],
-            "partition": place[1],
-            "committed": offset,
-            "end_offset": ends.get(place),
-            "lag": max(0, ends[place] - offset) if place in ends else None,
-        }
-        for place, offset in sorted(committed.items())
-    ]
-
-
-async def _committed(client: KafkaClient, group: str) -> dict[Place, int]:
-    """The group's offsets by topic and partition."""
-    from tailrace.kafka import ApiKey
-    from tailrace.kafka.messages.metadata import MetadataRequest
-    from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-    from tailrace_cli.connections.kafka_client import check
-
-    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
-    (found,) = (await client.ask(ApiKey.OFFSET_FETCH, asked)).groups
-    check(found.error_code, None, f"offsets of group {group!r}")
-    known = (await client.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
-    names = {topic.topic_id: topic.name for topic in known}
-    return {
-        (
-            topic.name or names.get(topic.topic_id, str(topic.topic_id)),
-            each.partition_index,
-        ): each.committed_offset
-        for topic in found.topics
-        for each in topic.partitions
-    }
-
-
-async def _commit(client: KafkaClient, group: str, offsets: dict[Place, int]) -> None:
-    """Commit for a group without members. Raises CommandFailed."""
-    from tailrace.kafka import ApiKey
-    from tailrace.kafka.error_codes import ErrorCode
-    from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-    from tailrace.kafka.messages.offset_commit import (
-        OffsetCommitRequest,
-        OffsetCommitRequestPartition,
-        OffsetCommitRequestTopic,
-    )
-    from tailrace_cli.connections.kafka_client import check
-
-    names = sorted({topic for topic, _ in offsets})
-    known = await client.ask(
-        ApiKey.METADATA, MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
-    )
-    ids = {topic.name: topic.topic_id for topic in known.topics}
-    asked = OffsetCommitRequest(
-        group_id=group,
-        topics=[
-            OffsetCommitRequestTopic(
-                name=name,
-                topic_id=ids[name],
-                partitions=[
-                    OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-                    for (topic, partition), offset in offsets.items()
-                    if topic == name
-                ],
-            )
-            for name in names
-        ],
-    )
-    for topic in (await client.ask(ApiKey.OFFSET_COMMIT, asked)).topics:
-        for each in topic.partitions:
-            has_members = each.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
-            check(
-                each.error_code,
-                "the group has members; stop its consumers first" if has_members else None,
-                f"group {group!r} was not reset",
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,9 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from pyiceberg.catalog import load_catalog
 
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tailrace_cli.connections.kafka_client import KafkaClient
 from tailrace_cli.demo.ports import free_port
 from tests.support.servers import PostgresServer
 
@@ -200,6 +205,52 @@ def test_a_group_goes_on_where_it_was_and_is_reset_after_a_preview(server: Serve
     assert server.run("consume", "events") == "a\nb\nc\nd\n"
     server.run(*trim, "--execute")
     assert server.run("consume", "events") == "d\n"
+
+
+def test_groups_of_all_kinds_are_described_and_reset(server: Server) -> None:
+    server.wait_until_ready()
+    server.run("topic", "create", "events")
+    server.run("produce", "events", *"abcd")
+    server.run("consume", "events", "-g", "old")
+    consumer = Consumer(
+        {"bootstrap.servers": server.kafka, "group.id": "new", "group.protocol": "consumer",
+         "auto.offset.reset": "earliest", "client.id": "reader"}
+    )  # fmt: skip
+    consumer.subscribe(["events"])
+    for _ in range(4):
+        assert consumer.poll(30) is not None
+    consumer.commit(asynchronous=False)
+    asyncio.run(_join_share_group(server.kafka, "pool"))
+
+    listed = json.loads(server.run("group", "list", "--json"))
+    assert {one["group"]: one["kind"] for one in listed} == {
+        "old": "classic", "new": "consumer", "pool": "share"
+    }  # fmt: skip
+    described = json.loads(server.run("group", "describe", "new", "--json"))
+    assert (described["kind"], described["state"]) == ("consumer", "Stable")
+    (member,) = described["members"]
+    assert (member["client_id"], member["assigned"]) == ("reader", ["events-0"])
+    assert described["offsets"][0]["committed"] == 4 and described["offsets"][0]["lag"] == 0
+    assert "new  consumer  Stable  uniform" in server.run("group", "describe", "new")
+    refused = server.try_run("group", "reset", "new", "--to", "start", "--execute")
+    assert "the group has members; stop its consumers first" in refused.stderr
+
+    consumer.close()
+    for group in ("new", "pool"):
+        server.run("group", "reset", group, "--topic", "events", "--to", "1", "--execute")
+        (offset,) = json.loads(server.run("group", "describe", group, "--json"))["offsets"]
+        assert (offset["committed"], offset["lag"]) == (1, 3)
+
+
+async def _join_share_group(broker: str, group: str) -> None:
+    """Join, and leave again."""
+    async with KafkaClient(broker) as client, await client.coordinator_of(group) as coordinator:
+        for epoch in (0, -1):
+            joined = await coordinator.ask(
+                ApiKey.SHARE_GROUP_HEARTBEAT,
+                ShareGroupHeartbeatRequest(group, "member", epoch, subscribed_topic_names=["events"]),
+            )
+            assert joined.error_code == ErrorCode.NONE
 
 
 def test_a_transaction_that_hangs_is_found_and_aborted(server: Server) -> None:

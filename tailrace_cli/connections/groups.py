@@ -1,0 +1,239 @@
+"""Groups of all kinds for the commands: classic (by rebalance), consumer (KIP-848) and share (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareOffsetsPartition,
+    AlterShareOffsetsTopic,
+)
+from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareOffsetsGroup,
+)
+from tailrace.kafka.messages.metadata import MetadataRequest
+from tailrace.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tailrace.kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tailrace.kafka.messages.share_group_describe import ShareGroupDescribeRequest
+from tailrace_cli.connections.kafka_client import KafkaClient, KafkaRefused, check
+from tailrace_cli.connections.offsets import LATEST, Place, list_offsets
+
+CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
+
+_HAS_MEMBERS = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.NON_EMPTY_GROUP,
+    }
+)
+STOP_MEMBERS = "the group has members; stop its consumers first"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member; `assigned` is None where the coordinator does not know it (classic groups)."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assigned: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as its coordinator sees it. `kind`: one of the three above."""
+
+    group: str
+    kind: str
+    state: str
+    protocol: str
+    members: list[GroupMember]
+
+    def as_json(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self)
+
+
+async def describe_group(coordinator: KafkaClient, group: str) -> GroupDescription:
+    """A group of any kind. Raises KafkaRefused."""
+    for kind, api, request in (
+        (CONSUMER, ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group])),
+        (SHARE, ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group])),
+    ):
+        (found,) = (await coordinator.ask(api, request)).groups
+        if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            _check_described(found, group)
+            members = [
+                GroupMember(
+                    member_id=each.member_id,
+                    instance_id=getattr(each, "instance_id", None),
+                    client_id=each.client_id,
+                    host=each.client_host,
+                    assigned=_assigned(each.assignment.topic_partitions),
+                )
+                for each in found.members
+            ]
+            return GroupDescription(
+                group=group,
+                kind=kind,
+                state=found.group_state,
+                protocol=found.assignor_name,
+                members=members,
+            )
+    (found,) = (await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group]))).groups
+    _check_described(found, group)
+    members = [
+        GroupMember(
+            member_id=each.member_id,
+            instance_id=each.group_instance_id,
+            client_id=each.client_id,
+            host=each.client_host,
+        )
+        for each in found.members
+    ]
+    return GroupDescription(
+        group=group, kind=CLASSIC, state=found.group_state, protocol=found.protocol_data, members=members
+    )
+
+
+async def kind_of(coordinator: KafkaClient, group: str) -> str:
+    """A group's kind; one that does not exist is a classic group when its first offset is committed."""
+    try:
+        return (await describe_group(coordinator, group)).kind
+    except KafkaRefused as refused:
+        if refused.code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return CLASSIC
+        raise
+
+
+def _check_described(found: Any, group: str) -> None:
+    check(found.error_code, found.error_message, f"group {group!r}")
+
+
+def _assigned(topics: Iterable[Any]) -> list[str]:
+    return sorted(f"{topic.topic_name}-{partition}" for topic in topics for partition in topic.partitions)
+
+
+# --- where groups are
+
+
+async def group_offsets(coordinator: KafkaClient, group: str, kind: str) -> dict[Place, int]:
+    """Where a group is: committed offsets, or the first offset that a share group has not done with.
+
+    Raises KafkaRefused.
+    """
+    if kind == SHARE:
+        return await _share_offsets(coordinator, group)
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    (found,) = (await coordinator.ask(ApiKey.OFFSET_FETCH, asked)).groups
+    check(found.error_code, None, f"offsets of group {group!r}")
+    known = (await coordinator.ask(ApiKey.METADATA, MetadataRequest(topics=None))).topics
+    names = {topic.topic_id: topic.name for topic in known}
+    return {
+        (
+            topic.name or names.get(topic.topic_id, str(topic.topic_id)),
+            each.partition_index,
+        ): each.committed_offset
+        for topic in found.topics
+        for each in topic.partitions
+    }
+
+
+async def _share_offsets(coordinator: KafkaClient, group: str) -> dict[Place, int]:
+    asked = DescribeShareGroupOffsetsRequest([DescribeShareOffsetsGroup(group, topics=None)])
+    (found,) = (await coordinator.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, asked)).groups
+    check(found.error_code, found.error_message, f"offsets of group {group!r}")
+    return {
+        (topic.topic_name, each.partition_index): each.start_offset
+        for topic in found.topics
+        for each in topic.partitions
+        if each.error_code == ErrorCode.NONE and each.start_offset >= 0
+    }
+
+
+async def lags(coordinator: KafkaClient, offsets: Mapping[Place, int]) -> list[dict[str, Any]]:
+    """Each offset with its partition's end and what lies between. Raises KafkaRefused."""
+    ends = await list_offsets(coordinator, list(offsets), LATEST)
+    return [
+        {
+            "topic": place[0],
+            "partition": place[1],
+            "committed": offset,
+            "end_offset": ends.get(place),
+            "lag": max(0, ends[place] - offset) if place in ends else None,
+        }
+        for place, offset in sorted(offsets.items())
+    ]
+
+
+async def move_group(coordinator: KafkaClient, group: str, kind: str, offsets: Mapping[Place, int]) -> None:
+    """Have a group without members go on at these offsets. Raises KafkaRefused."""
+    if kind == SHARE:
+        await _move_share_group(coordinator, group, offsets)
+        return
+    ids = {topic.name: topic.topic_id for topic in await coordinator.topics(_topics_of(offsets))}
+    asked = OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=name,
+                topic_id=ids[name],
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+                    for partition, offset in _of_topic(offsets, name)
+                ],
+            )
+            for name in _topics_of(offsets)
+        ],
+    )
+    for topic in (await coordinator.ask(ApiKey.OFFSET_COMMIT, asked)).topics:
+        for each in topic.partitions:
+            _check_moved(each.error_code, None, group)
+
+
+async def _move_share_group(coordinator: KafkaClient, group: str, offsets: Mapping[Place, int]) -> None:
+    topics = [
+        AlterShareOffsetsTopic(
+            name,
+            [AlterShareOffsetsPartition(partition, offset) for partition, offset in _of_topic(offsets, name)],
+        )
+        for name in _topics_of(offsets)
+    ]
+    asked = AlterShareGroupOffsetsRequest(group, topics)
+    answer = await coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, asked)
+    _check_moved(answer.error_code, answer.error_message, group)
+    for topic in answer.responses:
+        for each in topic.partitions:
+            _check_moved(each.error_code, each.error_message, group)
+
+
+def _topics_of(offsets: Mapping[Place, int]) -> list[str]:
+    return sorted({topic for topic, _ in offsets})
+
+
+def _of_topic(offsets: Mapping[Place, int], name: str) -> Sequence[tuple[int, int]]:
+    return [(partition, offset) for (topic, partition), offset in sorted(offsets.items()) if topic == name]
+
+
+def _check_moved(error_code: int, message: str | None, group: str) -> None:
+    try:
+        check(error_code, message, f"group {group!r} was not reset")
+    except KafkaRefused as refused:
+        if refused.code in _HAS_MEMBERS:
+            check(error_code, STOP_MEMBERS, f"group {group!r} was not reset")
+        raise
