@@ -44,7 +44,7 @@ STOP_MEMBERS = "the group has members; stop its consumers first"
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class ShownMember:
     """A member; `assigned` is None where the coordinator does not know it (classic groups)."""
 
     member_id: str
@@ -55,21 +55,21 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class ShownGroup:
     """A group as its coordinator sees it. `kind`: one of the three above."""
 
     group: str
     kind: str
     state: str
     protocol: str
-    members: list[GroupMember]
+    members: list[ShownMember]
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
         return asdict(self)
 
 
-async def describe_group(coordinator: KafkaClient, group: str) -> GroupDescription:
+async def describe_group(coordinator: KafkaClient, group: str) -> ShownGroup:
     """A group of any kind. Raises KafkaRefused."""
     for kind, api, request in (
         (CONSUMER, ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group])),
@@ -79,7 +79,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> GroupDescripti
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             _check_described(found, group)
             members = [
-                GroupMember(
+                ShownMember(
                     member_id=each.member_id,
                     instance_id=getattr(each, "instance_id", None),
                     client_id=each.client_id,
@@ -88,7 +88,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> GroupDescripti
                 )
                 for each in found.members
             ]
-            return GroupDescription(
+            return ShownGroup(
                 group=group,
                 kind=kind,
                 state=found.group_state,
@@ -98,7 +98,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> GroupDescripti
     (found,) = (await coordinator.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group]))).groups
     _check_described(found, group)
     members = [
-        GroupMember(
+        ShownMember(
             member_id=each.member_id,
             instance_id=each.group_instance_id,
             client_id=each.client_id,
@@ -106,7 +106,7 @@ async def describe_group(coordinator: KafkaClient, group: str) -> GroupDescripti
         )
         for each in found.members
     ]
-    return GroupDescription(
+    return ShownGroup(
         group=group, kind=CLASSIC, state=found.group_state, protocol=found.protocol_data, members=members
     )
 
