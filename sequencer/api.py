@@ -1172,6 +1172,8 @@ class ShareError(enum.IntEnum):
     NONE = 0
     INVALID_RECORD_STATE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 2
+    LIMIT_REACHED = 3
+    """As many share partitions are known as may be."""
 
 
 class Acknowledged(Value, frozen=True):

@@ -69,6 +69,7 @@ _SHARE_CODES = {
     ShareError.NONE: ErrorCode.NONE,
     ShareError.INVALID_RECORD_STATE: ErrorCode.INVALID_RECORD_STATE,
     ShareError.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ShareError.LIMIT_REACHED: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 _CODES_OF_READS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
 """Java's consumer takes few others for a partition; what else goes wrong with a read is KAFKA_STORAGE_ERROR to it."""
@@ -399,7 +400,7 @@ def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> lis
 def _take(part: _Part, work: ShareWork, outcome: ShareOutcome) -> None:
     """Put the outcome into the partition's row of the response."""
     data, read = part.data, part.read
-    if outcome.error is ShareError.UNKNOWN_TOPIC_OR_PARTITION:
+    if outcome.error is not ShareError.INVALID_RECORD_STATE:
         data.error_code = _SHARE_CODES[outcome.error]
     if work.acknowledged:
         data.acknowledge_error_code = _SHARE_CODES[outcome.error]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sequencer.api import Acknowledged, AcknowledgeType, AcquiredRecords, AcquireSpan
 from sequencer.store.rows import ShareLock
@@ -55,6 +55,7 @@ class NotAcquired(Exception):
 
 
 Change = Callable[[Span], Span]
+L = TypeVar("L")
 
 
 @dataclass(slots=True)
@@ -69,7 +70,8 @@ class SharePartition:
         """Be done with what the log no longer has."""
         if log_start > self.start:
             self.end = max(self.end, log_start)
-            self._set(span for span in _cut(self.spans, (log_start,)) if span.end > log_start)
+            gone = [(self.start, log_start, True)]
+            self._set(span for span, is_gone in _labelled(self.spans, gone) if not is_gone)
 
     def expire(self, now_ms: int, max_deliveries: int) -> None:
         """Take records back whose lock is over."""
@@ -78,59 +80,41 @@ class SharePartition:
             lambda span: _given_back(span, max_deliveries),
         )
 
-    def release(self, member_id: str, max_deliveries: int) -> None:
-        """Take back all that a member has."""
+    def release(self, member_id: str) -> None:
+        """Take back all that a member has, as if it had never been handed out: its application may not have seen it."""
         self._change_all(
             lambda span: span.lock is not None and span.lock.member_id == member_id,
-            lambda span: _given_back(span, max_deliveries),
+            lambda span: _available(span, span.deliveries - 1),
         )
 
     def acknowledge(self, acknowledged: Sequence[Acknowledged], lock: ShareLock, max_deliveries: int) -> None:
         """Do what a member says of records that it has; `lock`: what it has of those that it renews. What is before
         `start` is done already. Raises NotAcquired."""
-        spans = self.spans
-        for each in acknowledged:
-            for first, end, kind in _stretches(each):
-                spans = self._changed(
-                    spans=spans, first=first, end=end, lock=lock, kind=kind, max_deliveries=max_deliveries
-                )
-        self._set(spans)
-
-    def _changed(
-        self,
-        spans: list[Span],
-        first: int,
-        end: int,
-        lock: ShareLock,
-        kind: AcknowledgeType,
-        max_deliveries: int,
-    ) -> list[Span]:
-        first = max(first, self.start)
-        if first >= end:
-            return spans
-        if end > self.end:
-            raise NotAcquired(f"offsets up to {end - 1}; nothing was handed out from {self.end} on")
+        if acknowledged and acknowledged[-1].last_offset >= max(self.start, self.end):
+            raise NotAcquired(
+                f"offset {acknowledged[-1].last_offset}; nothing was handed out from {self.end} on"
+            )
         changed: list[Span] = []
-        for span in _cut(spans, (first, end)):
-            if not first <= span.first < end:
+        stretches = (stretch for each in acknowledged for stretch in _stretches(each))
+        for span, kind in _labelled(self.spans, stretches):
+            if kind is None:
                 changed.append(span)
-                continue
-            if span.lock is None or span.lock.member_id != lock.member_id:
+            elif span.lock is None or span.lock.member_id != lock.member_id:
                 raise NotAcquired(f"offset {span.first} is not acquired by {lock.member_id!r}")
-            changed.append(_acknowledged(span, kind, lock, max_deliveries))
-        return changed
+            else:
+                changed.append(_acknowledged(span, kind, lock, max_deliveries))
+        self._set(changed)
 
     def acquire(self, asked: AcquireSpan, lock: ShareLock, max_in_flight: int) -> list[AcquiredRecords]:
         """Hand out what is available of the offsets that were read, as far as the bounds allow."""
         acquired: list[Span] = []
         left = asked.max_records
         spans: list[Span] = []
-        edges = [asked.first_offset, asked.end_offset, *(edge for skip in asked.skipped for edge in skip)]
-        for span in _cut(self.spans, edges):
-            is_asked = asked.first_offset <= span.first < asked.end_offset
-            if not is_asked or span.state is not SpanState.AVAILABLE:
+        read = _pieces(asked.first_offset, asked.end_offset, asked.skipped)
+        for span, is_skipped in _labelled(self.spans, read):
+            if is_skipped is None or span.state is not SpanState.AVAILABLE:
                 spans.append(span)
-            elif _is_skipped(span.first, asked.skipped):
+            elif is_skipped:
                 spans.append(_done(span))
             else:
                 taken = _acquired(span.within(span.first, span.first + left), lock)
@@ -143,15 +127,17 @@ class SharePartition:
 
     def _acquire_new(self, asked: AcquireSpan, left: int, lock: ShareLock, max_in_flight: int) -> list[Span]:
         """Hand out what nobody ever had, in order, from `end` on."""
+        new: list[Span] = []
         acquired: list[Span] = []
+        oldest = self.spans[:1]
         if asked.first_offset > self.end:
             return acquired  # what is between was not read
         for first, end, is_skipped in _pieces(self.end, asked.end_offset, asked.skipped):
-            room = max_in_flight - (self.end - self.start)
+            room = max_in_flight - (first - oldest[0].first if oldest else 0)
             if room <= 0 or (left <= 0 and not is_skipped):
                 break
             if is_skipped:
-                self._extend(Span(first, end, SpanState.DONE))
+                new.append(Span(first, end, SpanState.DONE))
                 continue
             taken = Span(
                 first=first,
@@ -160,11 +146,15 @@ class SharePartition:
                 deliveries=1,
                 lock=lock,
             )
-            self._extend(taken)
+            new.append(taken)
             acquired.append(taken)
+            oldest = oldest or acquired
             left -= taken.end - taken.first
             if taken.end < end:
                 break
+        if new:
+            self.end = new[-1].end
+            self._set([*self.spans, *new])
         return acquired
 
     def available(self, max_in_flight: int) -> tuple[int, int] | None:
@@ -187,10 +177,6 @@ class SharePartition:
         if any(map(is_meant, self.spans)):
             self._set([change(span) if is_meant(span) else span for span in self.spans])
 
-    def _extend(self, span: Span) -> None:
-        self.end = span.end
-        self._set([*self.spans, span])
-
     def _set(self, spans: Iterable[Span]) -> None:
         """Take over these spans: neighbours that are alike as one, without those at the front that are done."""
         merged = _merged(spans)
@@ -201,9 +187,11 @@ class SharePartition:
 
 
 def _given_back(span: Span, max_deliveries: int) -> Span:
-    if span.deliveries >= max_deliveries:
-        return _done(span)
-    return span._replace(state=SpanState.AVAILABLE, lock=None)
+    return _done(span) if span.deliveries >= max_deliveries else _available(span, span.deliveries)
+
+
+def _available(span: Span, deliveries: int) -> Span:
+    return span._replace(state=SpanState.AVAILABLE, deliveries=deliveries, lock=None)
 
 
 def _done(span: Span) -> Span:
@@ -234,20 +222,27 @@ def _stretches(acknowledged: Acknowledged) -> Iterator[tuple[int, int, Acknowled
         first += count
 
 
-def _cut(spans: Iterable[Span], edges: Iterable[int]) -> list[Span]:
-    """The same spans, with a border at each of these offsets."""
-    ordered = sorted(set(edges))
-    cut: list[Span] = []
-    at = 0
+def _labelled(
+    spans: Iterable[Span], stretches: Iterable[tuple[int, int, L]]
+) -> Iterator[tuple[Span, L | None]]:
+    """The spans, cut where the stretches begin and end, each with the label of the stretch that it lies in. Both are in
+    order, and looked through once."""
+    rest = iter(stretches)
+    stretch = next(rest, None)
     for span in spans:
         first = span.first
-        while at < len(ordered) and ordered[at] < span.end:
-            if ordered[at] > first:
-                cut.append(span.within(first, ordered[at]))
-                first = ordered[at]
-            at += 1
-        cut.append(span.within(first, span.end))
-    return cut
+        while stretch is not None and stretch[0] < span.end:
+            begin, end = max(stretch[0], first), min(stretch[1], span.end)
+            if first < begin < end:
+                yield span.within(first, begin), None
+            if begin < end:
+                yield span.within(begin, end), stretch[2]
+                first = end
+            if stretch[1] > span.end:
+                break
+            stretch = next(rest, None)
+        if first < span.end:
+            yield span.within(first, span.end), None
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
@@ -258,10 +253,6 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
         else:
             merged.append(span)
     return merged
-
-
-def _is_skipped(offset: int, skipped: Sequence[tuple[int, int]]) -> bool:
-    return any(first <= offset < end for first, end in skipped)
 
 
 def _pieces(first: int, end: int, skipped: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:

@@ -75,12 +75,13 @@ def share_records(draft: Draft, request: ShareRequest, settings: SequencerSettin
             outcomes.append(ShareOutcome(ShareError.UNKNOWN_TOPIC_OR_PARTITION))
             continue
         row = draft.get(ShareRow, request.group_id, work.topic_id, work.partition)
-        yield 1 + (0 if row is None else len(row.spans) // SPANS_AS_A_STEP)
-        if row is None and not is_member:
-            error = ShareError.INVALID_RECORD_STATE if work.acknowledged else ShareError.NONE
-            outcomes.append(ShareOutcome(error))
+        yield 1 + (edges_of(work) + (0 if row is None else len(row.spans))) // SPANS_AS_A_STEP
+        is_full = draft.count(ShareRow) >= settings.max_share_partitions
+        if row is None and (is_full or not is_member):
+            error = ShareError.LIMIT_REACHED if is_full else ShareError.NONE
+            outcomes.append(ShareOutcome(ShareError.INVALID_RECORD_STATE if work.acknowledged else error))
             continue
-        known = row or _new_row(draft, request, partition, settings)
+        known = row or _new_row(draft, request, partition)
         changed, outcome = _worked(
             now_ms=draft.now_ms,
             row=known,
@@ -121,14 +122,7 @@ def _check(request: ShareRequest) -> None:
         raise InvalidRequest(f"{edges} stretches in a share request; at most {MAX_EDGES}")
 
 
-def _new_row(
-    draft: Draft, request: ShareRequest, partition: PartitionRow, settings: SequencerSettings
-) -> ShareRow:
-    known = draft.count(ShareRow)
-    if known >= settings.max_share_partitions:
-        raise LimitReached(
-            f"{known} share partitions; max_share_partitions is {settings.max_share_partitions}"
-        )
+def _new_row(draft: Draft, request: ShareRequest, partition: PartitionRow) -> ShareRow:
     start = partition.log_start_offset if request.limits.from_earliest else partition.end_offset
     return ShareRow(
         group_id=request.group_id,
@@ -193,7 +187,7 @@ def _carry_out(
     except NotAcquired:
         error = ShareError.INVALID_RECORD_STATE
     if work.releases:
-        state.release(request.member_id, limits.max_deliveries)
+        state.release(request.member_id)
     if work.acquire is not None and is_member:
         asked = work.acquire
         if asked.end_offset > partition.end_offset or asked.max_records < 0:

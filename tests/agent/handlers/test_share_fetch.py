@@ -206,7 +206,7 @@ def test_the_end_of_a_session_gives_everything_back() -> None:
 
         assert await first.acknowledge((0, 0, ACCEPT), epoch=-1) == 0
 
-        assert await second.acquired() == [(1, 3, 2)]
+        assert await second.acquired() == [(1, 3, 1)]
         assert await first.acknowledge((1, 1, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
 
     run(scenario, **EARLIEST)

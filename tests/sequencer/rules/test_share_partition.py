@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -72,6 +75,48 @@ def test_a_record_that_was_delivered_too_often_is_given_up() -> None:
         acknowledge(state, "a", 0, 0, RELEASE)
 
     assert (state.start, state.spans) == (1, [])
+
+
+def test_the_end_of_a_session_counts_as_no_delivery() -> None:
+    state = SharePartition(0, 0)
+    for _ in range(MOST + 1):
+        assert acquire(state, "a", 0, 2) == [(0, 1, 1)]
+        state.release("a")
+
+    assert state.available(WINDOW) == (0, WINDOW)
+
+
+def test_what_is_said_of_each_record_of_a_full_window_is_looked_through_once() -> None:
+    state, window = SharePartition(0, 0), 4_000
+    skipped = [(offset, offset + 1) for offset in range(0, window, 4)]
+    lock = ShareLock("a", LOCK)
+
+    with CountedCalls() as calls:
+        state.acquire(AcquireSpan(0, window, window, skipped), lock, window)
+        kinds = [GAP if offset % 4 == 0 else RELEASE if offset % 2 else RENEW for offset in range(1, window)]
+        state.acknowledge(
+            [Acknowledged(at, at, [kind]) for at, kind in enumerate(kinds, 1) if at % 4], lock, MOST
+        )
+        state.acquire(AcquireSpan(1, window, window, skipped), lock, window)
+
+    assert len(state.spans) > window / 2
+    assert calls.count < 40 * window
+
+
+class CountedCalls:
+    """How many Python functions are called within it."""
+
+    count = 0
+
+    def __enter__(self) -> CountedCalls:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, argument: object) -> None:
+        self.count += event == "call"
 
 
 def test_a_lock_that_is_over_frees_its_records_and_one_that_is_renewed_does_not() -> None:
@@ -222,9 +267,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from("ab"))
     def leaves(self, member: str) -> None:
-        self.state.release(member, MOST)
+        self.state.release(member)
         for offset in [offset for offset, (who, _) in self.held.items() if who == member]:
-            self._give_back(offset)
+            del self.held[offset]
+            self.deliveries[offset] -= 1
 
     @rule(by=st.integers(0, 30))
     def is_trimmed(self, by: int) -> None:

@@ -16,7 +16,6 @@ from sequencer.api import (
     AlterShareOffsets,
     GroupNotEmpty,
     InvalidRequest,
-    LimitReached,
     ShareError,
     ShareLimits,
     ShareOffset,
@@ -133,13 +132,20 @@ def test_offsets_beyond_the_log_can_not_be_acquired() -> None:
         shared(draft(), "a", (10, 101))
 
 
-def test_the_partitions_of_all_groups_are_bounded() -> None:
-    request = ShareRequest("g", "a", LIMITS, [ShareWork(TOPIC, 0)])
+def test_a_partition_too_many_is_refused_and_the_others_are_served() -> None:
+    rows = draft()
+    rows.put(PartitionRow(TOPIC, 1, 0, 5, 0, [LogEpoch(0, 0)]))
+    rows.put(ShareRow("g", TOPIC, 0, 10, [], [], [], 0))
+    works = [ShareWork(TOPIC, 1), ShareWork(TOPIC, 0, acquire=AcquireSpan(10, 12, 9))]
 
-    with pytest.raises(LimitReached):
-        rows = draft()
-        rows.put(ShareRow("other", TOPIC, 0, 0, [], [], [], 0))
-        at_once(shares.share_records(rows, request, SequencerSettings(max_share_partitions=1)))
+    answer = at_once(
+        shares.share_records(
+            rows, ShareRequest("g", "a", LIMITS, works), SequencerSettings(max_share_partitions=1)
+        )
+    )
+
+    assert [each.error for each in answer.partitions] == [ShareError.LIMIT_REACHED, ShareError.NONE]
+    assert answer.partitions[1].acquired == [AcquiredRecords(10, 11, 1)]
 
 
 def test_offsets_are_altered_within_the_log_and_only_without_members() -> None:
