@@ -1,9 +1,9 @@
 """What it costs to take over: a cold start that loads every hot row, beside a follower that reads the journal's end.
 
-    python -m bench.fail_over [--rows 10000,100000] [--behind 200] [--json FILE]
+    python -m bench.fail_over [--partitions 10000,100000] [--each 1] [--behind 200] [--json FILE]
 
-For each size a new PostgreSQL database gets that many partitions, producers and committed offsets each. Then, in one
-process, without RPC and clients:
+For each size a new PostgreSQL database gets that many partitions, and each of them so many producers and committed
+offsets (`--each`). Then, in one process, without RPC and clients:
 
 - `cold`: a committer starts, and loads them all;
 - `follow`: a follower loads them all, once in the life of a standby;
@@ -22,7 +22,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -52,30 +53,30 @@ WRITTEN_AT_ONCE = 10_000
 REMEMBERED = [RememberedBatch(each, each, each) for each in range(5)]
 
 
-def rows_of(count: int, now_ms: int) -> list[Row]:
-    """That many partitions, producers and positions, and the topics and groups that they belong to."""
-    rows: list[Row] = []
+def rows_of(count: int, each: int, now_ms: int) -> Iterator[Row]:
+    """That many partitions, the producers and positions of each, and the topics and groups that they belong to."""
     for number in range(count):
         topic_id, partition = UUID(int=1 + number // PARTITIONS_OF_A_TOPIC), number % PARTITIONS_OF_A_TOPIC
-        group_id = f"group-{number // OFFSETS_OF_A_GROUP}"
         if partition == 0:
-            rows.append(TopicRow(topic_id, f"topic-{topic_id.int}", PARTITIONS_OF_A_TOPIC, {}, now_ms))
-        if number % OFFSETS_OF_A_GROUP == 0:
-            rows.append(GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", now_ms))
-        rows.append(PartitionRow(topic_id, partition, 0, 0, -1, [LogEpoch(0, 0)]))
-        rows.append(ProducerRow(topic_id, partition, number, 0, REMEMBERED, now_ms, now_ms))
-        rows.append(GroupOffsetRow(group_id, topic_id, partition, 0, 0, "", now_ms, None))
-    return rows
+            yield TopicRow(topic_id, f"topic-{topic_id.int}", PARTITIONS_OF_A_TOPIC, {}, now_ms)
+        yield PartitionRow(topic_id, partition, 0, 0, -1, [LogEpoch(0, 0)])
+        for place in range(each):
+            group_id = f"group-{place}-{number // OFFSETS_OF_A_GROUP}"
+            if number % OFFSETS_OF_A_GROUP == 0:
+                yield GroupRow(group_id, -1, -1, 0, "Empty", "", [], b"", now_ms)
+            producer_id = number * each + place
+            yield ProducerRow(topic_id, partition, producer_id, 0, REMEMBERED, now_ms, now_ms)
+            yield GroupOffsetRow(group_id, topic_id, partition, 0, 0, "", now_ms, None)
 
 
-async def fill(store: SqlRowStore, count: int) -> None:
+async def fill(store: SqlRowStore, count: int, each: int) -> None:
     await store.open()
     epoch = await store.take_committer_lease("fill", "", 600_000)
     assert epoch is not None, "the database is new"
-    rows = rows_of(count, await store.now_ms())
-    for first in range(0, len(rows), WRITTEN_AT_ONCE):
+    rows = rows_of(count, each, await store.now_ms())
+    while some := list(islice(rows, WRITTEN_AT_ONCE)):
         changes = Changes()
-        for row in rows[first : first + WRITTEN_AT_ONCE]:
+        for row in some:
             changes.put(row)
         await store.write(changes, epoch)
     await store.release_committer_lease(epoch)
@@ -97,13 +98,13 @@ async def create(committer: Committer, name: str, count: int) -> None:
         await committer.sequencer.create_topic(CreateTopic(f"{name}-{number}", 1, {}))
 
 
-async def measure(url: str, count: int, behind: int) -> dict[str, Any]:
+async def measure(url: str, count: int, each: int, behind: int) -> dict[str, Any]:
     clock, entropy = SystemClock(), SystemEntropy()
     store = open_row_store(url, clock=clock, entropy=entropy)
     try:
-        await fill(store, count)
+        await fill(store, count, each)
         first = Committer(store, clock, entropy, keeps_journal=True, reads=store.reads())
-        figures: dict[str, Any] = {"partitions, producers, offsets each": count, "behind": behind}
+        figures: dict[str, Any] = {"partitions": count, "producers": count * each, "offsets": count * each}
         figures["cold"] = await measured(first.start())
         await create(first, "first", 1)  # the journal begins
         follower = Follower(store.reads(), clock, pause_s=3600.0)
@@ -122,15 +123,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", default="10000,100000")
+    parser.add_argument("--partitions", default="10000,100000")
+    parser.add_argument("--each", type=int, default=1, help="producers, and offsets, of each partition")
     parser.add_argument("--behind", type=int, default=200)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     results = []
     with postgres_server() as server:
-        for count in map(int, asked.rows.split(",")):
+        for count in map(int, asked.partitions.split(",")):
             url = server.create_database()
-            results.append(asyncio.run(measure(url, count, asked.behind)))
+            results.append(asyncio.run(measure(url, count, asked.each, asked.behind)))
             print(json.dumps(results[-1]), flush=True)
             server.drop_database(url)
     if asked.json is not None:

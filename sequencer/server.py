@@ -83,6 +83,8 @@ class ServerSettings:
     """How long a committer whose lease ran out waits for the database to confirm it, before it steps down. Until then
     it answers nothing."""
     forward_timeout_s: float = 20.0
+    first_head_s: float = 0.5
+    """How long a new committer serves nothing while the first head of its checkpoints is written."""
     drain_s: float = 2.0
     retention_interval_s: float = 30.0
     collection_interval_s: float = 30.0
@@ -276,6 +278,32 @@ class SequencerServer:
         return max(self._settings.confirm_s, 2 * local.round_trip_s)
 
     async def _try_to_lead(self) -> None:
+        try:
+            if not await self._finds_committer():
+                await self._begin_term()
+                return
+        except (IncarnationChanged, HelloRefused) as error:
+            await self._mark_lost(str(error))
+            return
+        except (SequencerError, StoreError) as error:
+            await self._look_for_committer(error)
+        self._follow(None)
+
+    async def _finds_committer(self) -> bool:
+        """Whether another server holds the committer's lease: two reads, where an attempt to take it is a write."""
+        found = await self._store.committer_address()
+        if not found or found == self._address:
+            return False
+        identity = await self._store.identity()
+        self._known.learn(ClusterIdentity(identity.cluster_id, identity.incarnation))
+        self._note_committer(found)
+        return True
+
+    def _note_committer(self, address: str) -> None:
+        self._committer = address
+        self._is_without_committer = False
+
+    async def _begin_term(self) -> None:
         checkpointer = self._make_checkpointer()
         local = Committer(
             store=self._store,
@@ -294,13 +322,6 @@ class SequencerServer:
         )
         try:
             await self._begin(local, checkpointer)
-        except (IncarnationChanged, HelloRefused) as error:
-            await self._end(local)
-            await self._mark_lost(str(error))
-        except (SequencerError, StoreError) as error:
-            await self._end(local)
-            await self._look_for_committer(error)
-            self._follow(None)
         except BaseException:
             await self._end(local)
             raise
@@ -312,7 +333,7 @@ class SequencerServer:
             # Also where another commits: this server may know a database that was lost.
             self._known.learn(ClusterIdentity(local.identity.cluster_id, local.identity.incarnation))
         if checkpointer is not None:
-            await _open(checkpointer)
+            await self._begin_checkpoints(checkpointer)
         elif self._object_store is not None:
             await forget_checkpoints(self._object_store, local.identity.cluster_id)
         self._local, self._checkpointer = local, checkpointer
@@ -320,17 +341,28 @@ class SequencerServer:
         self._is_without_committer = False
         await self._stop_following()
         await self._forward_by(None)
-        self._housekeeping = [asyncio.create_task(self._apply_retention(local), name="retention")]
-        if checkpointer is not None:
-            self._housekeeping.append(asyncio.create_task(checkpointer.run(), name="checkpoints"))
+        self._housekeeping.append(asyncio.create_task(self._apply_retention(local), name="retention"))
         if self._object_store is not None:
             self._housekeeping.append(
                 asyncio.create_task(self._collect(local, self._object_store), name="collection")
             )
         _log.info("this server is the committer", address=self._address)
 
+    async def _begin_checkpoints(self, checkpointer: Checkpointer) -> None:
+        """Reserve offsets before the first commit. Where that takes long, because there are very many partitions, commits
+        alone wait for it: reads and leases are served."""
+        reserving = asyncio.create_task(_open(checkpointer), name="checkpoints: first head")
+        exporting = asyncio.create_task(_export(checkpointer, reserving), name="checkpoints")
+        self._housekeeping.append(exporting)
+        if await wait_for(self._clock, reserving, self._settings.first_head_s):
+            await reserving
+
     async def _end(self, local: Committer) -> None:
         """End a term completely, even when the caller is cancelled."""
+        housekeeping, self._housekeeping = self._housekeeping, []
+        for task in housekeeping:
+            task.cancel()
+        await asyncio.gather(*housekeeping, return_exceptions=True)
         self._known_commit = max(self._known_commit, local.commit_number)
         self._ending = asyncio.create_task(local.close(), name="sequencer: end of a term")
         await asyncio.shield(self._ending)
@@ -407,10 +439,6 @@ class SequencerServer:
         log = _log.info if self._is_closing else _log.warning
         log("this server is no longer the committer", reason=reason)
         self._refuse_waiting()
-        housekeeping, self._housekeeping = self._housekeeping, []
-        for task in housekeeping:
-            task.cancel()
-        await asyncio.gather(*housekeeping, return_exceptions=True)
         await self._end(local)
 
     def _refuse_waiting(self) -> None:
@@ -545,8 +573,13 @@ class SequencerServer:
 
 
 async def _open(checkpointer: Checkpointer) -> None:
-    """Reserve offsets before the first commit; while the bucket is away, commits wait for it."""
+    """Reserve offsets; while the bucket is away, `Checkpointer.run` tries again."""
     try:
         await checkpointer.open()
     except StoreError as error:
         _log.warning("no checkpoint can be written; commits wait for one", reason=str(error))
+
+
+async def _export(checkpointer: Checkpointer, reserving: asyncio.Task[None]) -> None:
+    await asyncio.gather(reserving, return_exceptions=True)  # a refusal is the checkpointer's to keep
+    await checkpointer.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -42,6 +43,7 @@ class Cut:
 
     def __init__(self, store: MemoryRowStore) -> None:
         self._store = store
+        self.calls: Counter[str] = Counter()
         self.is_away = False
         self.is_full = False
         self.is_open = asyncio.Event()
@@ -51,6 +53,7 @@ class Cut:
         method = getattr(self._store, name)
 
         async def call(*arguments: Any, **named: Any) -> Any:
+            self.calls[name] += 1
             if not self.is_open.is_set():
                 await self.is_open.wait()
             if self.is_away:
@@ -233,6 +236,17 @@ def test_a_node_that_closes_gives_the_lease_to_the_next_at_once() -> None:
     run(use)
 
 
+def test_a_server_that_follows_looks_for_the_committer_with_two_reads_and_no_write() -> None:
+    async def use(world: World) -> None:
+        cut = world.cuts["b:1"]
+        cut.calls.clear()
+        await world.pass_time(10.0)
+        assert {*cut.calls} <= {"committer_address", "identity", "journal_from"}
+        assert 15 <= cut.calls["committer_address"] <= 21, "one look each half second"
+
+    run(use)
+
+
 def test_a_paused_committer_that_was_replaced_answers_nothing() -> None:
     async def use(world: World) -> None:
         first, second = world.nodes.values()
@@ -357,6 +371,47 @@ def test_the_committer_writes_checkpoints_and_the_next_one_goes_on_from_them() -
         second = await lead("b:1")
         assert second.is_committer and second.lost is None
         await second.close()
+
+    asyncio.run(asyncio.wait_for(use(), 20))
+
+
+def test_while_the_first_head_takes_long_a_new_committer_answers_and_only_commits_wait() -> None:
+    class HeldBucket(MemoryStore):
+        def __init__(self, clock: ManualClock) -> None:
+            super().__init__(clock)
+            self.is_open = asyncio.Event()
+
+        async def put(self, key: str, parts: Sequence[Buffer], **more: Any) -> Any:
+            if key.endswith(".head"):
+                await self.is_open.wait()
+            return await super().put(key, parts, **more)
+
+    async def use() -> None:
+        clock, entropy = ManualClock(), SeededEntropy(9)
+        rows, bucket = MemoryRowStore(clock, cluster_id="c"), HeldBucket(clock)
+        node = SequencerServer(
+            rows, clock, entropy, settings=ServerSettings(advertise="a:1"), object_store=bucket
+        )
+
+        async def during(call: Awaitable[Any]) -> Any:
+            task = asyncio.ensure_future(call)
+            while not task.done():
+                clock.advance(0.1)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            return await task
+
+        began = clock.monotonic()
+        await during(node.start(listen=False))
+        assert node.is_committer and clock.monotonic() - began < 2.0
+        await during(node.sequencer.register_agent(AGENT))
+        with pytest.raises(SequencerUnavailable):
+            await during(node.sequencer.create_topic(CreateTopic("t", 1, {})))
+        bucket.is_open.set()
+        assert (await during(node.sequencer.create_topic(CreateTopic("u", 1, {})))).name == "u"
+        heads = [info.key async for info in bucket.list("c/meta/") if info.key.endswith(".head")]
+        assert len(heads) >= 2, "the first head was written once, and then the one with the topics"
+        await during(node.close())
 
     asyncio.run(asyncio.wait_for(use(), 20))
 
