@@ -349,8 +349,8 @@ class SequencerServer:
         _log.info("this server is the committer", address=self._address)
 
     async def _begin_checkpoints(self, checkpointer: Checkpointer) -> None:
-        """Reserve offsets before the first commit. Where that takes long, because there are very many partitions, commits
-        alone wait for it: reads and leases are served."""
+        """Reserve offsets before the first commit. Where that takes long, because there are very many partitions, only
+        commits wait for it: reads and leases are served."""
         reserving = asyncio.create_task(_open(checkpointer), name="checkpoints: first head")
         exporting = asyncio.create_task(_export(checkpointer, reserving), name="checkpoints")
         self._housekeeping.append(exporting)

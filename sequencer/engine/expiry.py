@@ -15,9 +15,9 @@ from sequencer.api import AgentRef, RetentionSummary
 from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.upkeep import Upkeep
-from sequencer.rules import deleted_topics, groups, leases, repeats, retention, transactions, writes
-from sequencer.store.rows import AgentRow, ProducerRow, Row, SessionRow, TransactionRow
-from sequencer.store.state import Draft, Key
+from sequencer.rules import deleted_topics, groups, kept, leases, repeats, retention, transactions
+from sequencer.store.rows import AgentRow, ProducerRow, Row, SessionRow
+from sequencer.store.state import Draft
 from tailrace.turns import Steps, Turns
 
 GROUPS_PER_STEP = 500
@@ -86,16 +86,15 @@ class Expiry:
             agents, sessions = yield from self._expire(draft)
             removed.agents += agents
             removed.sessions += sessions
-            retention.expire_swaps(draft, settings.swap_answers_ms)
-            writes.forget_writes(draft)
             leases.forget_agents(draft)
-            repeats.forget_answers(draft, settings.request_answers_ms, settings.max_request_answers)
+            repeats.forget_surplus(draft, settings.max_request_answers)
 
         await self._group_commit.decide("apply_retention", expire)
         await self._upkeep.fill()
         removed.offsets = await self._expire_groups()
-        removed.producers = await self._expire_unused(ProducerRow, retention.expire_producers)
-        await self._expire_unused(TransactionRow, transactions.expire_transactional_ids)
+        for kind in self._upkeep.kept:
+            forgotten = await self._forget_unused(kind)
+            removed.producers += forgotten if kind is ProducerRow else 0
         while True:
             plan = await retention.plan_retention(
                 self._context.state, self._context.reads, settings, self._upkeep.partitions
@@ -171,28 +170,25 @@ class Expiry:
             moved += await self._group_commit.decide("apply_retention", move)
         return moved
 
-    async def _expire_unused(self, kind: type[Row], expire: Callable[[Draft, list[Key], int], int]) -> int:
-        """Forget rows that were not used for so long, some at a time. Returns how many."""
+    async def _forget_unused(self, kind: type[Row]) -> int:
+        """Forget rows that are no longer kept, some at a time. Returns how many."""
         step, upkeep = self._settings.removal_step, self._upkeep
         now_ms = await self._context.store.now_ms()
         turns = Turns(ROWS_IN_A_TURN)
-
-        def expiring(keys: list[Key]) -> Callable[[Draft], int]:
-            return lambda draft: expire(draft, keys, upkeep.kept_ms[kind])
-
-        expired = looked = 0
+        forgotten = looked = 0
         while looked < MOST_LOOKED_AT:
             keys, taken = upkeep.take_unused(kind, now_ms, step)
             looked += taken
             if not taken:
                 break
             if keys:
+                forget = partial(kept.forget, kind=kind, keys=keys, kept=upkeep.kept[kind])
                 try:
-                    expired += await self._group_commit.decide("apply_retention", expiring(keys))
+                    forgotten += await self._group_commit.decide("apply_retention", forget)
                 finally:
                     upkeep.put_back_unused(kind, keys, now_ms)
             await turns.did(taken)
-        return expired
+        return forgotten
 
     async def _expire_groups(self) -> int:
         """Forget what no member comes back for, some groups at a time. Returns how many positions."""

@@ -8,20 +8,19 @@ In memory only: the next committer looks at everything once, in turns, beside it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, cast
-
 from sequencer.rules.due import DueList
 from sequencer.rules.group_watch import GroupWatch
+from sequencer.rules.kept import kept_rows
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, GroupRow, ProducerRow, Row, TopicRow, TransactionRow, key_of
+from sequencer.store.rows import Changes, GroupRow, Row, TopicRow, key_of
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
 ROWS_IN_A_TURN = 5_000
 STEPS_OF_A_TIME = 1_000
-"""A row that is kept for a time is looked at up to a thousandth of it too early, and then once more."""
+"""A row that is kept for a time is looked at up to a thousandth of it too early, and then once more; one that is kept
+for a short time, a thousandth of what answers are kept for."""
 
 
 class Upkeep:
@@ -29,12 +28,11 @@ class Upkeep:
 
     def __init__(self, state: HotState, settings: SequencerSettings) -> None:
         self._state = state
-        self.kept_ms: Mapping[type[Row], int] = {
-            ProducerRow: settings.producer_expiry_ms,
-            TransactionRow: settings.transactional_id_expiration_ms,
+        self.kept = kept_rows(settings)
+        self._unused = {
+            kind: DueList(max(kept.ms, settings.request_answers_ms) // STEPS_OF_A_TIME)
+            for kind, kept in self.kept.items()
         }
-        """How long an unused row of a kind is kept."""
-        self._unused = {kind: DueList(kept_ms // STEPS_OF_A_TIME) for kind, kept_ms in self.kept_ms.items()}
         self.partitions = PartitionWatch()
         self.groups = GroupWatch(settings)
         self.may_have_deleted_topics = True
@@ -70,23 +68,23 @@ class Upkeep:
 
     def _watch(self, row: Row) -> None:
         kind = type(row)
-        self._unused[kind].put(key_of(row), _updated_ms(row) + self.kept_ms[kind])
+        self._unused[kind].put(key_of(row), self.kept[kind].until_ms(row))
 
     def take_unused(self, kind: type[Row], now_ms: int, most: int) -> tuple[list[Key], int]:
         """Keys of rows that were not used for the time that they are kept, and how many rows were looked at."""
         while self._appeared:
             self._watch(self._appeared.pop())
-        due, kept_ms = self._unused[kind], self.kept_ms[kind]
+        due, kept = self._unused[kind], self.kept[kind]
         taken = due.take(now_ms, most)
         unused: list[Key] = []
         for key in taken:
             row = self._state.get(kind, *key)
             if row is None:
                 continue
-            if _updated_ms(row) + kept_ms <= now_ms:
+            if kept.until_ms(row) <= now_ms:
                 unused.append(key)
             else:
-                due.put_back(key, _updated_ms(row) + kept_ms)
+                due.put_back(key, kept.until_ms(row))
         return unused, len(taken)
 
     def put_back_unused(self, kind: type[Row], keys: list[Key], now_ms: int) -> None:
@@ -94,12 +92,3 @@ class Upkeep:
         for key in keys:
             if self._state.get(kind, *key) is not None:
                 self._unused[kind].put_back(key, now_ms)
-
-
-class _Used(Protocol):
-    @property
-    def updated_ms(self) -> int: ...
-
-
-def _updated_ms(row: Row) -> int:
-    return cast("_Used", row).updated_ms

@@ -12,6 +12,8 @@ Pure: the caller passes the draft in and drives a decision that takes several tu
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from heapq import nsmallest
+from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
@@ -42,11 +44,9 @@ def decide_once(
     return decided
 
 
-def forget_answers(draft: Draft, kept_ms: int, most: int) -> None:
-    """Delete answers older than `kept_ms`, and the oldest beyond `most`."""
-    rows = sorted(draft.all(AnswerRow), key=lambda row: row.created_ms)
-    surplus = len(rows) - most
-    for index, row in enumerate(rows):
-        if index >= surplus and row.created_ms > draft.now_ms - kept_ms:
-            break
-        draft.delete(AnswerRow, row.request_id)
+def forget_surplus(draft: Draft, most: int) -> None:
+    """Delete the oldest answers beyond `most`."""
+    surplus = draft.count(AnswerRow) - most
+    if surplus > 0:
+        for row in nsmallest(surplus, draft.all(AnswerRow), key=attrgetter("created_ms")):
+            draft.delete(AnswerRow, row.request_id)

@@ -9,7 +9,7 @@ below it, and objects without runs are collected after their grace. A run is rem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -20,15 +20,12 @@ from sequencer.rules.topics import move_log_start
 from sequencer.settings import SequencerSettings
 from sequencer.store.rows import (
     BrokerConfigRow,
-    OpenRangeRow,
     PartitionRow,
-    ProducerRow,
     RowStore,
-    SwapRow,
     TopicRow,
     key_of,
 )
-from sequencer.store.state import Draft, HotState, Key
+from sequencer.store.state import Draft, HotState
 
 PARTITIONS_OF_A_PLAN = 10_000
 """Partitions that one plan examines."""
@@ -257,22 +254,3 @@ async def remove_runs(
             removed.left = list(partitions[number:])
             break
     return removed
-
-
-def expire_producers(draft: Draft, keys: Iterable[Key], kept_ms: int) -> int:
-    """Delete those of these producers that are idle for `kept_ms` and have nothing open; how many."""
-    expired = 0
-    for key in keys:
-        row = draft.get(ProducerRow, *key)
-        is_over = row is not None and row.updated_ms <= draft.now_ms - kept_ms
-        if is_over and draft.get(OpenRangeRow, *key) is None:
-            draft.delete(ProducerRow, *key)
-            expired += 1
-    return expired
-
-
-def expire_swaps(draft: Draft, kept_ms: int) -> None:
-    """Delete answers to swaps that are too old to be retried."""
-    for row in draft.all(SwapRow):
-        if row.created_ms <= draft.now_ms - kept_ms:
-            draft.delete(SwapRow, row.swap_id)

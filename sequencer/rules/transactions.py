@@ -16,7 +16,7 @@ Work per partition of a transaction is `Steps`, one unit for each.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 from sequencer.api import (
@@ -69,7 +69,7 @@ from sequencer.store.rows import (
     TopicRow,
     TransactionRow,
 )
-from sequencer.store.state import PRODUCER_ID, Draft, HotState, Key, replace_row
+from sequencer.store.state import PRODUCER_ID, Draft, HotState, replace_row
 from tailrace.limits import INT16, MAX_NAME_BYTES, is_name
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
@@ -609,18 +609,6 @@ def abort_timed_out(draft: Draft, max_rows: int | None = None) -> Steps[int]:
             yield from _abort_and_fence(draft, row)
             aborted += 1
     return aborted
-
-
-def expire_transactional_ids(draft: Draft, keys: Iterable[Key], kept_ms: int) -> int:
-    """Delete those of these transactional ids that are unused for `kept_ms` and have nothing open; how many."""
-    expired = 0
-    for key in keys:
-        row = draft.get(TransactionRow, *key)
-        is_over = row is not None and row.updated_ms <= draft.now_ms - kept_ms
-        if is_over and row is not None and row.state is not TransactionState.ONGOING:
-            draft.delete(TransactionRow, *key)
-            expired += 1
-    return expired
 
 
 # --- listing ----------------------------------------------------------------------------------------------

@@ -137,10 +137,3 @@ def _check_stored(partition: str, outcome: RunOutcome) -> None:
     if BatchError.UNKNOWN_TOPIC_OR_PARTITION in refused:
         raise UnknownPartition(f"{partition} does not exist (any more); nothing was written")
     assert not refused, f"{partition}: {refused} for batches of no producer"
-
-
-def forget_writes(draft: Draft) -> None:
-    """Delete what is kept for repeats that can't come any more."""
-    for row in draft.all(WriteRow):
-        if row.expires_ms <= draft.now_ms:
-            draft.delete(WriteRow, row.write_id)

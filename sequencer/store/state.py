@@ -73,6 +73,7 @@ CLIENT_CONFIGS_VERSION = "client_configs_version"
 _last_offset = attrgetter("last_offset")
 _infos = msgspec.msgpack.Decoder(AgentInfo)
 _NO_ROW = object()
+_NO_INDEX: _Index = (lambda key, row, before: None, lambda key, row: None)
 
 
 class HotState:
@@ -138,7 +139,7 @@ class HotState:
         self._apply_rows(kind, {key_of(row): row for row in rows})
 
     def watch_new(self, kind: type[R], watcher: Callable[[R], None]) -> None:
-        """Call `watcher` with each row of a kind that has indexes whose key is new. Must not take long."""
+        """Call `watcher` with each row of a kind whose key is new. Must not take long."""
         self._watchers[kind] = watcher
 
     def unwatch(self) -> None:
@@ -207,14 +208,13 @@ class HotState:
 
     def _apply_rows(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
         mine = self._rows[kind]
-        index = self._indexes.get(kind)
-        if index is None:
+        index, watcher = self._indexes.get(kind), self._watchers.get(kind)
+        if index is None and watcher is None:
             mine.update(cast("Mapping[Key, Row]", rows))
             for key in [key for key, row in rows.items() if row is None]:
                 del mine[key]
             return
-        put, delete = index
-        watcher = self._watchers.get(kind)
+        put, delete = index or _NO_INDEX
         for key, row in rows.items():
             if row is not None:
                 before = mine.get(key)

@@ -16,11 +16,14 @@ from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import leases, sessions
 from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.groups import lags
+from sequencer.rules.kept import forget
+from sequencer.rules.repeats import forget_surplus
 from sequencer.rules.retention import plan_retention
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
 from sequencer.store.rows import (
     AgentRow,
+    AnswerRow,
     Changes,
     GroupOffsetRow,
     GroupRow,
@@ -30,8 +33,10 @@ from sequencer.store.rows import (
     ProducerRow,
     Row,
     SessionRow,
+    SwapRow,
     TopicRow,
     TransactionRow,
+    WriteRow,
 )
 from sequencer.store.state import Draft, HotState
 from tests.support.clocks import ManualClock
@@ -215,6 +220,9 @@ def idle(rows: int) -> Watched:
                 TransactionRow.new(f"t{each}", producer_id=each, timeout_ms=1, now_ms=NOW)
                 for each in range(rows)
             ],
+            SwapRow: [SwapRow(UUID(int=each), 1, NOW) for each in range(rows)],
+            AnswerRow: [AnswerRow(UUID(int=each), b"", NOW) for each in range(rows)],
+            WriteRow: [WriteRow(UUID(int=each), 0, 1, NOW + 60_000) for each in range(rows)],
             GroupRow: [GroupRow(f"g{each}", -1, -1, 0, "", "", [], b"", NOW) for each in range(rows)],
             GroupOffsetRow: [
                 GroupOffsetRow(f"g{each}", topic, 0, 5, 0, "", NOW, None) for each in range(rows)
@@ -255,7 +263,7 @@ def looks_of_a_pass(rows: int, changed: int) -> tuple[int, int]:
         async def look() -> None:
             await upkeep.fill()
             assert not await upkeep.groups.take(state, NOW)
-            for kind in upkeep.kept_ms:
+            for kind in upkeep.kept:
                 assert upkeep.take_unused(kind, NOW, 100) == ([], 0)
             plan = await plan_retention(state, store, SETTINGS, upkeep.partitions)
             assert not plan.removable and not plan.due and not plan.has_more
@@ -299,3 +307,32 @@ def test_a_producer_is_forgotten_when_its_time_has_come_and_not_before() -> None
     assert sorted(later) == sorted([unused[0], (UUID(int=1), 3, 1)]), (
         "one could not be removed, one was used later"
     )
+
+
+def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_is_not() -> None:
+    state = idle(10)
+    upkeep = Upkeep(state, SETTINGS)
+    asyncio.run(upkeep.fill())
+    renewed = Changes()
+    renewed.put(WriteRow(UUID(int=3), 1, 2, NOW + 90 * 24 * 3_600_000))
+    renewed.put(AnswerRow(UUID(int=99), b"", NOW + 1_000))
+    state.apply(renewed)
+    later = NOW + SETTINGS.request_answers_ms + 10
+    draft = Draft(state, later)
+    forgotten = {}
+    for kind in (WriteRow, AnswerRow, SwapRow):
+        keys, _ = upkeep.take_unused(kind, later, 100)
+        forgotten[kind] = forget(draft, kind, keys, upkeep.kept[kind])
+    assert forgotten == {WriteRow: 9, AnswerRow: 10, SwapRow: 0}
+    assert [row.write_id.int for row in draft.all(WriteRow)] == [3]
+    assert [row.request_id.int for row in draft.all(AnswerRow)] == [99], "it appeared after the others"
+
+
+def test_answers_beyond_the_bound_are_forgotten_the_oldest_first() -> None:
+    draft = Draft(
+        HotState({AnswerRow: [AnswerRow(UUID(int=each), b"", 100 - each) for each in range(10)]}), NOW
+    )
+    forget_surplus(draft, 10)
+    assert not draft.changes
+    forget_surplus(draft, 7)
+    assert sorted(row.request_id.int for row in draft.all(AnswerRow)) == [0, 1, 2, 3, 4, 5, 6]

@@ -1,0 +1,69 @@
+"""Rows that are kept for a time after their last use, and then forgotten.
+
+Pure: the caller says which rows are due (sequencer.reading.upkeep).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from sequencer.api import TransactionState
+from sequencer.settings import SequencerSettings
+from sequencer.store.rows import (
+    AnswerRow,
+    OpenRangeRow,
+    ProducerRow,
+    Row,
+    SwapRow,
+    TransactionRow,
+    WriteRow,
+    key_of,
+)
+from sequencer.store.state import Draft, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of a kind are kept for `ms` from the time `since` that they have, and as long as they are in use."""
+
+    ms: int
+    since: Callable[[Any], int]
+    is_in_use: Callable[[Draft, Any], bool] = lambda draft, row: False
+
+    def until_ms(self, row: Row) -> int:
+        """Until when this row is kept in any case."""
+        return self.since(row) + self.ms
+
+
+def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Kept]:
+    """The kinds that are forgotten, and when."""
+    used, created = attrgetter("updated_ms"), attrgetter("created_ms")
+    return {
+        ProducerRow: Kept(settings.producer_expiry_ms, used, _has_open_range),
+        TransactionRow: Kept(settings.transactional_id_expiration_ms, used, _is_ongoing),
+        SwapRow: Kept(settings.swap_answers_ms, created),
+        AnswerRow: Kept(settings.request_answers_ms, created),
+        WriteRow: Kept(0, attrgetter("expires_ms")),
+    }
+
+
+def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], kept: Kept) -> int:
+    """Delete those of these rows that are no longer kept; how many."""
+    forgotten = 0
+    for key in keys:
+        row = draft.get(kind, *key)
+        if row is not None and kept.until_ms(row) <= draft.now_ms and not kept.is_in_use(draft, row):
+            draft.delete(kind, *key)
+            forgotten += 1
+    return forgotten
+
+
+def _has_open_range(draft: Draft, row: ProducerRow) -> bool:
+    return draft.get(OpenRangeRow, *key_of(row)) is not None
+
+
+def _is_ongoing(draft: Draft, row: TransactionRow) -> bool:
+    return row.state is TransactionState.ONGOING
