@@ -42,6 +42,29 @@ class Wire(Enum):
     RECORDS = "records"
 
 
+class Entity(Enum):
+    """What a value names, where it names something that belongs to clients (`entityType` in Kafka's own schemas, and
+    what those leave out)."""
+
+    TOPIC_NAME = "topic name"
+    TOPIC_ID = "topic id"
+    GROUP_ID = "group id"
+    TRANSACTIONAL_ID = "transactional id"
+    COORDINATOR_KEY = "coordinator key"
+    """A group or a transactional id."""
+    USER_NAME = "user name"
+    CONFIG_RESOURCE = "config resource"
+    """A topic, a group or a broker: the structure's `resource_type` says which."""
+    TOPIC_REGEX = "topic regex"
+    SUBSCRIPTION = "subscription"
+    """A ConsumerProtocolSubscription, in bytes, where the group is one of consumers."""
+    ASSIGNMENT = "assignment"
+    """A ConsumerProtocolAssignment likewise."""
+    ERROR_MESSAGE = "error message"
+    """It may repeat a name."""
+    CLUSTER_ID = "cluster id"
+
+
 Bool = Annotated[bool, Wire.BOOL]
 Int8 = Annotated[int, Wire.INT8]
 Int16 = Annotated[int, Wire.INT16]
@@ -51,6 +74,18 @@ Float64 = Annotated[float, Wire.FLOAT64]
 Uuid = Annotated[UUID, Wire.UUID]
 String = Annotated[str, Wire.STRING]
 Bytes = Annotated[bytes, Wire.BYTES]
+TopicName = Annotated[str, Wire.STRING, Entity.TOPIC_NAME]
+TopicId = Annotated[UUID, Wire.UUID, Entity.TOPIC_ID]
+GroupId = Annotated[str, Wire.STRING, Entity.GROUP_ID]
+TransactionalId = Annotated[str, Wire.STRING, Entity.TRANSACTIONAL_ID]
+CoordinatorKey = Annotated[str, Wire.STRING, Entity.COORDINATOR_KEY]
+ScramUser = Annotated[str, Wire.STRING, Entity.USER_NAME]
+ConfigResourceName = Annotated[str, Wire.STRING, Entity.CONFIG_RESOURCE]
+TopicRegex = Annotated[str, Wire.STRING, Entity.TOPIC_REGEX]
+SubscriptionBytes = Annotated[bytes, Wire.BYTES, Entity.SUBSCRIPTION]
+AssignmentBytes = Annotated[bytes, Wire.BYTES, Entity.ASSIGNMENT]
+ErrorMessage = Annotated[str, Wire.STRING, Entity.ERROR_MESSAGE]
+ClusterId = Annotated[str, Wire.STRING, Entity.CLUSTER_ID]
 RecordsView = Annotated[memoryview, Wire.RECORDS]
 """Records as they arrive: a view into the frame, never copied."""
 RecordsGather = Annotated[Buffer | Sequence[Buffer], Wire.RECORDS]
@@ -137,6 +172,7 @@ class Field:
     ignorable: bool
     default: Any
     """What a message has that does not set the field; an empty list for arrays."""
+    entity: Entity | None = None
 
 
 def parse_versions(text: str | None) -> Versions:
@@ -161,6 +197,7 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
     wire: Wire | None = None
     is_array = False
     struct: MessageType | None = None
+    entity: Entity | None = None
     pending = [hint]
     while pending:
         current = pending.pop()
@@ -171,6 +208,8 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
                     on = extra
                 elif isinstance(extra, Wire):
                     wire = extra
+                elif isinstance(extra, Entity):
+                    entity = extra
             if wire is None:
                 pending.append(current.__origin__)
         elif origin is Union or origin is types.UnionType:
@@ -202,4 +241,5 @@ def _field(name: str, hint: Any, info: msgspec.structs.FieldInfo) -> Field:
         tagged=tagged,
         ignorable=on.ignorable,
         default=default,
+        entity=entity,
     )

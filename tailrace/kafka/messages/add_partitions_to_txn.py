@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    Bool,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    On,
+    TopicName,
+    TransactionalId,
+)
 
 
 class AddPartitionsToTxnTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[Int32] = []
 
 
 class AddPartitionsToTxnTransaction(Message):
-    transactional_id: Annotated[String, On("4+")] = ""
+    transactional_id: Annotated[TransactionalId, On("4+")] = ""
     producer_id: Annotated[Int64, On("4+")] = 0
     producer_epoch: Annotated[Int16, On("4+")] = 0
     verify_only: Annotated[Bool, On("4+")] = False
@@ -25,7 +35,7 @@ class AddPartitionsToTxnRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.ADD_PARTITIONS_TO_TXN, "0-5", flexible="3+")
 
     transactions: Annotated[list[AddPartitionsToTxnTransaction], On("4+")] = []
-    v3_and_below_transactional_id: Annotated[String, On("0-3")] = ""
+    v3_and_below_transactional_id: Annotated[TransactionalId, On("0-3")] = ""
     v3_and_below_producer_id: Annotated[Int64, On("0-3")] = 0
     v3_and_below_producer_epoch: Annotated[Int16, On("0-3")] = 0
     v3_and_below_topics: Annotated[list[AddPartitionsToTxnTopic], On("0-3")] = []
@@ -37,12 +47,12 @@ class AddPartitionsToTxnPartitionResult(Message):
 
 
 class AddPartitionsToTxnTopicResult(Message):
-    name: String = ""
+    name: TopicName = ""
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = []
 
 
 class AddPartitionsToTxnResult(Message):
-    transactional_id: Annotated[String, On("4+")] = ""
+    transactional_id: Annotated[TransactionalId, On("4+")] = ""
     topic_results: Annotated[list[AddPartitionsToTxnTopicResult], On("4+")] = []
 
 

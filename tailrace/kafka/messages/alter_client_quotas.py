@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Float64, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bool, ErrorMessage, Float64, Int16, Int32, Message, On, String
 
 
 class EntityData(Message):
@@ -33,7 +33,7 @@ class AlterClientQuotasRequest(Message):
 
 class AlteredEntry(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     entity: list[EntityData] = []
 
 

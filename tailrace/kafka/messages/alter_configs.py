@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    Bool,
+    ConfigResourceName,
+    ErrorMessage,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+)
 
 
 class AlterableConfig(Message):
@@ -15,7 +26,7 @@ class AlterableConfig(Message):
 
 class AlterConfigsResource(Message):
     resource_type: Int8 = 0
-    resource_name: String = ""
+    resource_name: ConfigResourceName = ""
     configs: list[AlterableConfig] = []
 
 
@@ -28,9 +39,9 @@ class AlterConfigsRequest(Message):
 
 class AlterConfigsResourceResponse(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     resource_type: Int8 = 0
-    resource_name: String = ""
+    resource_name: ConfigResourceName = ""
 
 
 class AlterConfigsResponse(Message):

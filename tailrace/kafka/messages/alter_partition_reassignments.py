@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bool, ErrorMessage, Int16, Int32, Message, On, TopicName
 
 
 class ReassignablePartition(Message):
@@ -14,7 +14,7 @@ class ReassignablePartition(Message):
 
 
 class ReassignableTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[ReassignablePartition] = []
 
 
@@ -29,11 +29,11 @@ class AlterPartitionReassignmentsRequest(Message):
 class ReassignablePartitionResponse(Message):
     partition_index: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
 
 
 class ReassignableTopicResponse(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[ReassignablePartitionResponse] = []
 
 
@@ -41,5 +41,5 @@ class AlterPartitionReassignmentsResponse(Message):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[Bool, On("1+", ignorable=True)] = True
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     responses: list[ReassignableTopicResponse] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Message, String
+from tailrace.kafka.schema import Api, Int16, Int32, Message, String, TopicName
 
 
 class AlterReplicaLogDirTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[Int32] = []
 
 
@@ -30,7 +30,7 @@ class AlterReplicaLogDirPartitionResult(Message):
 
 
 class AlterReplicaLogDirTopicResult(Message):
-    topic_name: String = ""
+    topic_name: TopicName = ""
     partitions: list[AlterReplicaLogDirPartitionResult] = []
 
 

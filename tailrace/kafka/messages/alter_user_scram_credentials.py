@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bytes, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bytes, ErrorMessage, Int8, Int16, Int32, Message, On, ScramUser
 
 
 class ScramCredentialDeletion(Message):
-    name: String = ""
+    name: ScramUser = ""
     mechanism: Int8 = 0
 
 
 class ScramCredentialUpsertion(Message):
-    name: String = ""
+    name: ScramUser = ""
     mechanism: Int8 = 0
     iterations: Int32 = 0
     salt: Bytes = b""
@@ -29,9 +29,9 @@ class AlterUserScramCredentialsRequest(Message):
 
 
 class AlterUserScramCredentialsResult(Message):
-    user: String = ""
+    user: ScramUser = ""
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
 
 
 class AlterUserScramCredentialsResponse(Message):

@@ -9,6 +9,8 @@ from tailrace.kafka.schema import (
     NIL_UUID,
     Api,
     Bool,
+    ErrorMessage,
+    GroupId,
     Int8,
     Int16,
     Int32,
@@ -16,20 +18,22 @@ from tailrace.kafka.schema import (
     MessageValue,
     On,
     String,
-    Uuid,
+    TopicId,
+    TopicName,
+    TopicRegex,
 )
 
 
 class ConsumerGroupDescribeRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.CONSUMER_GROUP_DESCRIBE, "0-1", flexible="0+")
 
-    group_ids: list[String] = []
+    group_ids: list[GroupId] = []
     include_authorized_operations: Bool = False
 
 
 class DescribedTopicPartitions(Message):
-    topic_id: Uuid = NIL_UUID
-    topic_name: String = ""
+    topic_id: TopicId = NIL_UUID
+    topic_name: TopicName = ""
     partitions: list[Int32] = []
 
 
@@ -44,8 +48,8 @@ class DescribedConsumer(Message):
     member_epoch: Int32 = 0
     client_id: String = ""
     client_host: String = ""
-    subscribed_topic_names: list[String] = []
-    subscribed_topic_regex: Annotated[String | None, On(nullable="0+")] = None
+    subscribed_topic_names: list[TopicName] = []
+    subscribed_topic_regex: Annotated[TopicRegex | None, On(nullable="0+")] = None
     assignment: DescribedAssignment = DescribedAssignment()
     target_assignment: DescribedAssignment = DescribedAssignment()
     member_type: Annotated[Int8, On("1+", ignorable=True)] = -1
@@ -53,8 +57,8 @@ class DescribedConsumer(Message):
 
 class DescribedConsumerGroup(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
-    group_id: String = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
+    group_id: GroupId = ""
     group_state: String = ""
     group_epoch: Int32 = 0
     assignment_epoch: Int32 = 0

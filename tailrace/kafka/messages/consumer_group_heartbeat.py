@@ -5,25 +5,38 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    ErrorMessage,
+    GroupId,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    TopicId,
+    TopicName,
+    TopicRegex,
+)
 
 
 class ConsumerGroupHeartbeatTopicPartitions(Message):
-    topic_id: Uuid = NIL_UUID
+    topic_id: TopicId = NIL_UUID
     partitions: list[Int32] = []
 
 
 class ConsumerGroupHeartbeatRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "0-1", flexible="0+")
 
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: String = ""
     member_epoch: Int32 = 0
     instance_id: Annotated[String | None, On(nullable="0+")] = None
     rack_id: Annotated[String | None, On(nullable="0+")] = None
     rebalance_timeout_ms: Int32 = -1
-    subscribed_topic_names: Annotated[list[String] | None, On(nullable="0+")] = None
-    subscribed_topic_regex: Annotated[String | None, On("1+", nullable="1+")] = None
+    subscribed_topic_names: Annotated[list[TopicName] | None, On(nullable="0+")] = None
+    subscribed_topic_regex: Annotated[TopicRegex | None, On("1+", nullable="1+")] = None
     server_assignor: Annotated[String | None, On(nullable="0+")] = None
     topic_partitions: Annotated[list[ConsumerGroupHeartbeatTopicPartitions] | None, On(nullable="0+")] = None
 
@@ -35,7 +48,7 @@ class ConsumerGroupHeartbeatAssignment(Message):
 class ConsumerGroupHeartbeatResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     member_id: Annotated[String | None, On(nullable="0+")] = None
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0

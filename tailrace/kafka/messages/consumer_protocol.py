@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tailrace.kafka.schema import Bytes, Int32, Message, On, String
+from tailrace.kafka.schema import Bytes, Int32, Message, On, String, TopicName
 
 
 class TopicPartition(Message):
-    topic: String = ""
+    topic: TopicName = ""
     partitions: list[Int32] = []
 
 
 class ConsumerProtocolSubscription(Message):
     """What a member of a consumer group asks for."""
 
-    topics: list[String] = []
+    topics: list[TopicName] = []
     user_data: Annotated[Bytes | None, On(nullable="0+")] = None
     owned_partitions: Annotated[list[TopicPartition], On("1+", ignorable=True)] = []
     generation_id: Annotated[Int32, On("2+", ignorable=True)] = -1
     rack_id: Annotated[String | None, On("3+", nullable="3+", ignorable=True)] = None
+
+
+class ConsumerProtocolAssignment(Message):
+    """What the leader of a consumer group gives a member."""
+
+    assigned_partitions: list[TopicPartition] = []
+    user_data: Annotated[Bytes | None, On(nullable="0+")] = None

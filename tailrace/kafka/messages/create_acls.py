@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, ErrorMessage, Int8, Int16, Int32, Message, On, String
 
 
 class AclCreation(Message):
@@ -26,7 +26,7 @@ class CreateAclsRequest(Message):
 
 class AclCreationResult(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
 
 
 class CreateAclsResponse(Message):

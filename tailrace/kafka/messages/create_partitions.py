@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bool, ErrorMessage, Int16, Int32, Message, On, TopicName
 
 
 class CreatePartitionsAssignment(Message):
@@ -13,7 +13,7 @@ class CreatePartitionsAssignment(Message):
 
 
 class CreatePartitionsTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     count: Int32 = 0
     assignments: Annotated[list[CreatePartitionsAssignment] | None, On(nullable="0+")] = []
 
@@ -27,9 +27,9 @@ class CreatePartitionsRequest(Message):
 
 
 class CreatePartitionsTopicResult(Message):
-    name: String = ""
+    name: TopicName = ""
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
 
 
 class CreatePartitionsResponse(Message):

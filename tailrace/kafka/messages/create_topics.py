@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int8, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    Bool,
+    ErrorMessage,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    TopicId,
+    TopicName,
+)
 
 
 class CreatableReplicaAssignment(Message):
@@ -19,7 +32,7 @@ class CreatableTopicConfig(Message):
 
 
 class CreatableTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     num_partitions: Int32 = 0
     replication_factor: Int16 = 0
     assignments: list[CreatableReplicaAssignment] = []
@@ -43,10 +56,10 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    name: String = ""
-    topic_id: Annotated[Uuid, On("7+", ignorable=True)] = NIL_UUID
+    name: TopicName = ""
+    topic_id: Annotated[TopicId, On("7+", ignorable=True)] = NIL_UUID
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     topic_config_error_code: Annotated[Int16, On("5+", tag=0, ignorable=True)] = 0
     num_partitions: Annotated[Int32, On("5+", ignorable=True)] = -1
     replication_factor: Annotated[Int16, On("5+", ignorable=True)] = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, ErrorMessage, Int8, Int16, Int32, Message, On, String
 
 
 class DeleteAclsFilter(Message):
@@ -26,7 +26,7 @@ class DeleteAclsRequest(Message):
 
 class DeleteAclsMatchingAcl(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     resource_type: Int8 = 0
     resource_name: String = ""
     pattern_type: Annotated[Int8, On("1+")] = 3
@@ -38,7 +38,7 @@ class DeleteAclsMatchingAcl(Message):
 
 class DeleteAclsFilterResult(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     matching_acls: list[DeleteAclsMatchingAcl] = []
 
 

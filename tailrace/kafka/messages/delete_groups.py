@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Message, String
+from tailrace.kafka.schema import Api, GroupId, Int16, Int32, Message
 
 
 class DeleteGroupsRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.DELETE_GROUPS, "0-2", flexible="2+")
 
-    groups_names: list[String] = []
+    groups_names: list[GroupId] = []
 
 
 class DeletableGroupResult(Message):
-    group_id: String = ""
+    group_id: GroupId = ""
     error_code: Int16 = 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, String
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, TopicName
 
 
 class DeleteRecordsPartition(Message):
@@ -14,7 +14,7 @@ class DeleteRecordsPartition(Message):
 
 
 class DeleteRecordsTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[DeleteRecordsPartition] = []
 
 
@@ -32,7 +32,7 @@ class DeleteRecordsPartitionResult(Message):
 
 
 class DeleteRecordsTopicResult(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[DeleteRecordsPartitionResult] = []
 
 

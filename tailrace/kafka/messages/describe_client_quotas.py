@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Float64, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bool, ErrorMessage, Float64, Int8, Int16, Int32, Message, On, String
 
 
 class ComponentData(Message):
@@ -39,5 +39,5 @@ class EntryData(Message):
 class DescribeClientQuotasResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     entries: Annotated[list[EntryData] | None, On(nullable="0+")] = []

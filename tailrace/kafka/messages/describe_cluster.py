@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bool, ClusterId, ErrorMessage, Int8, Int16, Int32, Message, On, String
 
 
 class DescribeClusterRequest(Message):
@@ -27,9 +27,9 @@ class DescribeClusterBroker(Message):
 class DescribeClusterResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     endpoint_type: Annotated[Int8, On("1+")] = 1
-    cluster_id: String = ""
+    cluster_id: ClusterId = ""
     controller_id: Int32 = -1
     brokers: list[DescribeClusterBroker] = []
     cluster_authorized_operations: Int32 = -2147483648

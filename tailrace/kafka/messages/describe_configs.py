@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    Bool,
+    ConfigResourceName,
+    ErrorMessage,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+)
 
 
 class DescribeConfigsResource(Message):
     resource_type: Int8 = 0
-    resource_name: String = ""
+    resource_name: ConfigResourceName = ""
     configuration_keys: Annotated[list[String] | None, On(nullable="0+")] = []
 
 
@@ -41,9 +52,9 @@ class DescribeConfigsResourceResult(Message):
 
 class DescribeConfigsResult(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     resource_type: Int8 = 0
-    resource_name: String = ""
+    resource_name: ConfigResourceName = ""
     configs: list[DescribeConfigsResourceResult] = []
 
 

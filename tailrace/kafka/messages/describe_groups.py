@@ -5,13 +5,25 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Bytes, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    AssignmentBytes,
+    Bool,
+    ErrorMessage,
+    GroupId,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    SubscriptionBytes,
+)
 
 
 class DescribeGroupsRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.DESCRIBE_GROUPS, "0-6", flexible="5+")
 
-    groups: list[String] = []
+    groups: list[GroupId] = []
     include_authorized_operations: Annotated[Bool, On("3+")] = False
 
 
@@ -20,14 +32,14 @@ class DescribedGroupMember(Message):
     group_instance_id: Annotated[String | None, On("4+", nullable="4+", ignorable=True)] = None
     client_id: String = ""
     client_host: String = ""
-    member_metadata: Bytes = b""
-    member_assignment: Bytes = b""
+    member_metadata: SubscriptionBytes = b""
+    member_assignment: AssignmentBytes = b""
 
 
 class DescribedGroup(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On("6+", nullable="6+")] = None
-    group_id: String = ""
+    error_message: Annotated[ErrorMessage | None, On("6+", nullable="6+")] = None
+    group_id: GroupId = ""
     group_state: String = ""
     protocol_type: String = ""
     protocol_data: String = ""

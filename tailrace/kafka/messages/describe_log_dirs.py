@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String, TopicName
 
 
 class DescribableLogDirTopic(Message):
-    topic: String = ""
+    topic: TopicName = ""
     partitions: list[Int32] = []
 
 
@@ -27,7 +27,7 @@ class DescribeLogDirsPartition(Message):
 
 
 class DescribeLogDirsTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[DescribeLogDirsPartition] = []
 
 

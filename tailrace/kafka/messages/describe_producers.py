@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, ErrorMessage, Int16, Int32, Int64, Message, On, TopicName
 
 
 class TopicRequest(Message):
-    name: String = ""
+    name: TopicName = ""
     partition_indexes: list[Int32] = []
 
 
@@ -31,12 +31,12 @@ class ProducerState(Message):
 class PartitionResponse(Message):
     partition_index: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     active_producers: list[ProducerState] = []
 
 
 class TopicResponse(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[PartitionResponse] = []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, TopicName
 
 
 class DescribeQuorumRequestPartition(Message):
@@ -13,7 +13,7 @@ class DescribeQuorumRequestPartition(Message):
 
 
 class DescribeQuorumRequestTopic(Message):
-    topic_name: String = ""
+    topic_name: TopicName = ""
     partitions: list[DescribeQuorumRequestPartition] = []
 
 
@@ -41,7 +41,7 @@ class DescribeQuorumResponsePartition(Message):
 
 
 class DescribeQuorumResponseTopic(Message):
-    topic_name: String = ""
+    topic_name: TopicName = ""
     partitions: list[DescribeQuorumResponsePartition] = []
 
 

@@ -5,16 +5,28 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Int16, Int32, Int64, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    ErrorMessage,
+    GroupId,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    On,
+    TopicId,
+    TopicName,
+)
 
 
 class DescribeShareOffsetsTopic(Message):
-    topic_name: String = ""
+    topic_name: TopicName = ""
     partitions: list[Int32] = []
 
 
 class DescribeShareOffsetsGroup(Message):
-    group_id: String = ""
+    group_id: GroupId = ""
     topics: Annotated[list[DescribeShareOffsetsTopic] | None, On(nullable="0+")] = []
 
 
@@ -30,20 +42,20 @@ class DescribedShareOffset(Message):
     leader_epoch: Int32 = 0
     lag: Annotated[Int64, On("1+", ignorable=True)] = -1
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
 
 
 class DescribedShareTopic(Message):
-    topic_name: String = ""
-    topic_id: Uuid = NIL_UUID
+    topic_name: TopicName = ""
+    topic_id: TopicId = NIL_UUID
     partitions: list[DescribedShareOffset] = []
 
 
 class DescribedShareOffsets(Message):
-    group_id: String = ""
+    group_id: GroupId = ""
     topics: list[DescribedShareTopic] = []
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
 
 
 class DescribeShareGroupOffsetsResponse(Message):

@@ -5,17 +5,27 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    Bool,
+    Int16,
+    Int32,
+    Message,
+    On,
+    TopicId,
+    TopicName,
+)
 
 
 class TopicRequest(Message):
-    name: String = ""
+    name: TopicName = ""
 
 
 class Cursor(Message):
     """The first topic and partition index to fetch details for."""
 
-    topic_name: String = ""
+    topic_name: TopicName = ""
     partition_index: Int32 = 0
 
 
@@ -41,8 +51,8 @@ class DescribeTopicPartitionsResponsePartition(Message):
 
 class DescribeTopicPartitionsResponseTopic(Message):
     error_code: Int16 = 0
-    name: Annotated[String | None, On(nullable="0+")] = ""
-    topic_id: Uuid = NIL_UUID
+    name: Annotated[TopicName | None, On(nullable="0+")] = ""
+    topic_id: TopicId = NIL_UUID
     is_internal: Bool = False
     partitions: list[DescribeTopicPartitionsResponsePartition] = []
     topic_authorized_operations: Int32 = -2147483648

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, ErrorMessage, Int8, Int16, Int32, Message, On, ScramUser
 
 
 class UserName(Message):
-    name: String = ""
+    name: ScramUser = ""
 
 
 class DescribeUserScramCredentialsRequest(Message):
@@ -24,14 +24,14 @@ class CredentialInfo(Message):
 
 
 class DescribeUserScramCredentialsResult(Message):
-    user: String = ""
+    user: ScramUser = ""
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     credential_infos: list[CredentialInfo] = []
 
 
 class DescribeUserScramCredentialsResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     results: list[DescribeUserScramCredentialsResult] = []

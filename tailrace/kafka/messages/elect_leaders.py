@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, ErrorMessage, Int8, Int16, Int32, Message, On, TopicName
 
 
 class ElectLeadersTopicPartitions(Message):
-    topic: String = ""
+    topic: TopicName = ""
     partitions: list[Int32] = []
 
 
@@ -24,11 +24,11 @@ class ElectLeadersRequest(Message):
 class ElectLeadersPartitionResult(Message):
     partition_id: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
 
 
 class ReplicaElectionResult(Message):
-    topic: String = ""
+    topic: TopicName = ""
     partition_result: list[ElectLeadersPartitionResult] = []
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Bool, Int16, Int32, Int64, Message, On, TransactionalId
 
 
 class EndTxnRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.END_TXN, "0-5", flexible="3+")
 
-    transactional_id: String = ""
+    transactional_id: TransactionalId = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
     committed: Bool = False

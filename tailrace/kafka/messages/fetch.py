@@ -17,6 +17,8 @@ from tailrace.kafka.schema import (
     On,
     RecordsGather,
     String,
+    TopicId,
+    TopicName,
     Uuid,
 )
 
@@ -40,16 +42,16 @@ class FetchPartition(Message):
 
 
 class FetchTopic(Message):
-    topic: Annotated[String, On("0-12", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
+    topic: Annotated[TopicName, On("0-12", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("13+", ignorable=True)] = NIL_UUID
     partitions: list[FetchPartition] = []
 
 
 class ForgottenTopic(Message):
     """Partitions that leave an incremental fetch session."""
 
-    topic: Annotated[String, On("7-12", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
+    topic: Annotated[TopicName, On("7-12", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("13+", ignorable=True)] = NIL_UUID
     partitions: Annotated[list[Int32], On("7+")] = []
 
 
@@ -111,8 +113,8 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    topic: Annotated[String, On("0-12", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
+    topic: Annotated[TopicName, On("0-12", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("13+", ignorable=True)] = NIL_UUID
     partitions: list[PartitionData] = []
 
 

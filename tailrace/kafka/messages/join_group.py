@@ -5,18 +5,28 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Bytes, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    Bool,
+    GroupId,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    SubscriptionBytes,
+)
 
 
 class JoinGroupRequestProtocol(Message):
     name: String = ""
-    metadata: Bytes = b""
+    metadata: SubscriptionBytes = b""
 
 
 class JoinGroupRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.JOIN_GROUP, "0-9", flexible="6+")
 
-    group_id: String = ""
+    group_id: GroupId = ""
     session_timeout_ms: Int32 = 0
     rebalance_timeout_ms: Annotated[Int32, On("1+", ignorable=True)] = -1
     member_id: String = ""
@@ -29,7 +39,7 @@ class JoinGroupRequest(Message):
 class JoinGroupResponseMember(Message):
     member_id: String = ""
     group_instance_id: Annotated[String | None, On("5+", nullable="5+", ignorable=True)] = None
-    metadata: Bytes = b""
+    metadata: SubscriptionBytes = b""
 
 
 class JoinGroupResponse(Message):

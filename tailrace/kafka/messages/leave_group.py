@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, GroupId, Int16, Int32, Message, On, String
 
 
 class MemberIdentity(Message):
@@ -17,7 +17,7 @@ class MemberIdentity(Message):
 class LeaveGroupRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.LEAVE_GROUP, "0-5", flexible="4+")
 
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: Annotated[String, On("0-2")] = ""
     members: Annotated[list[MemberIdentity], On("3+")] = []
 

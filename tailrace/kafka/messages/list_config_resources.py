@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, ConfigResourceName, Int8, Int16, Int32, Message, On
 
 
 class ListConfigResourcesRequest(Message):
@@ -15,7 +15,7 @@ class ListConfigResourcesRequest(Message):
 
 
 class ConfigResource(Message):
-    resource_name: String = ""
+    resource_name: ConfigResourceName = ""
     resource_type: Annotated[Int8, On("1+", ignorable=True)] = 16
 
 

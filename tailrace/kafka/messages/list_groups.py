@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, GroupId, Int16, Int32, Message, On, String
 
 
 class ListGroupsRequest(Message):
@@ -16,7 +16,7 @@ class ListGroupsRequest(Message):
 
 
 class ListedGroup(Message):
-    group_id: String = ""
+    group_id: GroupId = ""
     protocol_type: String = ""
     group_state: Annotated[String, On("4+", ignorable=True)] = ""
     group_type: Annotated[String, On("5+", ignorable=True)] = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int8, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Int8, Int16, Int32, Int64, Message, On, TopicName
 
 
 class ListOffsetsPartition(Message):
@@ -15,7 +15,7 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[ListOffsetsPartition] = []
 
 
@@ -37,7 +37,7 @@ class ListOffsetsPartitionResponse(Message):
 
 
 class ListOffsetsTopicResponse(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[ListOffsetsPartitionResponse] = []
 
 

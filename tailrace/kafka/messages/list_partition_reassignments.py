@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, ErrorMessage, Int16, Int32, Message, On, TopicName
 
 
 class ListPartitionReassignmentsTopics(Message):
-    name: String = ""
+    name: TopicName = ""
     partition_indexes: list[Int32] = []
 
 
@@ -28,12 +28,12 @@ class OngoingPartitionReassignment(Message):
 
 
 class OngoingTopicReassignment(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[OngoingPartitionReassignment] = []
 
 
 class ListPartitionReassignmentsResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     topics: list[OngoingTopicReassignment] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String, TransactionalId
 
 
 class ListTransactionsRequest(Message):
@@ -18,7 +18,7 @@ class ListTransactionsRequest(Message):
 
 
 class TransactionState(Message):
-    transactional_id: String = ""
+    transactional_id: TransactionalId = ""
     producer_id: Int64 = 0
     transaction_state: String = ""
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Bool, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    Bool,
+    ClusterId,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    TopicId,
+    TopicName,
+)
 
 
 class MetadataRequestTopic(Message):
-    topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
-    name: Annotated[String | None, On(nullable="10+")] = ""
+    topic_id: Annotated[TopicId, On("10+", ignorable=True)] = NIL_UUID
+    name: Annotated[TopicName | None, On(nullable="10+")] = ""
 
 
 class MetadataRequest(Message):
@@ -41,8 +53,8 @@ class MetadataResponsePartition(Message):
 
 class MetadataResponseTopic(Message):
     error_code: Int16 = 0
-    name: Annotated[String | None, On(nullable="12+")] = ""
-    topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
+    name: Annotated[TopicName | None, On(nullable="12+")] = ""
+    topic_id: Annotated[TopicId, On("10+", ignorable=True)] = NIL_UUID
     is_internal: Annotated[Bool, On("1+", ignorable=True)] = False
     partitions: list[MetadataResponsePartition] = []
     topic_authorized_operations: Annotated[Int32, On("8+")] = -2147483648
@@ -51,7 +63,7 @@ class MetadataResponseTopic(Message):
 class MetadataResponse(Message):
     throttle_time_ms: Annotated[Int32, On("3+", ignorable=True)] = 0
     brokers: list[MetadataResponseBroker] = []
-    cluster_id: Annotated[String | None, On("2+", nullable="2+", ignorable=True)] = None
+    cluster_id: Annotated[ClusterId | None, On("2+", nullable="2+", ignorable=True)] = None
     controller_id: Annotated[Int32, On("1+", ignorable=True)] = -1
     topics: list[MetadataResponseTopic] = []
     cluster_authorized_operations: Annotated[Int32, On("8-10")] = -2147483648

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Int16, Int32, Int64, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    GroupId,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    On,
+    String,
+    TopicId,
+    TopicName,
+)
 
 
 class OffsetCommitRequestPartition(Message):
@@ -16,15 +28,15 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    name: Annotated[String, On("0-9", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
+    name: Annotated[TopicName, On("0-9", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("10+", ignorable=True)] = NIL_UUID
     partitions: list[OffsetCommitRequestPartition] = []
 
 
 class OffsetCommitRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.OFFSET_COMMIT, "2-10", flexible="8+")
 
-    group_id: String = ""
+    group_id: GroupId = ""
     generation_id_or_member_epoch: Int32 = -1
     member_id: String = ""
     group_instance_id: Annotated[String | None, On("7+", nullable="7+")] = None
@@ -38,8 +50,8 @@ class OffsetCommitResponsePartition(Message):
 
 
 class OffsetCommitResponseTopic(Message):
-    name: Annotated[String, On("0-9", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("10+", ignorable=True)] = NIL_UUID
+    name: Annotated[TopicName, On("0-9", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("10+", ignorable=True)] = NIL_UUID
     partitions: list[OffsetCommitResponsePartition] = []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Message, String
+from tailrace.kafka.schema import Api, GroupId, Int16, Int32, Message, TopicName
 
 
 class OffsetDeleteRequestPartition(Message):
@@ -13,14 +13,14 @@ class OffsetDeleteRequestPartition(Message):
 
 
 class OffsetDeleteRequestTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[OffsetDeleteRequestPartition] = []
 
 
 class OffsetDeleteRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.OFFSET_DELETE, "0")
 
-    group_id: String = ""
+    group_id: GroupId = ""
     topics: list[OffsetDeleteRequestTopic] = []
 
 
@@ -30,7 +30,7 @@ class OffsetDeleteResponsePartition(Message):
 
 
 class OffsetDeleteResponseTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[OffsetDeleteResponsePartition] = []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, TopicName
 
 
 class OffsetForLeaderPartition(Message):
@@ -15,7 +15,7 @@ class OffsetForLeaderPartition(Message):
 
 
 class OffsetForLeaderTopic(Message):
-    topic: String = ""
+    topic: TopicName = ""
     partitions: list[OffsetForLeaderPartition] = []
 
 
@@ -36,7 +36,7 @@ class EpochEndOffset(Message):
 
 
 class OffsetForLeaderTopicResult(Message):
-    topic: String = ""
+    topic: TopicName = ""
     partitions: list[EpochEndOffset] = []
 
 

@@ -8,6 +8,7 @@ from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.schema import (
     NIL_UUID,
     Api,
+    ErrorMessage,
     Int16,
     Int32,
     Int64,
@@ -16,7 +17,9 @@ from tailrace.kafka.schema import (
     On,
     RecordsView,
     String,
-    Uuid,
+    TopicId,
+    TopicName,
+    TransactionalId,
 )
 
 
@@ -26,8 +29,8 @@ class PartitionProduceData(Message):
 
 
 class TopicProduceData(Message):
-    name: Annotated[String, On("0-12", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
+    name: Annotated[TopicName, On("0-12", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("13+", ignorable=True)] = NIL_UUID
     partition_data: list[PartitionProduceData] = []
 
 
@@ -35,7 +38,7 @@ class ProduceRequest(Message):
     # librdkafka checks whether brokers list Produce 0 to 2 (KAFKA-18659).
     api: ClassVar[Api] = Api(ApiKey.PRODUCE, "3-13", flexible="9+", listed="0-13")
 
-    transactional_id: Annotated[String | None, On("3+", nullable="3+")] = None
+    transactional_id: Annotated[TransactionalId | None, On("3+", nullable="3+")] = None
     acks: Int16 = 0
     timeout_ms: Int32 = 0
     topic_data: list[TopicProduceData] = []
@@ -45,7 +48,7 @@ class BatchIndexAndErrorMessage(Message):
     """A record that caused its batch to be dropped."""
 
     batch_index: Annotated[Int32, On("8+")] = 0
-    batch_index_error_message: Annotated[String | None, On("8+", nullable="8+")] = None
+    batch_index_error_message: Annotated[ErrorMessage | None, On("8+", nullable="8+")] = None
 
 
 class LeaderIdAndEpoch(MessageValue, frozen=True):
@@ -62,13 +65,13 @@ class PartitionProduceResponse(Message):
     log_append_time_ms: Annotated[Int64, On("2+", ignorable=True)] = -1
     log_start_offset: Annotated[Int64, On("5+", ignorable=True)] = -1
     record_errors: Annotated[list[BatchIndexAndErrorMessage], On("8+", ignorable=True)] = []
-    error_message: Annotated[String | None, On("8+", nullable="8+", ignorable=True)] = None
+    error_message: Annotated[ErrorMessage | None, On("8+", nullable="8+", ignorable=True)] = None
     current_leader: Annotated[LeaderIdAndEpoch, On("10+", tag=0)] = LeaderIdAndEpoch()
 
 
 class TopicProduceResponse(Message):
-    name: Annotated[String, On("0-12", ignorable=True)] = ""
-    topic_id: Annotated[Uuid, On("13+", ignorable=True)] = NIL_UUID
+    name: Annotated[TopicName, On("0-12", ignorable=True)] = ""
+    topic_id: Annotated[TopicId, On("13+", ignorable=True)] = NIL_UUID
     partition_responses: list[PartitionProduceResponse] = []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bytes, Int16, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Bytes, ErrorMessage, Int16, Int64, Message, On
 
 
 class SaslAuthenticateRequest(Message):
@@ -16,6 +16,6 @@ class SaslAuthenticateRequest(Message):
 
 class SaslAuthenticateResponse(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     auth_bytes: Bytes = b""
     session_lifetime_ms: Annotated[Int64, On("1+", ignorable=True)] = 0

@@ -10,6 +10,8 @@ from tailrace.kafka.schema import (
     NIL_UUID,
     Api,
     Bool,
+    ErrorMessage,
+    GroupId,
     Int8,
     Int16,
     Int32,
@@ -19,7 +21,7 @@ from tailrace.kafka.schema import (
     On,
     RecordsGather,
     String,
-    Uuid,
+    TopicId,
 )
 
 
@@ -37,21 +39,21 @@ class ShareFetchPartition(Message):
 
 
 class ShareFetchTopic(Message):
-    topic_id: Uuid = NIL_UUID
+    topic_id: TopicId = NIL_UUID
     partitions: list[ShareFetchPartition] = []
 
 
 class ShareForgottenTopic(Message):
     """Partitions that leave a share session."""
 
-    topic_id: Uuid = NIL_UUID
+    topic_id: TopicId = NIL_UUID
     partitions: list[Int32] = []
 
 
 class ShareFetchRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.SHARE_FETCH, "1-2", flexible="0+")
 
-    group_id: Annotated[String | None, On(nullable="0+")] = None
+    group_id: Annotated[GroupId | None, On(nullable="0+")] = None
     member_id: Annotated[String | None, On(nullable="0+")] = None
     share_session_epoch: Int32 = 0
     max_wait_ms: Int32 = 0
@@ -81,16 +83,16 @@ class ShareAcquiredRecords(Message):
 class SharePartitionData(Message):
     partition_index: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     acknowledge_error_code: Int16 = 0
-    acknowledge_error_message: Annotated[String | None, On(nullable="0+")] = None
+    acknowledge_error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     current_leader: ShareLeader = ShareLeader()
     records: RecordsGather = b""
     acquired_records: list[ShareAcquiredRecords] = []
 
 
 class ShareFetchableTopicResponse(Message):
-    topic_id: Uuid = NIL_UUID
+    topic_id: TopicId = NIL_UUID
     partitions: list[SharePartitionData] = []
 
 
@@ -106,7 +108,7 @@ class ShareNodeEndpoint(Message):
 class ShareFetchResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, On(ignorable=True)] = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     acquisition_lock_timeout_ms: Int32 = 0
     responses: list[ShareFetchableTopicResponse] = []
     node_endpoints: list[ShareNodeEndpoint] = []

@@ -6,13 +6,24 @@ from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
 from tailrace.kafka.messages.consumer_group_describe import DescribedAssignment
-from tailrace.kafka.schema import Api, Bool, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    Bool,
+    ErrorMessage,
+    GroupId,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    TopicName,
+)
 
 
 class ShareGroupDescribeRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.SHARE_GROUP_DESCRIBE, "1", flexible="0+")
 
-    group_ids: list[String] = []
+    group_ids: list[GroupId] = []
     include_authorized_operations: Bool = False
 
 
@@ -22,14 +33,14 @@ class DescribedShareMember(Message):
     member_epoch: Int32 = 0
     client_id: String = ""
     client_host: String = ""
-    subscribed_topic_names: list[String] = []
+    subscribed_topic_names: list[TopicName] = []
     assignment: DescribedAssignment = DescribedAssignment()
 
 
 class DescribedShareGroup(Message):
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
-    group_id: String = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
+    group_id: GroupId = ""
     group_state: String = ""
     group_epoch: Int32 = 0
     assignment_epoch: Int32 = 0

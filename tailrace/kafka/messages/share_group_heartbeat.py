@@ -5,21 +5,33 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import NIL_UUID, Api, Int16, Int32, Message, On, String, Uuid
+from tailrace.kafka.schema import (
+    NIL_UUID,
+    Api,
+    ErrorMessage,
+    GroupId,
+    Int16,
+    Int32,
+    Message,
+    On,
+    String,
+    TopicId,
+    TopicName,
+)
 
 
 class ShareGroupHeartbeatRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.SHARE_GROUP_HEARTBEAT, "1", flexible="0+")
 
-    group_id: String = ""
+    group_id: GroupId = ""
     member_id: String = ""
     member_epoch: Int32 = 0
     rack_id: Annotated[String | None, On(nullable="0+")] = None
-    subscribed_topic_names: Annotated[list[String] | None, On(nullable="0+")] = None
+    subscribed_topic_names: Annotated[list[TopicName] | None, On(nullable="0+")] = None
 
 
 class ShareGroupHeartbeatTopicPartitions(Message):
-    topic_id: Uuid = NIL_UUID
+    topic_id: TopicId = NIL_UUID
     partitions: list[Int32] = []
 
 
@@ -30,7 +42,7 @@ class ShareGroupHeartbeatAssignment(Message):
 class ShareGroupHeartbeatResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = None
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = None
     member_id: Annotated[String | None, On(nullable="0+")] = None
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import (
+    Api,
+    GroupId,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    On,
+    String,
+    TopicName,
+    TransactionalId,
+)
 
 
 class TxnOffsetCommitRequestPartition(Message):
@@ -16,15 +27,15 @@ class TxnOffsetCommitRequestPartition(Message):
 
 
 class TxnOffsetCommitRequestTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[TxnOffsetCommitRequestPartition] = []
 
 
 class TxnOffsetCommitRequest(Message):
     api: ClassVar[Api] = Api(ApiKey.TXN_OFFSET_COMMIT, "0-5", flexible="3+")
 
-    transactional_id: String = ""
-    group_id: String = ""
+    transactional_id: TransactionalId = ""
+    group_id: GroupId = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
     generation_id: Annotated[Int32, On("3+")] = -1
@@ -39,7 +50,7 @@ class TxnOffsetCommitResponsePartition(Message):
 
 
 class TxnOffsetCommitResponseTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[TxnOffsetCommitResponsePartition] = []
 
 

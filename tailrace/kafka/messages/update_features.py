@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Message, On, String
+from tailrace.kafka.schema import Api, Bool, ErrorMessage, Int8, Int16, Int32, Message, On, String
 
 
 class FeatureUpdateKey(Message):
@@ -26,11 +26,11 @@ class UpdateFeaturesRequest(Message):
 class UpdatableFeatureResult(Message):
     feature: String = ""
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
 
 
 class UpdateFeaturesResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, On(nullable="0+")] = ""
+    error_message: Annotated[ErrorMessage | None, On(nullable="0+")] = ""
     results: Annotated[list[UpdatableFeatureResult], On("0-1", ignorable=True)] = []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from tailrace.kafka.api_keys import ApiKey
-from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Int64, Message, On, String
+from tailrace.kafka.schema import Api, Bool, Int8, Int16, Int32, Int64, Message, On, TopicName
 
 
 class WritableTxnMarkerTopic(Message):
-    name: String = ""
+    name: TopicName = ""
     partition_indexes: list[Int32] = []
 
 
@@ -34,7 +34,7 @@ class WritableTxnMarkerPartitionResult(Message):
 
 
 class WritableTxnMarkerTopicResult(Message):
-    name: String = ""
+    name: TopicName = ""
     partitions: list[WritableTxnMarkerPartitionResult] = []
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import datetime
 import io
 import random
-from typing import Any
+import sys
+from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 import pytest
@@ -16,7 +17,7 @@ from kio.serial import entity_reader, entity_writer
 from tailrace.kafka import request_codec, response_codec
 from tailrace.kafka.apis import APIS
 from tailrace.kafka.compiler import Codec, Parts
-from tailrace.kafka.schema import fields_of
+from tailrace.kafka.schema import Entity, MessageType, Wire, fields_of
 from tests.tailrace.kafka.message_samples import sample
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -103,3 +104,42 @@ def test_bytes_and_fields_are_those_of_kio(key: int, kind: str) -> None:
             assert end == len(data)
             assert decoded == ours
             assert_same_fields(decoded, entity, version, f"{message.__name__} v{version}")
+
+
+ENTITIES = {
+    "TopicName": Entity.TOPIC_NAME,
+    "GroupId": Entity.GROUP_ID,
+    "TransactionalId": Entity.TRANSACTIONAL_ID,
+}
+"""kio's types of strings that Kafka's schemas give an `entityType`."""
+
+
+def parts_of(hint: Any) -> list[Any]:
+    """An annotation and everything in it."""
+    return [hint, *(part for argument in get_args(hint) for part in parts_of(argument))]
+
+
+def assert_same_entities(ours: MessageType, theirs: type[Any], version: int) -> None:
+    hints = get_type_hints(theirs, vars(sys.modules[theirs.__module__]))
+    for field in fields_of(ours):
+        if version not in field.versions:
+            continue
+        hint = hints[kio_name(field.name, set(hints))]
+        if isinstance(field.kind, Wire):
+            named = [
+                ENTITIES[part.__name__]
+                for part in parts_of(hint)
+                if getattr(part, "__name__", "") in ENTITIES
+            ]
+            assert named in ([], [field.entity]), f"{ours.__name__}.{field.name} names {named}"
+        else:
+            nested = [part for part in parts_of(hint) if dataclasses.is_dataclass(part)]
+            assert_same_entities(field.kind, nested[0], version)
+
+
+@pytest.mark.parametrize("key", [spec.key for spec in APIS.values()], ids=lambda key: key.name)
+def test_what_kafkas_schemas_call_an_entity_is_declared_as_one(key: int) -> None:
+    spec = APIS[key]
+    for version in range(spec.served.first, spec.served.last + 1):
+        assert_same_entities(spec.request, load_request_schema(key, version), version)
+        assert_same_entities(spec.response, load_response_schema(key, version), version)
