@@ -28,7 +28,7 @@ from compactor.keyed_cycle import (
 )
 from compactor.keyed_rewrite import KeyedItem, try_rewrite_keyed
 from compactor.lease import LEASE_MS, HeldLease, held_lease
-from compactor.merges import plan_merges
+from compactor.merges import halves, plan_merges
 from compactor.order import SwapOrder
 from compactor.plan import PlanSettings, WorkItem, parts, plan, waves
 from compactor.rewrite import OutputLocation, RewriteFailure, RewriteResult, try_rewrite
@@ -37,6 +37,7 @@ from sequencer.api import (
     CompactionCandidate,
     CompactionCandidates,
     CompactionRequest,
+    InvalidRequest,
     LeaseLost,
     MarkClean,
     MergeCandidate,
@@ -62,7 +63,8 @@ class CompactionSettings:
     """What is compacted: partitions with `min_bytes` of mixed runs, or any older than `min_age_ms`.
 
     `topics`: only these, by name; all where it is empty. `max_runs`: of one page of candidates, over all partitions.
-    `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off.
+    `wave_bytes`: of input that is worked on before more is planned. `max_rounds`: pages that are worked off, of
+    compaction and of merges each.
     `merges`: whether small Parquet objects are merged when all else is done.
     `key_memory_bytes`: of an index of keys, which spills to the disk.
     """
@@ -243,10 +245,12 @@ class _Round:
         self._has_lost_lease = False
 
     async def work_off(self, request: CompactionRequest, settings: CompactionSettings) -> None:
-        """Work off page after page of what is asked for, and all pages again as long as that helps."""
+        """Work off page after page of what is asked for, and all pages again as long as that helps, to a bound: a
+        backlog that never ends leaves a turn for what comes after it."""
         after: tuple[UUID, int] | None = None
         self._has_changed = False
-        while self._summary.rounds < settings.max_rounds and not self._has_lost_lease:
+        end = self._summary.rounds + settings.max_rounds
+        while self._summary.rounds < end and not self._has_lost_lease:
             page = await self._sequencer.compaction_candidates(
                 msgspec.structs.replace(request, skip=list(self._unreadable), after=after)
             )
@@ -314,8 +318,10 @@ class _Round:
                 yield candidate
 
     async def _compact_wave(self, wave: Sequence[WorkItem]) -> None:
-        """Rewrite and swap. An item with bad input is cut until the bad run is alone: it holds nothing else up."""
+        """Rewrite and swap. An item with bad input is cut until the bad run is alone: it holds nothing else up. Of a
+        merge, each half is merged by itself."""
         order = SwapOrder(wave)
+        left: list[WorkItem] = []
         waiting = list(wave)
         while waiting:
             running = {item.places[0]: item for item in waiting}
@@ -324,6 +330,8 @@ class _Round:
                 async for outcome in outcomes:
                     item = running.pop(outcome.places[0])
                     smaller = parts(item) if _has_bad_input(outcome) else []
+                    if item.is_merge and _has_bad_input(outcome):
+                        left += halves(item)
                     if smaller:
                         order.split(item, smaller)
                         waiting += smaller
@@ -336,6 +344,8 @@ class _Round:
                         return
             assert not running, f"{len(running)} items without an outcome"
         assert order.is_complete, "every item has an outcome, so every result was swapped"
+        if left:
+            await self._compact_wave(left)
 
     def _note_failure(self, failure: RewriteFailure, *, is_merge: bool) -> None:
         self._summary.failures.append(failure)
@@ -383,7 +393,8 @@ async def swap_in(
     The object's id is the swap's id: retried after a lost answer, it gets the first answer. A refused
     object stays where it is, under a session that ends with the round, and is swept as an orphan.
 
-    A lease may run out while the sequencer is away, so a refused swap is retried once, under a renewed lease.
+    A lease may run out while the sequencer is away, so a refused swap is retried once, under a renewed lease. A swap
+    that is no valid request is refused, too: it must not end the round.
 
     Raises LeaseLost when another compactor has the lease, SequencerUnavailable when nobody answered for
     SWAP_PATIENCE_S, SessionClosed.
@@ -400,6 +411,8 @@ async def swap_in(
         try:
             await patiently(lambda: sequencer.swap(request), clock)
             return None
+        except InvalidRequest as error:
+            return str(error)
         except SwapRefused as error:
             if has_renewed:
                 return str(error)

@@ -125,10 +125,15 @@ def is_due(dirty: Sequence[Run], point: CleanPoint, settings: TopicSettings, now
     size = dirty_bytes(dirty, point.clean_end)
     if not size:
         return False
-    oldest_ms = min(min(run.created_ms, run.max_timestamp) for run in dirty if run.kind is ObjectKind.PARQUET)
+    oldest_ms = min(_age_begins_ms(run) for run in dirty if run.kind is ObjectKind.PARQUET)
     if now_ms - oldest_ms >= settings.max_compaction_lag_ms:
         return True
     return size >= settings.min_cleanable_dirty_ratio * (size + point.clean_bytes)
+
+
+def _age_begins_ms(run: Run) -> int:
+    """Records without a timestamp (-1) age from their commit."""
+    return run.created_ms if run.max_timestamp < 0 else min(run.created_ms, run.max_timestamp)
 
 
 def fitting(runs: Sequence[Run], clean_end: int, max_dirty: int) -> list[Run]:

@@ -7,10 +7,13 @@ stays as clean as it was, and the next round passes over it again. See compactor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from compactor.keyed import Pass, cleanable, dirty_bytes, fitting, is_due
 from compactor.keyed_index import most_rows
@@ -23,6 +26,7 @@ from sequencer.api import (
     FindPartition,
     FindRequest,
     MarkClean,
+    ObjectKind,
     Run,
     Sequencer,
     Topic,
@@ -130,7 +134,7 @@ async def _due(
 async def runs_within(
     sequencer: Sequencer, topic: Topic, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[int, list[Run]]:
-    """The runs of partitions from `starts` on that begin below `ends`; in few calls."""
+    """The runs of partitions from `starts` to `ends`, up to the first of a mixed object; in few calls."""
     found: dict[int, list[Run]] = {partition: [] for partition in starts}
     left = {partition: start for partition, start in starts.items() if start < ends[partition]}
     while left:
@@ -140,8 +144,11 @@ async def runs_within(
         answer = await sequencer.find_batches(FindRequest(asked))
         for sought, each in zip(asked, answer.partitions, strict=True):
             partition = sought.partition
-            found[partition] += [run for run in each.runs if run.base_offset < ends[partition]]
+            compacted = list(itertools.takewhile(lambda run: run.kind is not ObjectKind.MIXED, each.runs))
+            found[partition] += [run for run in compacted if run.base_offset < ends[partition]]
             del left[partition]  # and last in line, if it has more
+            if len(compacted) < len(each.runs):
+                continue
             if each.runs and each.runs[-1].end_offset < ends[partition]:
                 left[partition] = each.runs[-1].end_offset
             elif (
@@ -230,15 +237,23 @@ async def compact_keys(
 
 
 async def _work_off(work: KeyedWork, items: Sequence[KeyedItem], summary: KeyedSummary) -> None:
+    """Carry passes out. Of an item that fails each partition is tried once more by itself."""
+    by_name = {item.as_work.places[0]: item for item in items}
+    alone: list[KeyedItem] = []
     async with aclosing(work.runner.run_keyed(items, work.output)) as outcomes:
         async for outcome in outcomes:
-            if isinstance(outcome, RewriteFailure):
-                work.fail(outcome)
-            else:
+            if isinstance(outcome, KeyedResult):
                 summary.spilled_bytes += outcome.spilled_bytes
                 await _carry_out(work, outcome, summary)
+            elif len(outcome.places) > 1:
+                item = by_name[outcome.places[0]]
+                alone += [msgspec.structs.replace(item, pieces=[piece]) for piece in item.pieces]
+            else:
+                work.fail(outcome)
             if work.is_over():
                 return
+    if alone:
+        await _work_off(work, alone, summary)
 
 
 async def _carry_out(work: KeyedWork, result: KeyedResult, summary: KeyedSummary) -> None:

@@ -369,9 +369,12 @@ def _horizon_ms(header: BatchHeader) -> int:
 
 
 def _changed(header: BatchHeader, horizon: Pass | None, newest_ms: int) -> BatchHeader:
-    """The header of a batch with fewer records, or with a delete horizon, in the place of its base timestamp."""
+    """The header of a batch with fewer records, or with a delete horizon, in the place of its base timestamp.
+
+    Its greatest time never rises: a producer may have said less than its records have.
+    """
     if header.timestamp_type is TimestampType.CREATE_TIME:
-        header = msgspec.structs.replace(header, max_timestamp=newest_ms)
+        header = msgspec.structs.replace(header, max_timestamp=min(header.max_timestamp, newest_ms))
     if horizon is not None:
         header = msgspec.structs.replace(
             header,

@@ -32,6 +32,21 @@ def plan_merges(candidates: Iterable[MergeCandidate], settings: PlanSettings) ->
     ]
 
 
+def halves(item: WorkItem) -> list[WorkItem]:
+    """The merge as smaller ones, for another try: each half of its objects, if that has several."""
+    objects: dict[UUID, list[Run]] = {}
+    for run in itertools.chain.from_iterable(piece.runs for piece in item.pieces):
+        objects.setdefault(run.object_id, []).append(run)
+    in_time = sorted(objects.values(), key=lambda runs: max(run.created_ms for run in runs))
+    middle = len(in_time) // 2
+    found = [_item(item.topic_name, half) for half in (in_time[:middle], in_time[middle:]) if len(half) > 1]
+    return [each for each in found if all(map(_is_contiguous, each.pieces))]
+
+
+def _is_contiguous(piece: Piece) -> bool:
+    return all(run.end_offset == after.base_offset for run, after in itertools.pairwise(piece.runs))
+
+
 def _together(runs: Sequence[Run], settings: PlanSettings) -> Iterator[list[list[Run]]]:
     """The objects in groups that one item has room for, cut where a partition's runs are not contiguous."""
     group: list[list[Run]] = []

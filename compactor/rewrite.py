@@ -37,7 +37,7 @@ from sequencer.api import (
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
-from tailrace.object_store.api import ObjectStore, StoreError
+from tailrace.object_store.api import ObjectMissing, ObjectStore, StoreError
 from tailrace.parquet_object.header import InvalidParquetObject
 from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.verify import verify
@@ -86,8 +86,8 @@ class RewriteResult(msgspec.Struct, frozen=True, array_like=True):
 class RewriteFailure(msgspec.Struct, frozen=True, array_like=True):
     """An item that could not be rewritten, and why, in one line.
 
-    `places`: (topic id, partition, base offset) of each piece. `is_of_input`: what was read is not sound; it will not
-    be better the next time.
+    `places`: (topic id, partition, base offset) of each piece. `is_of_input`: what was to be read is not sound, or not
+    there; it will not be better the next time.
     """
 
     topic_name: str
@@ -228,7 +228,7 @@ def failure_of(item: WorkItem, error: BaseException, reason: str = "") -> Rewrit
         partitions=[piece.partition for piece in item.pieces],
         reason=line,
         places=item.places,
-        is_of_input=isinstance(error, RewriteFailed),
+        is_of_input=isinstance(error, RewriteFailed | InvalidParquetObject | ObjectMissing),
     )
 
 

@@ -150,6 +150,7 @@ class Rounds:
                 merged_objects=summary.merged_objects,
                 failures=len(summary.failures),
                 refused=len(summary.refused),
+                refusals=summary.refused[:MAX_LOGGED_FAILURES],
                 keyed_passes=summary.keyed.passes,
                 keyed_dropped=summary.keyed.dropped,
             )

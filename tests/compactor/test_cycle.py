@@ -409,6 +409,25 @@ def test_a_batch_whose_records_make_no_sense_holds_up_only_its_own_run() -> None
     asyncio.run(scenario())
 
 
+def test_an_object_that_is_gone_holds_up_only_its_own_runs() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, store, _):
+            await log.topic("t", partitions=2)
+            made = [
+                await log.produce(("t", 0, batch_of([b"%d" % number])), ("t", 1, batch_of([b"x"])))
+                for number in range(5)
+            ]
+            await store.delete([made[2].key])
+            summary = await compacted(log)
+            assert sorted(place[1:] for each in summary.failures for place in each.places) == [(0, 2), (1, 2)]
+            for partition in range(2):
+                runs = await log.runs("t", partition)
+                mixed = [run.base_offset for run in runs if run.kind is ObjectKind.MIXED]
+                assert mixed == [2] and runs[-1].end_offset == 5
+
+    asyncio.run(scenario())
+
+
 def test_the_session_is_renewed_while_the_lease_can_not_be() -> None:
     async def scenario() -> None:
         async with opened() as (log, store, clock):

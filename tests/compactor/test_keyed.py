@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from compactor.cycle import CompactionSettings, CompactionSummary, InProcess, run_cycle
 from compactor.keyed import NO_HORIZON, Pass, Rows, cleanable, fitting, is_due, kept, without_horizon
+from compactor.keyed_cycle import runs_within
 from compactor.keyed_index import KeyIndex
 from compactor.plan import PlanSettings
 from sequencer.api import (
@@ -28,15 +29,17 @@ from sequencer.api import (
     Run,
     SwapRefused,
     SwapRequest,
+    Value,
 )
 from sequencer.engine.committer import Committer
+from sequencer.methods import CalledSequencer, Method
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.memory import MemoryStore
-from tailrace.record_batch import DELETE_HORIZON_FLAG, Compression, read_header
+from tailrace.record_batch import CRC_START, DELETE_HORIZON_FLAG, Compression, crc_of, read_header
 from tailrace.records import NewRecord, Record, encode_batch
 from tailrace.topic_config import topic_settings
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import T0, Log
+from tests.support.compaction import T0, Log, compacted_here
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "5000"}
 SECRET = bytes(range(16))
@@ -227,6 +230,9 @@ def test_a_partition_is_due_by_its_dirty_share_or_by_its_oldest_dirty_record() -
     old = topic_settings(COMPACTED | {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "60"})
     assert not is_due(dirty, point(10, 101), old, T0 + 59)
     assert is_due(dirty, point(10, 101), old, T0 + 60)
+    timeless = [parquet_run(10, 20, max_timestamp=-1)]  # its age is that of its commit
+    assert not is_due(timeless, point(10, 101), old, T0 + 59)
+    assert is_due(timeless, point(10, 101), old, T0 + 60)
 
 
 def test_a_pass_takes_no_more_dirty_offsets_than_an_index_may_have() -> None:
@@ -500,3 +506,60 @@ class Refusing:
                 return await inner.swap(request)
 
         self.log = Log(Proxy(), log.store, log.clock, log.entropy, log.topics)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_says_less_than_its_newest_time_holds_nothing_up() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _):
+            await log.topic("t", configs=COMPACTED)
+            lying = bytearray(batch((b"a", b"1"), (b"a", b"2"), (b"b", b"3")))
+            lying[35:43] = T0.to_bytes(8, "big")  # its last record is two ms younger
+            lying[CRC_START - 4 : CRC_START] = crc_of(lying).to_bytes(4, "big")
+            await log.produce(("t", 0, bytes(lying)))
+            summary = await compacted(log)
+            assert (summary.refused, summary.failures) == ([], [])
+            assert [record.offset for record in await log.consumed("t")] == [1, 2]
+            assert read_header((await log.replay("t"))[0]).max_timestamp == T0
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_can_not_be_read_costs_those_that_share_its_item_nothing() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _):
+            await log.topic("t", 3, COMPACTED)
+            for number in range(3):
+                await log.produce(("t", number, batch((b"k", b"1"), (b"k", b"2"))))
+                await compacted_here(log)  # an object each
+            lost = (await log.runs("t", 1))[0].key
+            await log.store.delete([lost])
+            for number in range(3):
+                await log.produce(("t", number, batch((b"k", b"3"))))
+            summary = await compacted(log)
+            assert summary.failures[0].partitions == [1]
+            assert [await clean_end(log, "t", number) for number in range(3)] == [3, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_in_parquet_yet_is_not_read_for_a_pass() -> None:
+    async def scenario() -> None:
+        async with opened() as (log, _):
+            topic = await log.topic("t", configs=COMPACTED)
+            await log.produce(("t", 0, batch((b"k", b"1"))))
+            await compacted_here(log)
+            for _ in range(100):
+                await log.produce(
+                    *[("t", 0, batch((b"k", b"1")))] * 300
+                )  # 30,000 batches are more than a page
+            asked: list[str] = []
+
+            def counted(method: Method, request: Value) -> Awaitable[Value]:
+                asked.append(method.name)
+                return log.sequencer.call(method, request)  # type: ignore[attr-defined, no-any-return]
+
+            runs = await runs_within(CalledSequencer(counted).sequencer, topic, {0: 0}, {0: 30_001})
+            assert [run.kind for run in runs[0]] == [ObjectKind.PARQUET]
+            assert asked == ["find_batches"]
+
+    asyncio.run(scenario())

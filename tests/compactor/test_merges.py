@@ -187,7 +187,8 @@ def test_a_merge_keeps_what_was_deleted_hidden_and_follows_the_log_start() -> No
     asyncio.run(scenario())
 
 
-def test_a_corrupt_object_stays_and_the_round_ends() -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_object_that_can_not_be_read_stays_and_the_others_are_merged(is_there: bool) -> None:
     async def scenario() -> None:
         merged = Merged()
         await merged.fill()
@@ -195,10 +196,23 @@ def test_a_corrupt_object_stays_and_the_round_ends() -> None:
         data = bytearray(await merged.store.get(run.key))
         data[run.index_start + 8] ^= 1
         await merged.store.delete([run.key])
-        await merged.store.put(run.key, [bytes(data)])
+        if is_there:
+            await merged.store.put(run.key, [bytes(data)])
         done = await merged.compact(ALL)
-        assert (done.merged_objects, len(done.failures), done.refused) == (0, 1, [])
-        assert len(await merged.kinds()) == 5
+        assert (done.merged_objects, len(done.failures), done.refused) == (3, 2, [])
+        assert await merged.kinds() == [(0, 2), (2, 4), (4, 10)]
+        await merged.committer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_backlog_that_never_ends_leaves_a_turn_for_merges() -> None:
+    async def scenario() -> None:
+        merged = Merged()
+        await merged.fill()
+        await merged.log.produce(("t", 0, batch_of([b"more"])))
+        done = await merged.compact(replace(ALL, max_rounds=1))
+        assert (done.objects, done.merged_objects) == (1, 6)
         await merged.committer.close()
 
     asyncio.run(scenario())
