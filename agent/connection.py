@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from agent.framing import SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
+from agent.framing import REQUEST_BYTES, SIZE_BYTES, FrameHead, FrameLimits, FrameRefused, read_head
 from agent.leadership import KnownLeadership
 from agent.memory_budget import Claim, MemoryBudget
 from agent.security.access import ANYBODY, Access
@@ -92,6 +92,19 @@ class Reply(msgspec.Struct, eq=False):
         self.made(None)
 
 
+class LikeBefore(Protocol):
+    """Takes requests that are like their connection's last one."""
+
+    def begin(self) -> bool:
+        """Whether it still does. Asked in the same turn of the loop, before requests are taken."""
+        ...
+
+    def take(self, data: memoryview, start: int, end: int, *, is_kept: bool) -> Reply | None:
+        """The reply to the request in `data[start:end]`; None, and nothing is done, if it is not like the others.
+        `is_kept`: nobody changes the bytes later."""
+        ...
+
+
 class Dispatch(Protocol):
     """Decodes and handles one frame. Must not raise for anything a client can send."""
 
@@ -99,6 +112,9 @@ class Dispatch(Protocol):
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """The same where nothing has to be waited for; None, and nothing is done, where it has to."""
+
+    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+        """Who takes requests like the connection's last one, in this turn of the loop; None if nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +179,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_budget", "_charge", "_claim", "_claimed_at", "_counted_bytes", "_dispatch", "_filled", "_frame",
         "_frame_began", "_frames", "_handling", "_held", "_is_handling", "_is_writable", "_limits", "_max_inflight",
-        "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sent", "_staging",
-        "_transport", "_turns_left", "_unmuted", "_unsent_bytes", "_unsent_since", "_write_progress", "_written",
-        "access", "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host",
-        "produce_shape",
+        "_monotonic", "_on_close", "_on_open", "_paused", "_phase", "_replies", "_rest", "_sends_soon", "_sent",
+        "_staging", "_transport", "_turns_left", "_unmuted", "_unsent_bytes", "_unsent_since", "_write_progress",
+        "_written", "access", "client_software", "deferred", "last_active", "leadership", "muted_until", "peer_host",
+        "produce_shape", "usual",
     )  # fmt: skip
 
     def __init__(
@@ -202,6 +218,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._counted_bytes = 0
         self._sent: asyncio.Future[None] | None = None
         """What the task waits for until an answer has left."""
+        self._sends_soon = False
         self._held: list[Callable[[], None]] = []
         self._is_handling = False
         self._turns_left = REQUESTS_IN_A_TURN
@@ -219,6 +236,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.access: Access = ANYBODY
         self.produce_shape: ProduceShape | None = None
         """What the last produce request that had to be decoded looks like."""
+        self.usual: LikeBefore | None = None
+        """The dispatcher's: what it decided of requests like the last one."""
         self.deferred = 0
         """Produce requests that wait for their answer."""
         self.muted_until = 0.0
@@ -295,8 +314,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         Args:
             granted: what is charged already, for the first of them.
         """
-        position = 0
         self._turns_left = REQUESTS_IN_A_TURN
+        position = 0 if granted else self._take_usual(data)
         while self._handles_frames and (head := read_head(data, position, self._limits)) is not None:
             if isinstance(head, FrameRefused):
                 self._refuse(head)
@@ -318,6 +337,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._handle_in_turn(bytearray(data[position:end]), head.charge)
             position = end
         self._keep_rest(bytes(data[position:]))
+
+    def _take_usual(self, data: memoryview) -> int:
+        """Handle the whole frames at the front that are like the connection's last request; where the next begins."""
+        if self._frames or self._is_handling or (requests := self._dispatch.usual(self)) is None:
+            return 0
+        position, received = 0, len(data)
+        while self._turns_left > 0 and self._may_handle():
+            start = position + SIZE_BYTES
+            size = int.from_bytes(data[position:start], "big")
+            end, charge = start + size, size + REQUEST_BYTES
+            if end > received or size > self._limits.produce_bytes or not self._budget.try_take(charge):
+                break
+            reply = requests.take(data, start, end, is_kept=False)
+            if reply is None:
+                self._budget.give(charge)
+                break
+            self._turns_left -= 1
+            self._take_reply(reply, charge)
+            position = end
+        return position
 
     def _begin_frame(self, head: FrameHead, first: memoryview) -> None:
         """Give a frame that was charged its buffer, with those of its bytes that have come."""
@@ -460,8 +499,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._send_replies()
 
     def _is_answered(self, reply: Reply) -> None:
-        """A deferred answer is made, or never will be: give back what its request was charged."""
+        """A deferred answer is made, or never will be: give back what its request was charged, and send it. Where there
+        are more, all that are made in this turn of the loop are sent in one write."""
         self._budget.give(reply.charge)
+        if len(self._replies) < 2:
+            self._send_replies()
+        elif not self._sends_soon:
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._send_soon)
+
+    def _send_soon(self) -> None:
+        self._sends_soon = False
         self._send_replies()
 
     def _send_replies(self) -> None:
@@ -475,6 +523,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if self._written.has_failed:
                     break  # logged by the dispatcher; an answer that is missing ends the connection
                 parts = self._written.parts
+                if self._written.is_deferred and self._replies:
+                    parts = [*(parts or ()), *self._made_next()]
                 if parts and self._transport is not None and not self._transport.is_closing():
                     self._transport.writelines(parts)
             if not self._is_writable:
@@ -493,6 +543,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._phase is not _ANSWERING:
                 return
         self.close()
+
+    def _made_next(self) -> list[Buffer]:
+        """Deferred answers that are made, up to the first reply that is none: taken out of the replies. Nothing of them
+        is counted as unsent."""
+        parts: list[Buffer] = []
+        taken = 0
+        for reply in self._replies:
+            if not reply.is_deferred or not reply.is_made or reply.has_failed:
+                break
+            parts += reply.parts or ()
+            taken += 1
+        del self._replies[:taken]
+        self.deferred -= taken
+        return parts
 
     def _count_unsent(self, reply: Reply) -> None:
         """What is answered stays in memory until it is taken. Records of a fetch are counted by their own budget."""

@@ -19,10 +19,13 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec import structs
 
-from agent.connection import KafkaConnection, Reply
+from agent.connection import KafkaConnection, LikeBefore, Reply
 from agent.errors import code_of
 from agent.handlers import AT_ONCE, HANDLERS
+from agent.handlers.produce import answer_of_one
+from agent.produce.active_buffer import BatchResult
 from agent.services import (
     MUST_WAIT,
     Deferred,
@@ -34,6 +37,7 @@ from agent.services import (
     Services,
     zone_of_client,
 )
+from agent.usual_produce import UsualReply, UsualRequests
 from sequencer.api import SequencerError
 from tailrace.buffers import Buffer
 from tailrace.kafka import (
@@ -49,7 +53,8 @@ from tailrace.kafka.answers import produce_answer, sent_again, with_throttle_tim
 from tailrace.kafka.apis import APIS, ApiSpec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.api_versions import ApiVersion, ApiVersionsResponse
-from tailrace.kafka.produce_shape import shape_of
+from tailrace.kafka.messages.produce import TopicProduceData
+from tailrace.kafka.produce_shape import ProduceShape, shape_of
 from tailrace.kafka.schema import fields_of
 from tailrace.limits import MAX_NAME_BYTES, cut
 
@@ -97,10 +102,21 @@ class Dispatcher:
             self._failed(asked, error)
             return Reply(close=True)
 
+    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+        """What the connection's next requests lead to if they are like its last one, as far as that still holds."""
+        requests = connection.usual
+        if requests is not None and not requests.begin():
+            requests = connection.usual = None
+        return requests
+
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """The reply where nothing has to be waited for, and it is of an API that is worth a try; None elsewhere."""
+        requests = self.usual(connection)
+        if requests is not None and (reply := requests.take(frame, 0, len(frame), is_kept=True)) is not None:
+            return reply
         if int.from_bytes(frame[:2], "big") not in self._at_once:
             return None
+        shape = connection.produce_shape
         asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
@@ -110,10 +126,34 @@ class Dispatcher:
                 return None
             if asked.context.charge is not None:
                 asked.context.charge.timed_at_once(self._services.clock.monotonic() - asked.started)
+            if shape is not None and shape is connection.produce_shape and isinstance(response, Deferred):
+                self._learn(asked, shape, connection)
             return self._replied(asked, response)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             self._failed(asked, error)
             return Reply(close=True)
+
+    def _learn(self, asked: _Asked, shape: ProduceShape, connection: KafkaConnection) -> None:
+        """The second request of a shape was admitted: take those like it without looking at the rest again."""
+        (named,) = asked.request.topic_data
+        kept = structs.replace(
+            asked, request=TopicProduceData(named.name, named.topic_id)
+        )  # without its records
+        connection.usual = UsualRequests.like(
+            self._services, asked.context, shape=shape, named=kept.request, acks=asked.request.acks,
+            on_unusual=partial(self._unusual, kept),
+        )  # fmt: skip
+
+    def _unusual(self, asked: _Asked, reply: UsualReply, result: BatchResult) -> None:
+        """Make the answer to a request to the topic of `asked` whose batch was not simply stored."""
+        header = structs.replace(asked.header, correlation_id=reply.correlation_id)
+        deferred = Deferred(
+            lambda _: answer_of_one(
+                self._services, header.api_version, topic=asked.request, index=reply.index, result=result
+            )
+        )
+        deferred.is_ready()
+        self._answer(structs.replace(asked, header=header, started=reply.started), reply, deferred)
 
     def _read(self, frame: memoryview, connection: KafkaConnection) -> _Asked | Reply:
         """The request, or the reply to what is none."""

@@ -41,6 +41,10 @@ class KnownLeadership:
             self._used.add(partition)
             self._last = partition
 
+    def knows(self, ring: Ring) -> bool:
+        """Whether the client need not be told of this ring: `sends_away` would say no."""
+        return self._known is not None and self._known.generation == ring.generation
+
     def sends_away(
         self,
         replicas: Replicas,

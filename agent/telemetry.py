@@ -155,7 +155,7 @@ class AgentTelemetry:
 
     def request_served(self, api: ApiKey, seconds: float) -> None:
         """Count one answered request."""
-        self.request_seconds.observe(API_NAMES[api], seconds)
+        self.request_seconds.series(API_NAMES[api]).observe(seconds)
 
     def _plain(self, name: str, doc: str) -> PlainCounter:
         return PlainCounter(f"tailrace_{name}_total", doc, registry=self.registry)

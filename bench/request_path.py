@@ -79,7 +79,7 @@ class _Transport(asyncio.Transport):
         return
 
     def writelines(self, list_of_data: Any) -> None:
-        self.answers += 1
+        self.answers += len(list_of_data)
 
     def is_closing(self) -> bool:
         return False

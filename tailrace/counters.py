@@ -39,6 +39,22 @@ class PlainCounter(CallbackCounter):
         self._value += amount
 
 
+class PlainSeries:
+    """A histogram's values of one label."""
+
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+
 class PlainHistogram(Collector):
     """A histogram with one label, for what every request observes, on the loop's thread alone."""
 
@@ -55,24 +71,21 @@ class PlainHistogram(Collector):
         self._documentation = documentation
         self._label = label
         self._buckets = tuple(buckets)
-        self._counts: dict[str, list[int]] = {}
-        self._sums: dict[str, float] = {}
+        self._series: dict[str, PlainSeries] = {}
         registry.register(self)
 
-    def observe(self, label: str, value: float) -> None:
-        """Count a value."""
-        counts = self._counts.get(label)
-        if counts is None:
-            counts = self._counts[label] = [0] * (len(self._buckets) + 1)
-            self._sums[label] = 0.0
-        counts[bisect_left(self._buckets, value)] += 1
-        self._sums[label] += value
+    def series(self, label: str) -> PlainSeries:
+        """The values of this label, to be added to."""
+        series = self._series.get(label)
+        if series is None:
+            series = self._series[label] = PlainSeries(self._buckets)
+        return series
 
     def collect(self) -> Iterable[Metric]:
         """The counts now."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=[self._label])
         bounds = [*map(str, self._buckets), "+Inf"]
-        for label, counts in self._counts.items():
-            buckets = list(zip(bounds, accumulate(counts), strict=True))
-            family.add_metric([label], buckets=buckets, sum_value=self._sums[label])
+        for label, series in self._series.items():
+            buckets = list(zip(bounds, accumulate(series.counts), strict=True))
+            family.add_metric([label], buckets=buckets, sum_value=series.sum)
         yield family

@@ -386,12 +386,35 @@ def _answer(
     is_unknown = False
     for batch, result in zip(accepted, results, strict=True):
         assert result is not None, "a submission is done when every batch has its result"
-        _fill(services, version, batch, result)
+        _fill(
+            services,
+            version,
+            batch.row,
+            result,
+            is_transactional=batch.coordinates.is_transactional,
+            log_append_ms=batch.log_append_ms,
+        )
         is_unknown = is_unknown or result.error is _UNKNOWN
-    if not is_unknown:
-        return answer
-    # Deleted or re-created through another agent. The batch isn't retried here, as those behind it would
-    # overtake it; the client does that, and finds the catalog current.
+    return _once_catalog_is_current(services, answer) if is_unknown else answer
+
+
+def answer_of_one(
+    services: Services, version: int, topic: TopicProduceData, index: int, result: BatchResult
+) -> ProduceResponse | Deferred | None:
+    """The answer to a request of one batch without a transaction, to the partition `index`."""
+    row = PartitionProduceResponse(index=index, base_offset=-1)
+    _fill(services, version, row, result)
+    rows = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[row])
+    answer = ProduceResponse(responses=[rows])
+    return _once_catalog_is_current(services, answer) if result.error is _UNKNOWN else answer
+
+
+def _once_catalog_is_current(services: Services, answer: ProduceResponse | None) -> Deferred:
+    """The answer that names a topic as unknown: it was deleted or re-created through another agent.
+
+    The batch isn't retried here, as those behind it would overtake it; the client does that, and finds the catalog
+    current.
+    """
     deferred = Deferred(lambda _: answer)
     asyncio.ensure_future(services.catalog.refresh_if_possible()).add_done_callback(
         lambda _: deferred.is_ready()
@@ -399,8 +422,15 @@ def _answer(
     return deferred
 
 
-def _fill(services: Services, version: int, accepted: _Accepted, result: BatchResult) -> None:
-    row = accepted.row
+def _fill(
+    services: Services,
+    version: int,
+    row: PartitionProduceResponse,
+    result: BatchResult,
+    *,
+    is_transactional: bool = False,
+    log_append_ms: int = -1,
+) -> None:
     if result.failure is not None:
         code = (
             ErrorCode.KAFKA_STORAGE_ERROR if result.failure.kind == "storage" else ErrorCode.REQUEST_TIMED_OUT
@@ -411,7 +441,7 @@ def _fill(services: Services, version: int, accepted: _Accepted, result: BatchRe
         code = produce_code(
             result.error,
             version,
-            is_transactional=accepted.coordinates.is_transactional,
+            is_transactional=is_transactional,
             is_alone=len(services.catalog.snapshot.ring.members) < 2,
         )
         if code is not ErrorCode.NONE:
@@ -420,7 +450,7 @@ def _fill(services: Services, version: int, accepted: _Accepted, result: BatchRe
     if row.error_code == ErrorCode.NONE and row.base_offset < 0:
         row.base_offset = result.base_offset
     row.log_start_offset = result.log_start_offset
-    row.log_append_time_ms = accepted.log_append_ms
+    row.log_append_time_ms = log_append_ms
 
 
 def _refuse(services: Services, row: PartitionProduceResponse, code: ErrorCode, message: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -33,6 +34,14 @@ class FlushFailure:
 
     kind: str  # 'storage' | 'timeout'
     message: str
+
+
+class Waiting(Protocol):
+    """A request whose batches wait for their results."""
+
+    def settle(self, index: int, result: BatchResult) -> None:
+        """Give the batch at `index` its result, once."""
+        ...
 
 
 class Submission:
@@ -64,7 +73,7 @@ class BufferedBatch(msgspec.Struct, gc=False):
 
     coordinates: BatchCoordinates
     data: Buffer
-    submission: Submission
+    submission: Waiting
     index: int
     transaction: int = 0
     latency: Latency = Latency.BALANCED

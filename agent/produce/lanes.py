@@ -714,10 +714,14 @@ class Lanes:
             return self._lanes[0]
         return self._lanes[(partition.topic_id.int ^ partition.partition * 0x9E3779B1) % len(self._lanes)]
 
+    def add(self, partition: TopicPartition, topic_name: str, batch: BufferedBatch) -> None:
+        """Put a batch into its lane's buffer."""
+        self.lane_of(partition).add(partition, topic_name, batch)
+
     def submit(self, batches: Sequence[tuple[TopicPartition, str, BufferedBatch]]) -> None:
         """Put the batches of one request into their lanes' buffers, in order."""
         for partition, topic_name, batch in batches:
-            self.lane_of(partition).add(partition, topic_name, batch)
+            self.add(partition, topic_name, batch)
 
     @property
     def buffered_bytes(self) -> int:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from agent.connection import Dispatch, KafkaConnection, Reply
+from agent.connection import Dispatch, KafkaConnection, LikeBefore, Reply
 from agent.security.access import ANONYMOUS, ANYBODY, Access
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
@@ -146,6 +146,10 @@ class FirstRequest:
         """None: the principal must be noted first."""
         return None
 
+    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+        """None, in the same way."""
+        return None
+
 
 class SaslSession:
     """The dispatcher of a SASL connection."""
@@ -175,6 +179,12 @@ class SaslSession:
         """As the listener's own dispatcher, once the client has logged in."""
         if self._logged_in_by and self._is_valid():
             return self._door.dispatch.at_once(frame, connection)
+        return None
+
+    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+        """In the same way."""
+        if self._logged_in_by and self._is_valid():
+            return self._door.dispatch.usual(connection)
         return None
 
     def _is_valid(self) -> bool:

@@ -39,9 +39,25 @@ _MARK = PartitionProduceResponse(
 
 
 @dataclass(frozen=True, slots=True)
-class _Template:
+class StoredAnswer:
+    """The answer to a produce request of one batch that was stored: all but its numbers."""
+
     frame: bytes
     row_at: int
+
+    def of(
+        self,
+        correlation_id: int,
+        index: int,
+        base_offset: int,
+        log_start_offset: int,
+        log_append_time_ms: int = -1,
+    ) -> bytearray:
+        """The whole frame with these numbers."""
+        frame = bytearray(self.frame)
+        _CORRELATION.pack_into(frame, _CORRELATION_AT, correlation_id)
+        _ROW.pack_into(frame, self.row_at, index, 0, base_offset, log_append_time_ms, log_start_offset)
+        return frame
 
 
 def encoded_once(api_key: int, version: int, response: Any) -> bytes:
@@ -74,11 +90,13 @@ def produce_answer(correlation_id: int, version: int, response: ProduceResponse)
         return encode_response(correlation_id, ApiKey.PRODUCE, version, response)
     topic = response.responses[0]
     row = topic.partition_responses[0]
-    template = _template(version, topic.name, topic.topic_id)
-    frame = bytearray(template.frame)
-    _CORRELATION.pack_into(frame, _CORRELATION_AT, correlation_id)
-    _ROW.pack_into(
-        frame, template.row_at, row.index, 0, row.base_offset, row.log_append_time_ms, row.log_start_offset
+    answer = stored_answer(version, topic.name, topic.topic_id)
+    frame = answer.of(
+        correlation_id,
+        row.index,
+        row.base_offset,
+        row.log_start_offset,
+        log_append_time_ms=row.log_append_time_ms,
     )
     return [frame]
 
@@ -99,8 +117,9 @@ def _is_of_one_stored_batch(response: ProduceResponse) -> bool:
 
 
 @lru_cache(TEMPLATES)
-def _template(version: int, name: str, topic_id: UUID) -> _Template:
+def stored_answer(version: int, name: str, topic_id: UUID) -> StoredAnswer:
+    """What the answers of this version (FIRST_VERSION or later) for this topic have in common."""
     topic = TopicProduceResponse(name=name, topic_id=topic_id, partition_responses=[_MARK])
     frame = b"".join(encode_response(0, ApiKey.PRODUCE, version, ProduceResponse(responses=[topic])))
     marked = (_MARK.index, 0, _MARK.base_offset, _MARK.log_append_time_ms, _MARK.log_start_offset)
-    return _Template(frame, frame.rindex(_ROW.pack(*marked)))
+    return StoredAnswer(frame, frame.rindex(_ROW.pack(*marked)))

@@ -44,16 +44,12 @@ class ProduceShape(msgspec.Struct, frozen=True):
 
     def read(self, frame: memoryview) -> tuple[RequestHeader, ProduceRequest] | None:
         """Header and message of a request with this shape; None of any other."""
-        if len(frame) <= self.fields.size:
+        found = self.find(frame, 0, len(frame))
+        if found is None:
             return None
-        first, correlation_id, same, index = self.fields.unpack_from(frame)
-        if first != self.first or same != self.same:
-            return None
-        records = self._records(frame)
-        if records is None:
-            return None
+        correlation_id, index, records_start, records_end = found
         known, topic = self.request, self.request.topic_data[0]
-        data = [PartitionProduceData(index, records)]
+        data = [PartitionProduceData(index, frame[records_start:records_end])]
         header = self.header
         return (
             RequestHeader(
@@ -67,22 +63,28 @@ class ProduceShape(msgspec.Struct, frozen=True):
             ),
         )
 
-    def _records(self, frame: memoryview) -> memoryview | None:
-        """The records, if they and their length fill the frame."""
-        start, size = self.fields.size, len(frame)
+    def find(self, data: memoryview, start: int, end: int) -> tuple[int, int, int, int] | None:
+        """Of the request in `data[start:end]`: correlation id, partition, and where its records start and end; None
+        where it has another shape, or where the records and their length do not fill it."""
+        at = start + self.fields.size
+        if at >= end:
+            return None
+        first, correlation_id, same, index = self.fields.unpack_from(data, start)
+        if first != self.first or same != self.same:
+            return None
         if not self.is_flexible:
-            start += _LENGTH.size
-            if start > size or _LENGTH.unpack_from(frame, start - _LENGTH.size)[0] != size - start:
+            at += _LENGTH.size
+            if at > end or _LENGTH.unpack_from(data, at - _LENGTH.size)[0] != end - at:
                 return None
-            return frame[start:]
-        end = size - len(_TAGS)
-        if start >= end or frame[end:] != _TAGS:
+            return correlation_id, index, at, end
+        tags_at = end - len(_TAGS)
+        if at >= tags_at or data[tags_at:end] != _TAGS:
             return None
-        length = _encoded_length(end - start)
-        records_start = start + len(length)
-        if records_start > end or frame[start:records_start] != length:
+        length = _encoded_length(tags_at - at)
+        records_start = at + len(length)
+        if records_start > tags_at or data[at:records_start] != length:
             return None
-        return frame[records_start:end]
+        return correlation_id, index, records_start, tags_at
 
 
 @lru_cache(KNOWN_LENGTHS)

@@ -21,6 +21,7 @@ from tailrace.kafka import decode_response, encode_request
 from tailrace.rpc import Link, NotConnected, RpcServer
 from tailrace.rpc.link import Receiver, RpcConnection
 from tests.simulation.loop import SimulatedClock, SimulatedLoop, SimulatedProcess
+from tests.support.frames import frames_of
 from tests.support.simulated_link import SimulatedLink, Weather
 
 T = TypeVar("T")
@@ -202,7 +203,8 @@ class _ServerTransport:
 
     def writelines(self, parts: Sequence[Buffer]) -> None:
         if not self._is_closing:
-            self._stream.answer(b"".join(parts))
+            for frame in frames_of(b"".join(parts)):
+                self._stream.answer(frame)
 
     def is_closing(self) -> bool:
         return self._is_closing

@@ -22,6 +22,7 @@ from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest
 from tailrace.quotas import QuotaEntity
 from tests.agent.test_connection import Transport
 from tests.support.agents import AgentBench, batch, run, settle
+from tests.support.frames import frames_of
 from tests.support.wire import WiredAgent, run_wired
 
 RATE = 10_000
@@ -67,11 +68,15 @@ class Client:
 
     def send_if_read(self, api: ApiKey, version: int, request: Any) -> None:
         """As a client with so many requests in flight: nothing while the agent does not read."""
-        while not self.transport.is_paused and self.requests - len(self.transport.sent) < self.max_inflight:
+        while not self.transport.is_paused and self.requests - len(self.answers) < self.max_inflight:
             self.send(api, version, request)
 
+    @property
+    def answers(self) -> list[bytes]:
+        return list(frames_of(b"".join(self.transport.sent)))
+
     def answer(self, api: ApiKey, version: int, number: int = -1) -> Any:
-        return decode_response(api, version, memoryview(self.transport.sent[number])[4:])[1]
+        return decode_response(api, version, memoryview(self.answers[number])[4:])[1]
 
 
 def produced(value: bytes) -> ProduceRequest:
@@ -100,7 +105,7 @@ def test_a_producer_of_all_it_can_is_held_to_its_rate_by_counted_bytes() -> None
         # A burst of ten samples, and a request in flight, come on top.
         assert RATE * 55 <= client.sent_bytes <= RATE * 72
         throttled = [
-            client.answer(ApiKey.PRODUCE, 9, at).throttle_time_ms for at in range(len(client.transport.sent))
+            client.answer(ApiKey.PRODUCE, 9, at).throttle_time_ms for at in range(len(client.answers))
         ]
         assert throttled[0] == 0 and max(throttled) > 0
         assert bench.services.telemetry.registry.get_sample_value(

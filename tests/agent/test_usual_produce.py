@@ -1,0 +1,322 @@
+"""Requests that are like their connection's last one are answered, stored and refused as all others are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.connection import KafkaConnection, LikeBefore
+from agent.dispatch import Dispatcher
+from agent.memory_budget import MemoryBudget
+from agent.security.access import Access
+from agent.security.authorize import AclIndex
+from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
+from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope, DeleteTopic
+from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.quotas import QuotaEntity
+from tests.agent.test_connection import Transport
+from tests.support.agents import PROMPT, AgentBench, batch, run, settle
+from tests.support.frames import frames_of
+
+VERSION = 9
+
+
+class Ordinary(Dispatcher):
+    """A dispatcher that looks at each request."""
+
+    def usual(self, connection: KafkaConnection) -> LikeBefore | None:
+        return None
+
+
+class Client:
+    """One connection, with a transport that only remembers."""
+
+    def __init__(
+        self, bench: AgentBench, dispatch: Dispatcher | None = None, budget: int | MemoryBudget = 8 << 20
+    ) -> None:
+        self.bench = bench
+        self.transport = Transport()
+        self.budget = MemoryBudget(budget) if isinstance(budget, int) else budget
+        self.connection = KafkaConnection(
+            Dispatcher(bench.services) if dispatch is None else dispatch,
+            self.budget,
+            max_frame_bytes=1 << 20,
+            max_inflight=64,
+            on_close=lambda connection: None,
+            monotonic=bench.clock.monotonic,
+        )
+        self.transport.connection = self.connection
+        self.connection.connection_made(self.transport)
+
+    def feed(self, data: bytes, piece: int = 1 << 20) -> None:
+        while data:
+            buffer = self.connection.get_buffer(-1)
+            taken = min(len(buffer), len(data), piece)
+            buffer[:taken] = data[:taken]
+            self.connection.buffer_updated(taken)
+            data = data[taken:]
+
+    async def learn(self) -> None:
+        """Send what is needed for the next request to be like the last one."""
+        self.feed(produce() * 2)
+        await self.bench.advance(0.2)
+        assert self.connection.usual is not None
+        assert [code for code, _ in self.answers()] == [0, 0]
+        self.transport.sent.clear()
+
+    def answers(self) -> list[tuple[int, int]]:
+        """Error code and base offset of each answer."""
+        rows = []
+        for frame in frames_of(b"".join(self.transport.sent)):
+            _, response = decode_response(ApiKey.PRODUCE, VERSION, memoryview(frame)[4:])
+            row = response.responses[0].partition_responses[0]
+            rows.append((row.error_code, row.base_offset))
+        return rows
+
+
+def produce(
+    records: bytes | None = None, *, topic: str = "t", index: int = 0, acks: int = -1, client: str = "c",
+    partitions: Sequence[int] = (), correlation_id: int = 7,
+) -> bytes:  # fmt: skip
+    records = batch(b"x" * 100) if records is None else records
+    data = [PartitionProduceData(number, memoryview(records)) for number in (index, *partitions)]
+    request = ProduceRequest(None, acks, 30_000, [TopicProduceData(topic, partition_data=data)])
+    return b"".join(encode_request(correlation_id, ApiKey.PRODUCE, VERSION, request, client))
+
+
+def idempotent(sequence: int, epoch: int = 0) -> bytes:
+    return batch(b"x" * 80, producer=5, epoch=epoch, sequence=sequence)
+
+
+def corrupt(frame: bytes, at: int) -> bytes:
+    at = 4 + at % (len(frame) - 4)
+    return frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
+
+
+FRAMES = st.one_of(
+    st.builds(produce, correlation_id=st.integers(0, 1 << 30)),
+    st.builds(produce, correlation_id=st.integers(0, 1 << 30), index=st.integers(-1, 4)),
+    st.builds(lambda sequence, epoch: produce(idempotent(sequence, epoch)), st.integers(0, 4), st.integers(0, 1)),
+    st.builds(produce, acks=st.sampled_from([-1, 0, 1, 2])),
+    st.builds(produce, topic=st.sampled_from(["t", "u", "unknown"])),
+    st.builds(produce, client=st.sampled_from(["c", "d"])),
+    st.builds(produce, partitions=st.just([1])),
+    st.builds(produce, st.sampled_from([b"", b"x", batch(b"late", at=1 << 60), batch(b"y") * 2, batch(b"z" * 70_000)])),
+    st.builds(lambda at: corrupt(produce(), at), st.integers(40, 300)),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(frames=st.lists(FRAMES, max_size=12), piece=st.sampled_from([1 << 20, 700, 150]))
+def test_whatever_is_sent_is_answered_and_stored_as_if_each_request_was_looked_at(
+    frames: list[bytes], piece: int
+) -> None:
+    async def outcome(kind: type[Dispatcher]) -> tuple[list[bytes], bool, int, list[object]]:
+        bench = AgentBench(PROMPT)
+        await bench.open()
+        try:
+            await bench.topic("t", 3)
+            await bench.topic("u", 3)
+            client = Client(bench, kind(bench.services))
+            client.feed(produce() * 2)
+            await bench.advance(0.2)
+            assert (client.connection.usual is not None) or kind is Ordinary
+            client.feed(b"".join(frames), piece)
+            await bench.advance(12, step=0.5)
+            stored = [
+                (run.partition, run.length, run.batches)
+                for commit in bench.sequencer.commits
+                for run in commit.runs
+            ]
+            sent = list(frames_of(b"".join(client.transport.sent)))
+            return sent, client.transport.closed, client.budget.used, stored
+        finally:
+            await bench.close()
+
+    assert asyncio.run(outcome(Dispatcher)) == asyncio.run(outcome(Ordinary))
+
+
+def test_requests_that_arrive_together_are_counted_stored_and_answered_in_order() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        counted = bench.services.telemetry.registry.get_sample_value
+        before = counted("tailrace_produced_records_total")
+        frames = [produce(correlation_id=number) for number in range(10)]
+        frames[4] = produce(acks=2, correlation_id=4)  # refused at once, and decoded
+        client.feed(b"".join(frames))
+        await bench.advance(0.5)
+        answered = list(frames_of(b"".join(client.transport.sent)))
+        assert [int.from_bytes(frame[4:8], "big") for frame in answered] == list(range(10))
+        assert [code for code, _ in client.answers()] == [0] * 4 + [ErrorCode.INVALID_REQUIRED_ACKS] + [0] * 5
+        assert counted("tailrace_produced_records_total") == before + 9
+        requests = counted("tailrace_request_duration_seconds_count", {"api": "PRODUCE"})
+        assert requests == 12
+        assert client.budget.used == 0
+
+    run(scenario)
+
+
+def test_answers_that_are_made_together_leave_in_one_write() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        client.feed(produce() * 8)
+        await bench.advance(0.5)
+        assert len(client.answers()) == 8 and len(client.transport.sent) <= 2
+
+    run(scenario)
+
+
+def test_what_is_stored_is_not_what_the_next_read_leaves_in_the_shared_buffer() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        bench.sequencer.may_commit.clear()
+        client.feed(produce(batch(b"first" * 20)))
+        client.feed(produce(batch(b"other" * 20)))
+        bench.sequencer.may_commit.set()
+        await bench.advance(0.5)
+        assert client.answers() == [(0, 2), (0, 3)]
+        objects = b"".join(
+            [
+                await bench.objects.get_range(listed.key, 0, listed.size)
+                async for listed in bench.objects.list("")
+            ]
+        )
+        assert objects.count(b"first" * 20) == 1 and objects.count(b"other" * 20) == 1
+
+    run(scenario)
+
+
+def test_what_was_decided_is_decided_again_when_the_topic_changes() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        topic = await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        await bench.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+        client.feed(produce())  # this agent does not know yet
+        await bench.advance(1)
+        assert client.answers() == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        await bench.topic(cleanup_policy="compact")
+        client.feed(produce())
+        await bench.advance(1)
+        assert client.answers()[1:] == [(0, 0)], "batch has keys"
+        assert client.connection.usual is None, "each record of a compacted topic is looked into"
+
+    run(scenario)
+
+
+def test_a_quota_that_is_set_meanwhile_holds_for_the_next_request() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        change = ConfigChange("producer_byte_rate", ConfigOperation.SET, "10.0")
+        await bench.sequencer.alter_config(
+            AlterConfig(ConfigScope.QUOTA, QuotaEntity(client_id="").text, [change])
+        )
+        await bench.services.catalog.refresh()
+        client.feed(produce())
+        await bench.advance(1)
+        assert client.connection.muted_until > 0
+
+    run(scenario)
+
+
+def test_an_agent_that_is_leaving_sends_the_next_request_away() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        bench.identity.is_leaving = True
+        client.feed(produce())
+        await bench.advance(1)
+        assert client.answers() == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+
+    run(scenario)
+
+
+def test_an_agent_that_joins_has_the_next_request_sent_away() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        await bench.join("az-a", 2)
+        for _ in range(20):  # a generation gathers who joins
+            await bench.advance(1, step=0.5)
+            await bench.services.catalog.refresh()
+        client.feed(produce())
+        await bench.advance(1)
+        assert client.answers() == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+
+    run(scenario)
+
+
+def test_a_right_that_is_taken_away_is_missed_by_the_next_request() -> None:
+    may_write = Acl(
+        ResourceType.TOPIC, "t", PatternType.LITERAL, "User:bob", "*", Operation.WRITE, Permission.ALLOW
+    )
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        acls = [AclIndex([may_write])]
+        client = Client(bench, Dispatcher(bench.services, GUARDED, GUARDED_AT_ONCE))
+        client.connection.access = Access("SASL", "10.0.0.1", "User:bob", lambda: acls[0])
+        await client.learn()
+        acls[0] = AclIndex([])
+        client.feed(produce())
+        await bench.advance(1)
+        assert client.answers() == [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("at_most", [64 << 10])
+def test_requests_beyond_the_memory_wait_and_all_is_given_back(at_most: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench, budget=at_most)
+        await client.learn()
+        bench.sequencer.may_commit.clear()
+        sent = produce() * 40
+        while sent and not client.transport.is_paused:
+            client.feed(sent[:2_000])
+            sent = sent[2_000:]
+        assert client.transport.is_paused and client.budget.used <= at_most
+        bench.sequencer.may_commit.set()
+        for _ in range(50):
+            await bench.advance(0.2)
+            while sent and not client.transport.is_paused:
+                client.feed(sent[:2_000])
+                sent = sent[2_000:]
+        assert len(client.answers()) == 40 and client.budget.used == 0
+
+    run(scenario)
+
+
+def test_a_connection_that_is_lost_gives_back_what_its_requests_hold() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic()
+        client = Client(bench)
+        await client.learn()
+        bench.sequencer.may_commit.clear()
+        client.feed(produce() * 5)
+        await settle()
+        client.connection.connection_lost(None)
+        assert client.budget.used > 0, "the buffer still holds them"
+        bench.sequencer.may_commit.set()
+        await bench.advance(1)
+        assert client.budget.used == 0
+
+    run(scenario)

@@ -1,0 +1,17 @@
+"""Kafka's frames in a stream of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+SIZE_BYTES = 4
+
+
+def frames_of(data: bytes) -> Iterator[bytes]:
+    """Each whole frame, with its size."""
+    position = 0
+    while position < len(data):
+        end = position + SIZE_BYTES + int.from_bytes(data[position : position + SIZE_BYTES], "big")
+        assert end <= len(data), "the last frame is not whole"
+        yield data[position:end]
+        position = end
