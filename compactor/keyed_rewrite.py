@@ -10,13 +10,12 @@ Memory: the index (`memory_bytes`), some 75 bytes for each of the records that a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.keyed import NO_HORIZON, Pass, Rows, kept, without_horizon
@@ -32,24 +31,19 @@ from compactor.rewrite import (
     share_length,
     store_object,
 )
+from compactor.run_groups import ParquetRuns, RunGroup, numbers
 from sequencer.api import KeyDrops, ObjectKind, Run
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore, StoreError
-from tailrace.parquet_object.encode import encode_records, rebuild
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index, row_group_table
+from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.schema import REPLAY_COLUMNS
 from tailrace.parquet_object.write import SourceRun
 from tailrace.record_batch import (
     DELETE_HORIZON_FLAG,
-    HEADER_BYTES,
     BatchHeader,
-    Compression,
     InvalidBatch,
-    TimestampType,
-    assemble_like,
-    read_header,
 )
 from tailrace.records import InvalidRecords
 
@@ -118,51 +112,6 @@ class _Filtered:
     @property
     def bytes(self) -> int:
         return sum(len(batch.records) for batch in self.batches)
-
-
-class _Group(NamedTuple):
-    """The rows of one run in one row group. `table`: just these."""
-
-    parquet: ParquetIndex
-    places: range
-    table: Any
-
-
-class _Objects:
-    """Reads runs of Parquet objects, each footer once."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._indexes: dict[str, ParquetIndex] = {}
-        self.read_bytes = 0
-
-    async def index(self, run: Run) -> ParquetIndex:
-        held = self._indexes.get(run.key)
-        if held is None:
-            tail = await self._range(run.key, run.index_start, run.object_size - run.index_start)
-            held = read_index(tail, run.object_size, crc=run.index_crc)
-            self._indexes = {run.key: held}  # runs of one object follow one another at most in one partition
-        return held
-
-    async def groups(self, run: Run, columns: Sequence[str]) -> AsyncIterator[_Group]:
-        """The run's rows, a row group at a time."""
-        index = await self.index(run)
-        held = index.run_of(run.topic_id, run.partition)
-        if held is None or (held.base_offset, held.end_offset) != (run.base_offset, run.end_offset):
-            raise RewriteFailed(
-                f"{run.key} has no run of partition {run.partition} from {run.base_offset} on"
-            )
-        for each in index.row_groups_for(run.topic_id, run.partition, run.base_offset):
-            start, length = index.bytes_of(each.number, columns)
-            data = await self._range(run.key, start, length)
-            yield _rows_of(index, each, row_group_table(index, each.number, data, columns), run)
-
-    async def _range(self, key: str, start: int, length: int) -> bytes:
-        data = await self._store.get_range(key, start, length)
-        if len(data) != length:
-            raise RewriteFailed(f"{key}: {len(data)} bytes from {start}; {length} expected")
-        self.read_bytes += length
-        return data
 
 
 class _Writing:
@@ -238,18 +187,6 @@ class _Writing:
         )
 
 
-def _rows_of(index: ParquetIndex, each: RowGroupRange, table: Any, run: Run) -> _Group:
-    held = index.run_of(run.topic_id, run.partition)
-    assert held is not None, "looked up by the caller"
-    group = index.header.row_groups[each.number]
-    first = max(group.first_batch, held.first_batch)
-    end = min(group.first_batch + group.batch_count, held.first_batch + held.batch_count)
-    counts = index.header.record_counts
-    skipped = sum(counts[group.first_batch : first])
-    rows = sum(counts[first:end])
-    return _Group(index, range(first, end), table.slice(skipped, rows))
-
-
 async def rewrite_keyed(
     item: KeyedItem, store: ObjectStore, output: OutputLocation, *, clock: Clock, entropy: Entropy
 ) -> KeyedResult:
@@ -257,7 +194,7 @@ async def rewrite_keyed(
 
     Raises RewriteFailed where what was read is not sound, StoreError, InvalidParquetObject.
     """
-    objects = _Objects(store)
+    objects = ParquetRuns(store)
     writing = _Writing(item=item, store=store, output=output, clock=clock, entropy=entropy)
     dropped = spilled = 0
     try:
@@ -267,7 +204,7 @@ async def rewrite_keyed(
             with KeyIndex(rows, memory_bytes=item.memory_bytes, secret=entropy.uuid().bytes) as newest:
                 for run in dirty:
                     async for group in objects.groups(run, KEY_COLUMNS):
-                        newest.add(_column(group.table, "key"), _numbers(_column(group.table, "offset")))
+                        newest.add(group.column("key"), numbers(group.column("offset")))
                 for run in piece.runs:
                     if run.kind is not ObjectKind.PARQUET:
                         continue
@@ -301,10 +238,10 @@ def _is_dirty(run: Run, of: Pass) -> bool:
     return run.kind is ObjectKind.PARQUET and run.end_offset > of.clean_end
 
 
-async def _filter(objects: _Objects, run: Run, newest: KeyIndex, of: Pass) -> _Filtered:
+async def _filter(objects: ParquetRuns, run: Run, newest: KeyIndex, of: Pass) -> _Filtered:
     """The run's batches as they are after the pass."""
     filtered = _Filtered(run)
-    waiting: list[_Group] = []
+    waiting: list[RunGroup] = []
     async for group in objects.groups(run, REPLAY_COLUMNS):
         waiting.append(group)
         size = sum(each.table.nbytes for each in waiting)
@@ -315,10 +252,10 @@ async def _filter(objects: _Objects, run: Run, newest: KeyIndex, of: Pass) -> _F
     return filtered
 
 
-def _filter_groups(groups: Sequence[_Group], newest: KeyIndex, of: Pass, into: _Filtered) -> None:
+def _filter_groups(groups: Sequence[RunGroup], newest: KeyIndex, of: Pass, into: _Filtered) -> None:
     if not groups:
         return
-    hashes = [newest.hashes(_column(group.table, "key")) for group in groups]
+    hashes = [newest.hashes(group.column("key")) for group in groups]
     found = newest.find(np.concatenate(hashes))
     begin = 0
     for group in groups:
@@ -327,94 +264,26 @@ def _filter_groups(groups: Sequence[_Group], newest: KeyIndex, of: Pass, into: _
         begin = end
 
 
-def _filter_group(group: _Group, newest: Array, head: int, of: Pass, into: _Filtered) -> None:
-    headers = group.parquet.batches[group.places.start : group.places.stop]
-    counts = np.array(group.parquet.header.record_counts[group.places.start : group.places.stop])
+def _filter_group(group: RunGroup, newest: Array, head: int, of: Pass, into: _Filtered) -> None:
     rows = Rows(
-        offsets=_numbers(_column(group.table, "offset")),
+        offsets=numbers(group.column("offset")),
         newest=newest,
-        has_key=_is_valid(_column(group.table, "key")),
-        is_tombstone=~_is_valid(_column(group.table, "value")),
-        batches=np.repeat(np.arange(len(headers)), counts),
-        horizons_ms=np.array([_horizon_ms(header) for header in headers], np.int64),
-        base_offsets=np.array([header.base_offset for header in headers], np.int64),
+        has_key=_is_valid(group.column("key")),
+        is_tombstone=~_is_valid(group.column("value")),
+        batches=group.batches,
+        horizons_ms=np.array([_horizon_ms(header) for header in group.headers], np.int64),
+        base_offsets=np.array([header.base_offset for header in group.headers], np.int64),
     )
     stays = kept(rows, of, head)
-    new_horizons = without_horizon(rows, stays, of)
-    left = np.bincount(rows.batches[stays], minlength=len(headers))
-    into.kept += int(left.sum())
-    into.dropped += int(len(stays) - left.sum())
-    into.has_new_horizons |= bool(new_horizons.any())
-    table = group.table.filter(pa.array(stays))
-    newest_ms = _newest_ms(table, rows.batches[stays], len(headers))
-    is_changed = (left != counts) | new_horizons
-    changed = {
-        place: _changed(headers[place], of if new_horizons[place] else None, int(newest_ms[place]))
-        for place in np.flatnonzero(is_changed & (left > 0)).tolist()
-    }
-    places = np.flatnonzero(left).tolist()
-    records = encode_records(
-        table, [changed.get(place, headers[place]) for place in places], left[places].tolist()
-    )
-    for place, encoded in zip(places, records, strict=True):
-        if place in changed:
-            batch = _rewritten(changed[place], encoded, int(left[place]))
-        else:
-            batch = _unchanged(group, group.places.start + place, encoded)
-        into.batches.append(batch)
+    new_horizons = np.flatnonzero(without_horizon(rows, stays, of)).tolist()
+    into.kept += int(stays.sum())
+    into.dropped += int(len(stays) - stays.sum())
+    into.has_new_horizons |= bool(new_horizons)
+    into.batches += group.without(~stays, dict.fromkeys(new_horizons, of.new_horizon_ms))
 
 
 def _horizon_ms(header: BatchHeader) -> int:
     return header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else NO_HORIZON
-
-
-def _changed(header: BatchHeader, horizon: Pass | None, newest_ms: int) -> BatchHeader:
-    """The header of a batch with fewer records, or with a delete horizon, in the place of its base timestamp.
-
-    Its greatest time never rises: a producer may have said less than its records have.
-    """
-    if header.timestamp_type is TimestampType.CREATE_TIME:
-        header = msgspec.structs.replace(header, max_timestamp=min(header.max_timestamp, newest_ms))
-    if horizon is not None:
-        header = msgspec.structs.replace(
-            header,
-            attributes=header.attributes | DELETE_HORIZON_FLAG,
-            base_timestamp=horizon.new_horizon_ms,
-        )
-    return header
-
-
-def _rewritten(header: BatchHeader, records: memoryview, record_count: int) -> PlainBatch:
-    """A changed batch. Its length and its CRC are those of the unpacked records; a reader packs them anew."""
-    data = assemble_like(header, records, record_count)
-    head = data[:HEADER_BYTES]
-    return PlainBatch(read_header(head), head, records, True)
-
-
-def _unchanged(group: _Group, place: int, records: memoryview) -> PlainBatch:
-    """Raises InvalidParquetObject where an uncompressed batch does not have its CRC."""
-    parquet = group.parquet
-    head = parquet.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES]
-    batch = PlainBatch(parquet.batches[place], head, records, bool(parquet.header.exact[place]))
-    if batch.header.compression is Compression.NONE and batch.is_exact:
-        rebuild(batch.header, head, records, batch.header.record_count, is_exact=True)
-    return batch
-
-
-def _newest_ms(table: Any, batches: Array, count: int) -> Array:
-    """The largest timestamp that stays in each batch."""
-    newest = np.full(count, -1, np.int64)
-    np.maximum.at(newest, batches, _numbers(_column(table, "timestamp")))
-    return newest
-
-
-def _column(table: Any, name: str) -> Any:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _numbers(array: Any) -> Array:
-    return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
 def _is_valid(array: Any) -> Array:

@@ -19,6 +19,7 @@ from tailrace_cli.commands import (
     config,
     consume,
     cost,
+    erase,
     group,
     objects,
     processes,
@@ -55,6 +56,7 @@ recover.register(app)
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(query.query)
+app.command()(erase.erase)
 app.command()(cost.cost)
 app.command("cluster")(cluster.describe)
 app.add_typer(topic.app, name="topic")

@@ -51,11 +51,13 @@ _ENCODINGS = {
 COLUMNS_WITH_BOUNDS = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "batch"]
 
 
-def writer(sink: Any, *, bloom_filter_rows: int = 0) -> pq.ParquetWriter:
-    """A Parquet writer with Tailrace's settings. `bloom_filter_rows` > 0: a bloom filter on the key."""
-    options: dict[str, Any] = {}
-    if bloom_filter_rows:
-        options["bloom_filter_options"] = {"key": {"ndv": bloom_filter_rows, "fpp": 0.01}}
+_KEY_FILTER = {"key": {"ndv": 1 << 17, "fpp": 0.05}}
+"""A bloom filter of the keys for each row group: 128 KiB while it is written, then folded to what its distinct keys
+need: 1 to 1.6 bytes a key. With more than 131,072 keys it has more false positives."""
+
+
+def writer(sink: Any) -> pq.ParquetWriter:
+    """A Parquet writer with Tailrace's settings."""
     sorting = [pq.SortingColumn(SCHEMA.get_field_index(name)) for name in ("topic", "partition", "offset")]
     return pq.ParquetWriter(
         sink,
@@ -68,5 +70,5 @@ def writer(sink: Any, *, bloom_filter_rows: int = 0) -> pq.ParquetWriter:
         write_page_index=True,
         write_page_checksum=True,
         sorting_columns=sorting,
-        **options,
+        bloom_filter_options=_KEY_FILTER,
     )

@@ -99,14 +99,12 @@ def write_parquet(
     created_ms: int,
     path: str | None = None,
     row_group_bytes: int = ROW_GROUP_BYTES,
-    bloom_filter_rows: int = 0,
 ) -> WrittenParquet:
     """Write the runs' records, sorted by topic and partition, each partition once.
 
     Args:
         path: a local file; None keeps the file in memory.
         row_group_bytes: a row group is cut before its records (unpacked) pass this.
-        bloom_filter_rows: distinct keys to size a bloom filter for; 0: none.
 
     Raises InvalidBatch or InvalidRecords for a batch that is not sound, ValueError for partitions that come
     twice or offsets that do not rise.
@@ -117,7 +115,7 @@ def write_parquet(
     if len({run.partition for run in ordered}) != len(ordered):
         raise ValueError("a partition comes twice; give all its batches as one run")
     sink: Any = pa.BufferOutputStream() if path is None else path
-    with writer(sink, bloom_filter_rows=bloom_filter_rows) as parquet:
+    with writer(sink) as parquet:
         sheet = _Sheet(parquet, row_group_bytes)
         for run in ordered:
             sheet.add_run(run)

@@ -57,7 +57,7 @@ async def run_compact(settings: Settings, options: CompactOptions) -> dict[str, 
         from compactor.java import NoJava
         from compactor.job import ExecutorsUnfit, spark_runner
 
-        async with opened_log(settings) as log, _tables_of(log) as tables:
+        async with opened_log(settings) as log, tables_of(log) as tables:
             await _check_topics(log.sequencer, options.topics)
             started = spark_runner(log.store_url, master=options.master, spark_settings=options.spark)
             try:
@@ -80,7 +80,7 @@ def _extra_explained() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
+async def tables_of(log: OpenedLog) -> AsyncIterator[TablesFollowing]:
     from compactor.tables.follow import TablesFollowing
     from compactor.tables.opening import opened_tables
 

@@ -1,0 +1,294 @@
+"""Erase a topic's records by their keys: all values that were there when it began.
+
+In order: what is not in Parquet yet is compacted; the objects that hold the keys are found; each is written again
+without these records, and swapped, as a round of compaction does; then all is searched anew, until nothing is found.
+Offsets stay.
+
+Invariants:
+- a reader finds, at each moment, all records of other keys, exactly once;
+- wherever it dies, it can be run again: what was swapped is not found any more, what was not swapped is an orphan;
+- one at a time, and none beside a round of compaction: it holds the compactor's lease;
+- the record of an erasure is in the store before its first swap.
+
+Not here: the bytes of the old objects. They go when the collector deletes what was retired, after the grace and when no
+snapshot of a table names it (`bytes_left`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from compactor.cycle import CompactionSettings, InProcess, SwapFollower, run_cycle, swap_in
+from compactor.erasure.record import ErasureRecord, hash_key, write_record
+from compactor.erasure.rewrite import Rewriting, rewrite_without
+from compactor.erasure.search import FileHits, KeySearch, SearchCost, SoughtKeys
+from compactor.keyed_cycle import PARTITIONS_AT_ONCE, runs_within
+from compactor.lease import HeldLease, held_lease
+from compactor.plan import MIB, PlanSettings
+from compactor.rewrite import OutputLocation, RewriteFailed
+from compactor.tables.live import TopicFiles, list_live_files
+from compactor.tables.query import tail_ranges
+from sequencer.api import (
+    FindPartition,
+    FindRequest,
+    LeaseLost,
+    MetadataRequest,
+    ObjectKind,
+    ObjectsRequest,
+    Run,
+    Sequencer,
+    Topic,
+)
+from tailrace.clock import Clock, Entropy
+from tailrace.object_store.api import ObjectStore
+
+MAX_KEYS = 10_000
+MAX_PASSES = 10
+"""Searches that are made; retention or DeleteRecords beside an erasure may make a second one necessary."""
+LEASE_PATIENCE_S, LEASE_PAUSE_S = 600.0, 1.0
+"""How long to wait for another compactor's round to end."""
+SMALL_ITEMS = PlanSettings(least_bytes=16 * MIB, target_bytes=32 * MIB)
+"""What is compacted first is compacted in this process: its items take 128 MiB each."""
+CLOCKS_APART_MS = 60_000
+"""By how much an agent's clock may be ahead of the one that dates an erasure."""
+OBJECTS_AT_ONCE = 1_000
+_ALL_BYTES = 1 << 62
+
+
+class EraseFailed(Exception):
+    """Not all of the keys' records are erased; the message says what is left, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseRequest:
+    """Which keys of which topic, asked for by whom and why. `reads_all`: bounds and bloom filters are not trusted."""
+
+    topic: Topic
+    keys: SoughtKeys
+    by: str = ""
+    reason: str = ""
+    reads_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureWork:
+    """What an erasure needs of its surroundings. `tables`: brought up to date after swaps."""
+
+    sequencer: Sequencer
+    store: ObjectStore
+    clock: Clock
+    entropy: Entropy
+    tables: SwapFollower | None = None
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search found: objects that hold records of the keys, and offsets that it could not look into, because
+    they are in no Parquet object, by partition."""
+
+    hits: list[FileHits]
+    cost: SearchCost
+    unread: dict[int, int]
+
+
+@dataclass(slots=True)
+class Erasure:
+    """What was done. `began_at`: the commit number up to which records are erased. `objects`: the keys of those that
+    were written again. `proof`: what the last search read, which found nothing. `unread`: see Found."""
+
+    began_at: int
+    objects: list[str] = field(default_factory=list)
+    erased_records: int = 0
+    proof: SearchCost = field(default_factory=SearchCost)
+    unread: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BytesLeft:
+    """Objects in the store that may hold bytes of what was erased. `live_mixed`: of other topics' records that are not
+    compacted yet. `retired`: they wait for the collector."""
+
+    live_mixed: int = 0
+    retired: int = 0
+
+
+async def find_keys(work: ErasureWork, request: EraseRequest, *, before: int | None = None) -> Found:
+    """Look for the keys, and change nothing.
+
+    Args:
+        before: the commit number up to which a record counts as unread; None: all there are now.
+    """
+    files = await list_live_files(work.sequencer, request.topic.topic_id)
+    search = KeySearch(work.store, request.keys, reads_all=request.reads_all)
+    hits = [each async for each in search.find(files.files)]
+    number = files.commit_number if before is None else before
+    return Found(hits, search.cost, await _unread(work.sequencer, request.topic, files, number))
+
+
+async def erase_keys(work: ErasureWork, request: EraseRequest) -> Erasure:
+    """Erase all records of the keys that the topic has now.
+
+    Raises EraseFailed, SequencerError, StoreError, InvalidParquetObject. Whatever was swapped before that stays
+    swapped; run it again.
+    """
+    sequencer, topic = work.sequencer, request.topic
+    cluster_id = (await sequencer.metadata(MetadataRequest())).cluster_id
+    erasure = Erasure((await list_live_files(sequencer, topic.topic_id)).commit_number)
+    record = ErasureRecord(
+        erasure_id=work.entropy.uuid(),
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        key_hashes=[hash_key(topic.topic_id, key) for key in request.keys.keys],
+        by=request.by,
+        reason=request.reason,
+        begun_ms=work.clock.wall_ms(),
+    )
+    await write_record(work.store, cluster_id, record)
+    await _when_free(work.clock, lambda: _compact(work, topic))
+    await _when_free(work.clock, lambda: _erase(work, request, erasure, OutputLocation("", cluster_id)))
+    if erasure.unread:
+        raise EraseFailed(unread_explained(topic.name, erasure.unread))
+    ended = msgspec.structs.replace(
+        record,
+        ended_ms=work.clock.wall_ms(),
+        erased_records=erasure.erased_records,
+        rewritten_objects=len(erasure.objects),
+    )
+    await write_record(work.store, cluster_id, ended)
+    return erasure
+
+
+async def bytes_left(sequencer: Sequencer, topic_name: str, began_ms: Sequence[int]) -> list[BytesLeft]:
+    """Which objects may still hold bytes of what erasures erased that began then, for each of them."""
+    left = [BytesLeft() for _ in began_ms]
+    after = ""
+    while True:
+        page = (await sequencer.objects(ObjectsRequest(after, OBJECTS_AT_ONCE))).objects
+        for each in page:
+            is_mixed = each.description.kind is ObjectKind.MIXED
+            if each.live_runs and not is_mixed:
+                continue  # this one was searched
+            if not is_mixed and f"/{topic_name}/" not in each.description.key:
+                continue
+            for of, at_ms in zip(left, began_ms, strict=True):
+                if each.description.created_ms <= at_ms + CLOCKS_APART_MS:
+                    of.live_mixed += bool(each.live_runs)
+                    of.retired += not each.live_runs
+        if not page:
+            return left
+        after = page[-1].description.key
+
+
+def unread_explained(topic: str, unread: dict[int, int]) -> str:
+    """What to do about offsets that are in no Parquet object."""
+    parts = ", ".join(f"{partition}: {count}" for partition, count in sorted(unread.items())[:5])
+    return (
+        f"{sum(unread.values())} offsets of {topic!r} are in no Parquet object (partition: offsets; {parts}): a"
+        " transaction is open, or a run cannot be read. `tailrace transaction list` and `tailrace compact` tell; then"
+        " run this again"
+    )
+
+
+async def _compact(work: ErasureWork, topic: Topic) -> None:
+    """Put all stable records of the topic into Parquet objects."""
+    await run_cycle(
+        work.sequencer,
+        InProcess(work.store, work.clock, work.entropy),
+        clock=work.clock,
+        entropy=work.entropy,
+        settings=CompactionSettings(
+            min_bytes=1, min_age_ms=0, topics=frozenset([topic.name]), merges=False, plan=SMALL_ITEMS
+        ),
+        tables=work.tables,
+    )
+
+
+async def _erase(work: ErasureWork, request: EraseRequest, erasure: Erasure, output: OutputLocation) -> None:
+    """Write again and swap what holds the keys, and search anew, until nothing is found."""
+    async with held_lease(work.sequencer, work.clock, holder=str(work.entropy.uuid())) as lease:
+        output = output._replace(prefix=lease.session.prefix)
+        rewriting = Rewriting(work.store, output, work.clock, work.entropy)
+        for _ in range(MAX_PASSES):
+            found = await find_keys(work, request, before=erasure.began_at)
+            erasure.proof, erasure.unread = found.cost, found.unread
+            if not found.hits:
+                return
+            for hits in found.hits:
+                await _erase_from(work, request, hits, erasure=erasure, lease=lease, rewriting=rewriting)
+            if work.tables is not None:
+                await work.tables.swapped([request.topic.topic_id])
+                await work.tables.end_round()
+    raise EraseFailed(f"keys were found in each of {MAX_PASSES} searches; run this again")
+
+
+async def _erase_from(
+    work: ErasureWork,
+    request: EraseRequest,
+    hits: FileHits,
+    *,
+    erasure: Erasure,
+    lease: HeldLease,
+    rewriting: Rewriting,
+) -> None:
+    topic = request.topic
+    starts = {each.partition: each.start for each in hits.file.ranges}
+    ends = {each.partition: each.end for each in hits.file.ranges}
+    of_partitions = await runs_within(work.sequencer, topic, starts, ends)
+    object_id = hits.file.object.object_id
+    runs = [run for found in of_partitions.values() for run in found if run.object_id == object_id]
+    if not runs:
+        return  # retention was faster
+    try:
+        result, erased = await rewrite_without(request.keys, topic.name, runs, rewriting)
+    except RewriteFailed as error:
+        raise EraseFailed(f"{hits.file.object.key}: {error}; nothing of it was changed") from error
+    refusal = await swap_in(work.sequencer, result, lease, clock=work.clock)
+    if refusal is None:
+        erasure.objects.append(result.object.key)
+        erasure.erased_records += erased
+
+
+async def _when_free(clock: Clock, action: Callable[[], Awaitable[None]]) -> None:
+    """Do what needs the compactor's lease, as soon as no other compactor holds it."""
+    give_up_at = clock.monotonic() + LEASE_PATIENCE_S
+    while True:
+        try:
+            await action()
+            return
+        except LeaseLost as error:
+            if clock.monotonic() >= give_up_at:
+                raise EraseFailed(
+                    f"a compactor has been at work for {LEASE_PATIENCE_S:.0f} s: {error}"
+                ) from error
+            await clock.sleep(LEASE_PAUSE_S)
+
+
+async def _unread(sequencer: Sequencer, topic: Topic, files: TopicFiles, before: int) -> dict[int, int]:
+    """Offsets in mixed objects that were committed up to `before`, by partition."""
+    starts = {bounds.partition: bounds.last_stable_offset for bounds in files.partitions}
+    for gap in tail_ranges(topic.name, files):
+        starts[gap.partition.number] = min(starts[gap.partition.number], gap.start)
+    unread: dict[int, int] = {}
+    while starts:
+        asked = [
+            FindPartition(topic.topic_id, partition, starts.pop(partition), _ALL_BYTES)
+            for partition in sorted(starts)[:PARTITIONS_AT_ONCE]
+        ]
+        answer = await sequencer.find_batches(FindRequest(asked))
+        for sought, found in zip(asked, answer.partitions, strict=True):
+            partition = sought.partition
+            count = sum(run.end_offset - run.base_offset for run in found.runs if _is_unread(run, before))
+            if count:
+                unread[partition] = unread.get(partition, 0) + count
+            if found.runs and found.runs[-1].commit_number <= before:
+                starts[partition] = found.runs[-1].end_offset
+            elif not found.runs and sought.offset < found.log_start_offset < found.high_watermark:
+                starts[partition] = found.log_start_offset  # retention was faster
+    return unread
+
+
+def _is_unread(run: Run, before: int) -> bool:
+    return run.kind is ObjectKind.MIXED and run.commit_number <= before

@@ -1,0 +1,98 @@
+"""An object written again without the records of given keys, read back and proved.
+
+All its live runs go into the new object, also those without such a record: the old object is retired, and so deleted,
+when none of its runs is live. Offsets stay: a run stands for the same offsets as before, and a batch that lost records
+keeps its first and its last offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
+
+from compactor.erasure.search import SoughtKeys
+from compactor.rewrite import (
+    OutputLocation,
+    RewriteFailed,
+    RewriteResult,
+    replacement_of,
+    share_length,
+    store_object,
+)
+from compactor.run_groups import ParquetRuns
+from sequencer.api import Run
+from tailrace.clock import Clock, Entropy
+from tailrace.ids import TopicPartition
+from tailrace.object_store.api import ObjectStore
+from tailrace.parquet_object.read import PlainBatch
+from tailrace.parquet_object.schema import REPLAY_COLUMNS
+from tailrace.parquet_object.write import SourceRun
+from tailrace.record_batch import InvalidBatch
+from tailrace.records import InvalidRecords
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What a rewrite needs of its surroundings."""
+
+    store: ObjectStore
+    output: OutputLocation
+    clock: Clock
+    entropy: Entropy
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is left of a run."""
+
+    run: Run
+    batches: list[PlainBatch] = field(default_factory=list)
+    records: int = 0
+    erased: int = 0
+
+
+async def rewrite_without(
+    keys: SoughtKeys, topic_name: str, runs: Sequence[Run], of: Rewriting
+) -> tuple[RewriteResult, int]:
+    """Write the runs, all live ones of one object, without the keys' records; the new object, and how many went.
+
+    Takes about four times the object's bytes in memory. Raises RewriteFailed, StoreError, InvalidParquetObject.
+    """
+    objects = ParquetRuns(of.store)
+    try:
+        left = [await _filtered(objects, run, keys) for run in runs]
+    except (InvalidBatch, InvalidRecords, ValueError) as error:
+        raise RewriteFailed(f"{topic_name}: {error}") from error
+    sources = [
+        SourceRun(
+            partition=TopicPartition(each.run.topic_id, each.run.partition),
+            topic_name=topic_name,
+            batches=each.batches,
+            base_offset=each.run.base_offset,
+            end_offset=each.run.end_offset,
+        )
+        for each in left
+    ]
+    described, written = await store_object(sources, of.store, of.output, clock=of.clock, entropy=of.entropy)
+    replacements = [replacement_of([each.run], written, each.records) for each in left]
+    result = RewriteResult(
+        object=described,
+        runs=share_length(replacements, written),
+        row_count=written.row_count,
+        batch_count=sum(run.batch_count for run in written.runs),
+        source_bytes=sum(run.length for run in runs),
+    )
+    return result, sum(each.erased for each in left)
+
+
+async def _filtered(objects: ParquetRuns, run: Run, keys: SoughtKeys) -> _Left:
+    left = _Left(run)
+    async for group in objects.groups(run, REPLAY_COLUMNS):
+        found = pc.is_in(group.column("key"), value_set=keys.values)
+        dropped = found.to_numpy(zero_copy_only=False)
+        left.batches += group.without(dropped, {})
+        left.erased += int(dropped.sum())
+        left.records += int(len(dropped) - dropped.sum())
+    return left

@@ -1,0 +1,166 @@
+"""Which Parquet objects hold records of given keys: from footers, bounds and bloom filters, then from columns of keys.
+
+A whole object is looked at, also its rows that are not live: an object stays in the store as long as one of its runs is
+live, with all its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.tables.live import FOOTERS_AT_ONCE, LiveFile
+from tailrace.object_store.api import ObjectStore
+from tailrace.parquet_object.header import InvalidParquetObject
+from tailrace.parquet_object.key_filter import (
+    BLOCK_BYTES,
+    KeyFilter,
+    key_filter,
+    key_hashes,
+    may_hold,
+    within_bounds,
+)
+from tailrace.parquet_object.read import ParquetIndex, read_index, row_group_table
+
+KEY_COLUMN = ("key",)
+MAX_GAP_BYTES = 8 << 10
+"""Bytes between two blocks of filters that are read along rather than asked around."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoughtKeys:
+    """Keys as each step compares them. `values`: an Arrow array; `hashes`: as bloom filters have them."""
+
+    keys: tuple[bytes, ...]
+    values: pa.Array = field(compare=False)
+    hashes: np.ndarray = field(compare=False)
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes]) -> SoughtKeys:
+        """The distinct keys."""
+        distinct = tuple(dict.fromkeys(keys))
+        return cls(distinct, pa.array(distinct, pa.binary()), key_hashes(distinct))
+
+
+@dataclass(slots=True)
+class SearchCost:
+    """What a search read. Row groups count where they were left out: by bounds or by filter. `false_alarms`: a filter
+    let the row group through, and it had none of the keys."""
+
+    files: int = 0
+    file_bytes: int = 0
+    requests: int = 0
+    read_bytes: int = 0
+    row_groups: int = 0
+    without_by_bounds: int = 0
+    without_by_filter: int = 0
+    false_alarms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileHits:
+    """An object that holds records of the keys: how many, live or not."""
+
+    file: LiveFile
+    records: int
+
+
+class KeySearch:
+    """Looks for keys in objects. `cost` grows with each.
+
+    Args:
+        reads_all: every row group's keys are read, whatever its bounds and its filter say.
+    """
+
+    def __init__(self, store: ObjectStore, keys: SoughtKeys, *, reads_all: bool = False) -> None:
+        self._store = store
+        self._keys = keys
+        self._reads_all = reads_all
+        self.cost = SearchCost()
+
+    async def find(self, files: Sequence[LiveFile]) -> AsyncIterator[FileHits]:
+        """The objects that hold some. Raises StoreError, InvalidParquetObject."""
+        for first in range(0, len(files), FOOTERS_AT_ONCE):
+            some = files[first : first + FOOTERS_AT_ONCE]
+            counts = await asyncio.gather(*map(self._count, some))
+            for file, count in zip(some, counts, strict=True):
+                if count:
+                    yield FileHits(file, count)
+
+    async def _count(self, file: LiveFile) -> int:
+        described = file.object
+        self.cost.files += 1
+        self.cost.file_bytes += described.size
+        tail = await self._range(file, described.index_start, described.size - described.index_start)
+        index = read_index(tail, described.size, crc=described.index_crc)
+        self.cost.row_groups += len(index.header.row_groups)
+        found = 0
+        for number in await self._row_groups(file, index):
+            start, length = index.bytes_of(number, KEY_COLUMN)
+            table = row_group_table(index, number, await self._range(file, start, length), KEY_COLUMN)
+            count = pc.sum(pc.is_in(table.column("key"), value_set=self._keys.values)).as_py() or 0
+            self.cost.false_alarms += not count
+            found += count
+        return found
+
+    async def _row_groups(self, file: LiveFile, index: ParquetIndex) -> list[int]:
+        """Those that may hold a key."""
+        numbers = range(len(index.header.row_groups))
+        if self._reads_all:
+            return list(numbers)
+        found: list[int] = []
+        asked: list[tuple[int, KeyFilter, np.ndarray]] = []
+        for number in numbers:
+            within = np.fromiter(within_bounds(index, number, self._keys.keys), bool)
+            of_keys = key_filter(index, number)
+            if not within.any():
+                self.cost.without_by_bounds += 1
+            elif of_keys is None:
+                found.append(number)
+            else:
+                asked.append((number, of_keys, self._keys.hashes[within]))
+        places = np.unique(np.concatenate([of.places(hashes) for _, of, hashes in asked] or [np.empty(0)]))
+        blocks = await self._blocks(file, places.astype(np.int64))
+        for number, of_keys, hashes in asked:
+            at = np.searchsorted(places, of_keys.places(hashes))
+            if may_hold(blocks[at], hashes).any():
+                found.append(number)
+            else:
+                self.cost.without_by_filter += 1
+        return sorted(found)
+
+    async def _blocks(self, file: LiveFile, places: np.ndarray) -> np.ndarray:
+        """The filters' blocks at these bytes, a row of words each."""
+        blocks = np.empty((len(places), 8), np.dtype("<u4"))
+        for run in _together(places):
+            start = int(places[run.start])
+            data = await self._range(file, start, int(places[run.stop - 1]) + BLOCK_BYTES - start)
+            view = memoryview(data)
+            for number in range(run.start, run.stop):
+                at = int(places[number]) - start
+                blocks[number] = np.frombuffer(view[at : at + BLOCK_BYTES], np.dtype("<u4"))
+        return blocks
+
+    async def _range(self, file: LiveFile, start: int, length: int) -> bytes:
+        data = await self._store.get_range(file.object.key, start, length)
+        if len(data) != length:
+            raise InvalidParquetObject(
+                f"{file.object.key}: {len(data)} bytes from {start}; {length} expected"
+            )
+        self.cost.requests += 1
+        self.cost.read_bytes += length
+        return data
+
+
+def _together(places: np.ndarray) -> Iterator[slice]:
+    """Places whose blocks one request reads."""
+    if len(places):
+        ends = np.flatnonzero(np.diff(places) > MAX_GAP_BYTES + BLOCK_BYTES) + 1
+        bounds = [0, *ends.tolist(), len(places)]
+        yield from (slice(begin, end) for begin, end in itertools.pairwise(bounds))

@@ -1,0 +1,169 @@
+"""Runs of Parquet objects, read a row group at a time, and their batches without some of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from compactor.rewrite import RewriteFailed
+from sequencer.api import Run
+from tailrace.object_store.api import ObjectStore
+from tailrace.parquet_object.encode import encode_records, rebuild
+from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index, row_group_table
+from tailrace.record_batch import (
+    DELETE_HORIZON_FLAG,
+    HEADER_BYTES,
+    BatchHeader,
+    Compression,
+    TimestampType,
+    assemble_like,
+    read_header,
+)
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """The rows of one run in one row group. `places`: of its batches in the object; `table`: just these rows."""
+
+    parquet: ParquetIndex
+    places: range
+    table: Any
+
+    @cached_property
+    def headers(self) -> list[BatchHeader]:
+        """The batches' headers."""
+        return self.parquet.batches[self.places.start : self.places.stop]
+
+    @cached_property
+    def counts(self) -> Array:
+        """Each batch's records."""
+        return np.array(self.parquet.header.record_counts[self.places.start : self.places.stop], np.int64)
+
+    @cached_property
+    def batches(self) -> Array:
+        """Each row's batch, counted from the first of `places`."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def column(self, name: str) -> Any:
+        """A column in one piece."""
+        column = self.table.column(name)
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+    def without(self, dropped: Array, horizons_ms: Mapping[int, int]) -> list[PlainBatch]:
+        """The batches that still have rows.
+
+        Args:
+            dropped: a boolean a row.
+            horizons_ms: the delete horizons that batches are given, by the batch.
+
+        Raises InvalidParquetObject where an uncompressed batch does not have its CRC.
+        """
+        stays = ~dropped
+        table = self.table.filter(pa.array(stays))
+        left = np.bincount(self.batches[stays], minlength=len(self.counts))
+        newest = np.full(len(self.counts), -1, np.int64)
+        np.maximum.at(newest, self.batches[stays], numbers(table.column("timestamp").combine_chunks()))
+        places = np.flatnonzero(left).tolist()
+        changed = {
+            place: _changed(self.headers[place], int(newest[place]), horizons_ms.get(place))
+            for place in places
+            if left[place] != self.counts[place] or place in horizons_ms
+        }
+        headers = [changed.get(place, self.headers[place]) for place in places]
+        records = encode_records(table, headers, left[places].tolist())
+        return [
+            _rewritten(changed[place], encoded, int(left[place]))
+            if place in changed
+            else self._unchanged(self.places.start + place, encoded)
+            for place, encoded in zip(places, records, strict=True)
+        ]
+
+    def _unchanged(self, place: int, records: memoryview) -> PlainBatch:
+        head = self.parquet.header.batch_headers[place * HEADER_BYTES : (place + 1) * HEADER_BYTES]
+        batch = PlainBatch(self.parquet.batches[place], head, records, bool(self.parquet.header.exact[place]))
+        if batch.header.compression is Compression.NONE and batch.is_exact:
+            rebuild(batch.header, head, records, batch.header.record_count, is_exact=True)
+        return batch
+
+
+class ParquetRuns:
+    """Reads runs of Parquet objects; the footer of the object that was read last is kept."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._indexes: dict[str, ParquetIndex] = {}
+        self.read_bytes = 0
+
+    async def groups(self, run: Run, columns: Sequence[str]) -> AsyncIterator[RunGroup]:
+        """The run's rows, a row group at a time. Raises RewriteFailed, StoreError, InvalidParquetObject."""
+        index = await self._index(run)
+        held = index.run_of(run.topic_id, run.partition)
+        if held is None or (held.base_offset, held.end_offset) != (run.base_offset, run.end_offset):
+            raise RewriteFailed(
+                f"{run.key} has no run of partition {run.partition} from {run.base_offset} on"
+            )
+        for each in index.row_groups_for(run.topic_id, run.partition, run.base_offset):
+            start, length = index.bytes_of(each.number, columns)
+            data = await self._range(run.key, start, length)
+            yield _rows_of(index, each, row_group_table(index, each.number, data, columns), run)
+
+    async def _index(self, run: Run) -> ParquetIndex:
+        held = self._indexes.get(run.key)
+        if held is None:
+            tail = await self._range(run.key, run.index_start, run.object_size - run.index_start)
+            held = read_index(tail, run.object_size, crc=run.index_crc)
+            self._indexes = {run.key: held}  # runs of one object follow one another at most in one partition
+        return held
+
+    async def _range(self, key: str, start: int, length: int) -> bytes:
+        data = await self._store.get_range(key, start, length)
+        if len(data) != length:
+            raise RewriteFailed(f"{key}: {len(data)} bytes from {start}; {length} expected")
+        self.read_bytes += length
+        return data
+
+
+def numbers(array: Any) -> Array:
+    """A column of integers or times as 64-bit integers."""
+    return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def _rows_of(index: ParquetIndex, each: RowGroupRange, table: Any, run: Run) -> RunGroup:
+    held = index.run_of(run.topic_id, run.partition)
+    assert held is not None, "looked up by the caller"
+    group = index.header.row_groups[each.number]
+    first = max(group.first_batch, held.first_batch)
+    end = min(group.first_batch + group.batch_count, held.first_batch + held.batch_count)
+    counts = index.header.record_counts
+    skipped = sum(counts[group.first_batch : first])
+    rows = sum(counts[first:end])
+    return RunGroup(index, range(first, end), table.slice(skipped, rows))
+
+
+def _changed(header: BatchHeader, newest_ms: int, horizon_ms: int | None) -> BatchHeader:
+    """The header of a batch with fewer records, or with a delete horizon, in the place of its base timestamp.
+
+    Its greatest time never rises: a producer may have said less than its records have.
+    """
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        header = msgspec.structs.replace(header, max_timestamp=min(header.max_timestamp, newest_ms))
+    if horizon_ms is not None:
+        header = msgspec.structs.replace(
+            header, attributes=header.attributes | DELETE_HORIZON_FLAG, base_timestamp=horizon_ms
+        )
+    return header
+
+
+def _rewritten(header: BatchHeader, records: memoryview, record_count: int) -> PlainBatch:
+    """A changed batch. Its length and its CRC are those of the unpacked records; a reader packs them anew."""
+    data = assemble_like(header, records, record_count)
+    head = data[:HEADER_BYTES]
+    return PlainBatch(read_header(head), head, records, True)

@@ -1,0 +1,179 @@
+"""`tailrace erase`: all records of some keys are taken out of a topic, and it is logged."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace_cli.commands.table import ask_log
+from tailrace_cli.errors import CommandFailed
+from tailrace_cli.flags import LogFlags, with_flags
+from tailrace_cli.output import JsonFlag, print_json, print_table
+from tailrace_cli.record_text import Encoding, iso_time, to_bytes
+
+if TYPE_CHECKING:
+    from compactor.erasure.erase import EraseRequest, ErasureWork
+    from compactor.erasure.search import SearchCost
+    from compactor.tables.follow import TablesFollowing
+    from tailrace_cli.connections.opened_log import OpenedLog
+
+MAX_KEY_FILE_BYTES = 64 << 20
+
+
+@with_flags
+def erase(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic.")],
+    flags: LogFlags,
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key; repeat it for more.")] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", metavar="FILE", help="Keys, one on each line.")
+    ] = None,
+    encoding: Annotated[
+        Encoding, typer.Option("--encoding", "-e", help="Encoding of the keys.")
+    ] = Encoding.TEXT,
+    reason: Annotated[str, typer.Option("--reason", help="For the log of erasures.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Name the objects and the counts, and change nothing.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read all keys, whatever bounds and bloom filters say.")
+    ] = False,
+    show_log: Annotated[
+        bool, typer.Option("--log", help="Show the topic's erasures, and whether bytes of them are left.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Erase all records that have one of these keys.
+
+    Offsets stay; consumers step over the erased ones. Records that are not in Parquet yet are compacted first. The old
+    objects are deleted after their grace, and when no table's snapshot names them: --log tells when that is over.
+    """
+    if show_log:
+        _, erasures = ask_log(flags, lambda log: _logged(log, topic))
+        _show_log(erasures, as_json=as_json)
+        return
+    keys = _keys(key or [], keys_file, encoding)
+
+    async def ask(log: OpenedLog) -> dict[str, Any]:
+        from compactor.erasure.erase import EraseFailed, EraseRequest
+        from compactor.erasure.search import SoughtKeys
+
+        request = EraseRequest(await log.topic(topic), SoughtKeys.of(keys), _who(), reason, full)
+        try:
+            return await (_previewed if dry_run else _erased)(log, request)
+        except EraseFailed as error:
+            raise CommandFailed(str(error)) from error
+
+    _, figures = ask_log(flags, ask)
+    if as_json:
+        print_json(figures)
+        return
+    objects = figures.pop("objects")
+    print_table(("figure", "value"), [(name.replace("_", " "), value) for name, value in figures.items()])
+    if objects:
+        print_table(("object", "records"), [(each["key"], each["records"]) for each in objects])
+
+
+def _keys(given: list[str], file: Path | None, encoding: Encoding) -> list[bytes]:
+    """The keys of the flags and of the file. Raises CommandFailed."""
+    from compactor.erasure.erase import MAX_KEYS
+
+    lines = list(given)
+    if file is not None:
+        if file.stat().st_size > MAX_KEY_FILE_BYTES:
+            raise CommandFailed(f"{file}: at most {MAX_KEY_FILE_BYTES >> 20} MiB; divide it")
+        lines += file.read_text("utf-8", "surrogateescape").splitlines()
+    keys = {found for line in lines if (found := to_bytes(line, encoding)) is not None}
+    if not 1 <= len(keys) <= MAX_KEYS:
+        raise CommandFailed(f"{len(keys)} keys; give 1 to {MAX_KEYS} by --key or --keys-file")
+    return sorted(keys)
+
+
+def _who() -> str:
+    import getpass
+    import platform
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())  # a container whose user has no name
+    return f"{user}@{platform.node()}"
+
+
+async def _previewed(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
+    from compactor.erasure.erase import find_keys
+
+    found = await find_keys(_work(log), request)
+    return {
+        "records": sum(each.records for each in found.hits),
+        "not_compacted_offsets": sum(found.unread.values()),
+        **_cost(found.cost, "search"),
+        "objects": [{"key": each.file.object.key, "records": each.records} for each in found.hits],
+    }
+
+
+async def _erased(log: OpenedLog, request: EraseRequest) -> dict[str, Any]:
+    from compactor.erasure.erase import bytes_left, erase_keys
+    from tailrace_cli.commands.compact import tables_of
+
+    began_ms = log.runtime.clock.wall_ms()
+    async with tables_of(log) as tables:
+        done = await erase_keys(_work(log, tables), request)
+        failures = list(tables.failures)
+    (left,) = await bytes_left(log.sequencer, request.topic.name, [began_ms])
+    return {
+        "erased_records": done.erased_records,
+        "rewritten_objects": len(done.objects),
+        **_cost(done.proof, "proof"),
+        **{f"{name}_left": count for name, count in asdict(left).items()},
+        "table_failures": len(failures),
+        "objects": [],
+    }
+
+
+def _cost(cost: SearchCost, of: str) -> dict[str, Any]:
+    return {f"{of}_{name}": value for name, value in asdict(cost).items()}
+
+
+def _work(log: OpenedLog, tables: TablesFollowing | None = None) -> ErasureWork:
+    from compactor.erasure.erase import ErasureWork
+
+    return ErasureWork(log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables)
+
+
+async def _logged(log: OpenedLog, topic: str) -> list[dict[str, Any]]:
+    from compactor.erasure.erase import bytes_left
+    from compactor.erasure.record import read_records
+    from sequencer.api import MetadataRequest
+
+    cluster_id = (await log.sequencer.metadata(MetadataRequest())).cluster_id
+    records = await read_records(log.store, cluster_id, topic)
+    left = await bytes_left(log.sequencer, topic, [record.begun_ms for record in records])
+    return [
+        {
+            "erasure_id": str(record.erasure_id),
+            "begun": iso_time(record.begun_ms),
+            "ended": iso_time(record.ended_ms) if record.ended_ms else None,
+            "by": record.by,
+            "reason": record.reason,
+            "key_hashes": record.key_hashes,
+            "erased_records": record.erased_records,
+            "rewritten_objects": record.rewritten_objects,
+            **{f"{name}_left": count for name, count in asdict(of_record).items()},
+        }
+        for record, of_record in zip(records, left, strict=True)
+    ]
+
+
+def _show_log(erasures: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(erasures)
+        return
+    columns = ("begun", "ended", "by", "reason", "erased_records", "live_mixed_left", "retired_left")
+    rows = [[each[column] for column in columns] + [len(each["key_hashes"])] for each in erasures]
+    names = [column.replace("_", " ") for column in columns]
+    print_table((*names, "keys"), rows, if_none="nothing was erased from this topic")

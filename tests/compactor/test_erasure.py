@@ -1,0 +1,312 @@
+"""Erasing records by key: what is found for how many bytes, what is left, and what survives a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from compactor.erasure.erase import (
+    EraseFailed,
+    EraseRequest,
+    Erasure,
+    ErasureWork,
+    bytes_left,
+    erase_keys,
+    find_keys,
+)
+from compactor.erasure.record import hash_key, read_records
+from compactor.erasure.search import SoughtKeys
+from sequencer.api import DeleteRecords, DeleteRecordsPartition, MetadataRequest, SwapRequest
+from sequencer.collector import collect
+from sequencer.engine.committer import Committer
+from sequencer.settings import SequencerSettings
+from sequencer.store.memory import MemoryRowStore
+from tailrace.object_store.memory import MemoryStore
+from tailrace.record_batch import Compression
+from tailrace.records import NewRecord, Record, decode_records, encode_batch
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.compaction import T0, Log, compacted_here
+
+PATIENT = SequencerSettings(session_lease_ms=86_400_000, agent_lease_ms=86_400_000)
+
+
+@asynccontextmanager
+async def a_log() -> AsyncIterator[Log]:
+    """A log in memory, whose clock moves while an erasure waits."""
+    clock = ManualClock(T0)
+    store, entropy = MemoryStore(clock), SeededEntropy(3)
+    sequencer = Committer(MemoryRowStore(clock), clock, entropy, PATIENT)
+    await sequencer.start()
+    try:
+        yield Log(sequencer, store, clock)
+    finally:
+        await sequencer.close()
+
+
+def keyed(*records: tuple[bytes, bytes], codec: Compression = Compression.NONE) -> bytes:
+    made = [NewRecord(key, value) for key, value in records]
+    return encode_batch(made, timestamps=[T0 + number for number in range(len(made))], compression=codec)
+
+
+def work(log: Log) -> ErasureWork:
+    return ErasureWork(log.sequencer, log.store, log.clock, log.entropy)
+
+
+def asked(log: Log, *keys: bytes, name: str = "t", reads_all: bool = False) -> EraseRequest:
+    return EraseRequest(log.topics[name], SoughtKeys.of(keys), "alice", "request 17", reads_all)
+
+
+def pairs(records: Sequence[Record]) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.key) for record in records]
+
+
+def advanced(log: Log, seconds: float) -> None:
+    assert isinstance(log.clock, ManualClock)
+    log.clock.advance(seconds)
+
+
+async def erased(log: Log, *keys: bytes, of: ErasureWork | None = None, name: str = "t") -> Erasure:
+    """An erasure while time goes by."""
+    async with going_on(log):
+        return await erase_keys(of or work(log), asked(log, *keys, name=name))
+
+
+@asynccontextmanager
+async def going_on(log: Log) -> AsyncIterator[None]:
+    """Time goes by."""
+
+    async def tick() -> None:
+        while True:
+            advanced(log, 0.02)
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        ticking.cancel()
+
+
+class Interrupted(Exception):
+    pass
+
+
+class DiesBeforeSwap:
+    """A sequencer whose caller dies before its `last`th swap."""
+
+    def __init__(self, sequencer: object, last: int) -> None:
+        self._sequencer = sequencer
+        self._left = last
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sequencer, name)
+
+    async def swap(self, request: SwapRequest) -> object:
+        self._left -= 1
+        if not self._left:
+            raise Interrupted
+        return await self._sequencer.swap(request)  # type: ignore[attr-defined]
+
+
+async def three_files(log: Log) -> None:
+    """Topic t, two partitions: three Parquet objects and a tail; in each is one record of b"mine"."""
+    await log.topic("t", 2)
+    for number in range(4):
+        codec = Compression.ZSTD if number % 2 else Compression.NONE
+        plain = keyed(*[(b"p%d-%d" % (number, each), b"v" * 30) for each in range(5)])
+        mixed = keyed((b"mine", b"secret-%d" % number), (b"a%d" % number, b"x"), (b"b", b"y"), codec=codec)
+        await log.produce(("t", number % 2, mixed), ("t", 1 - number % 2, plain))
+        if number < 3:
+            await compacted_here(log)
+
+
+def test_only_the_keys_records_go_and_all_offsets_stay() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            before = [pairs(await log.consumed("t", partition)) for partition in (0, 1)]
+            found = await find_keys(work(log), asked(log, b"mine"))
+            assert [hits.records for hits in found.hits] == [1, 1, 1]
+            assert found.unread == {0: 5, 1: 3}
+            done = await erased(log, b"mine", b"nobody's")
+            assert (done.erased_records, len(done.objects), done.unread) == (4, 4, {})
+            for partition in (0, 1):
+                left = [pair for pair in before[partition] if pair[1] != b"mine"]
+                assert pairs(await log.consumed("t", partition)) == left
+                assert (await log.runs("t", partition))[-1].end_offset == before[partition][-1][0] + 1
+            again = await erased(log, b"mine")
+            assert (again.erased_records, again.objects) == (0, [])
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_of_which_nothing_is_left_keeps_its_end() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t")
+            await log.produce(("t", 0, keyed((b"mine", b"1"), (b"mine", b"2"))))
+            assert (await erased(log, b"mine")).erased_records == 2
+            assert await log.consumed("t") == []
+            assert (await log.found("t")).high_watermark == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_erasure_that_dies_between_two_swaps_is_ended_by_the_next_one() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            before = [pairs(await log.consumed("t", partition)) for partition in (0, 1)]
+            dying = ErasureWork(DiesBeforeSwap(log.sequencer, 3), log.store, log.clock, log.entropy)  # type: ignore[arg-type]
+            with pytest.raises(Interrupted):
+                await erased(log, b"mine", of=dying)
+            between = [pairs(await log.consumed("t", partition)) for partition in (0, 1)]
+            lost = [
+                pair for partition in (0, 1) for pair in before[partition] if pair not in between[partition]
+            ]
+            assert [key for _, key in lost] == [b"mine"], "the first swap of the tail, and one of an object"
+            assert (await erased(log, b"mine")).erased_records == 3
+            for partition in (0, 1):
+                left = [pair for pair in before[partition] if pair[1] != b"mine"]
+                assert pairs(await log.consumed("t", partition)) == left
+
+    asyncio.run(scenario())
+
+
+def test_two_erasures_at_once_wait_for_each_other() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            async with going_on(log):
+                done = await asyncio.gather(
+                    erase_keys(work(log), asked(log, b"mine")),
+                    erase_keys(work(log), asked(log, b"b", b"mine")),
+                )
+            assert sum(each.erased_records for each in done) == 8
+            left = [key for partition in (0, 1) for _, key in pairs(await log.consumed("t", partition))]
+            assert not {b"mine", b"b"} & set(left) and len(left) == 24
+
+    asyncio.run(scenario())
+
+
+def test_rows_below_the_log_start_go_too() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            place = DeleteRecordsPartition(log.topics["t"].topic_id, 0, 2)
+            await log.sequencer.delete_records(DeleteRecords([place]))
+            done = await erased(log, b"mine")
+            assert (len(done.objects), done.erased_records) == (4, 4)
+            records = [record for batch in await log.replay("t", 0, 2) for record in decode_records(batch)]
+            assert next(pair for pair in pairs(records) if pair[0] >= 2) == (2, b"b")
+            assert not [record for record in records if record.key == b"mine"]
+
+    asyncio.run(scenario())
+
+
+def test_records_of_an_open_transaction_are_reported_as_not_erased() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            producer = await log.producer("open")
+            made = encode_batch(
+                [NewRecord(b"mine", b"late")],
+                timestamps=[T0],
+                producer_id=producer.grant.producer_id,
+                producer_epoch=producer.grant.producer_epoch,
+                base_sequence=0,
+                is_transactional=True,
+            )
+            await log.produce(("t", 0, made))
+            with pytest.raises(EraseFailed, match=r"1 offsets of 't' are in no Parquet object \(.*0: 1\)"):
+                await erased(log, b"mine")
+            await log.finish(producer, is_commit=True)
+            assert (await erased(log, b"mine")).erased_records == 1
+
+    asyncio.run(scenario())
+
+
+def test_who_erased_what_is_in_the_store_without_the_key() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            await erased(log, b"mine")
+            (record,) = await read_records(log.store, await cluster_id(log), "t")
+            assert record.key_hashes == [hash_key(log.topics["t"].topic_id, b"mine")]
+            assert (record.by, record.reason, record.erased_records) == ("alice", "request 17", 4)
+            assert record.begun_ms < record.ended_ms
+            keys = [info.key async for info in log.store.list("") if "/erasures/" in info.key]
+            assert len(keys) == 2
+            assert not [key for key in keys if b"mine" in await log.store.get(key)]
+
+    asyncio.run(scenario())
+
+
+def test_the_bytes_are_gone_after_the_grace_and_the_collector_says_so() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await three_files(log)
+            await log.topic("other")
+            await log.produce(("t", 0, keyed((b"mine", b"1"))), ("other", 0, keyed((b"k", b"v"))))
+            began_ms = log.clock.wall_ms()
+            await erased(log, b"mine")
+            (left,) = await bytes_left(log.sequencer, "t", [began_ms])
+            assert (left.live_mixed, left.retired) == (1, 8), "the object that it shares with `other` is live"
+            advanced(log, 120)
+            await compacted_here(log)
+            advanced(log, 120)
+            await collect(log.sequencer, log.store, log.clock, pause_s=0)
+            (left,) = await bytes_left(log.sequencer, "t", [began_ms])
+            assert (left.live_mixed, left.retired) == (0, 0)
+            async for info in log.store.list(""):
+                if "/mixed/" in info.key or "/parquet/" in info.key:
+                    assert info.key.endswith(".parquet")
+            found = await find_keys(work(log), asked(log, b"mine", reads_all=True))
+            assert not found.hits
+
+    asyncio.run(scenario())
+
+
+async def cluster_id(log: Log) -> str:
+    return (await log.sequencer.metadata(MetadataRequest())).cluster_id
+
+
+def test_a_key_is_found_for_less_than_two_hundredths_of_the_bytes() -> None:
+    """Records as JSON of which a third does not compress, in producers' batches of 16 KiB. What is read of an object
+    grows with its row groups and its batches, as the object does: the share stays. Where the key is, the keys of a row
+    group are read, too."""
+
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t")
+            luck = random.Random(8)
+            for number in range(4):
+                batches = [
+                    keyed(*[(b"user-%d" % luck.getrandbits(60), json_like(luck)) for _ in range(17)])
+                    for _ in range(250)
+                ]
+                if number == 2:
+                    batches[100] = keyed((b"user-3-mine", json_like(luck)))
+                await log.produce(*[("t", 0, batch) for batch in batches])
+                await compacted_here(log)
+            absent = (await find_keys(work(log), asked(log, b"user-3-nobody"))).cost
+            assert (absent.row_groups, absent.without_by_filter) == (4, 4)
+            assert absent.file_bytes > 4_000_000
+            print(absent)
+            assert absent.read_bytes < 0.02 * absent.file_bytes
+            found = await find_keys(work(log), asked(log, b"user-3-mine"))
+            assert [hits.records for hits in found.hits] == [1]
+            assert (found.cost.requests, found.cost.false_alarms) == (absent.requests + 1, 0)
+
+    asyncio.run(scenario())
+
+
+def json_like(luck: random.Random) -> bytes:
+    """940 bytes, of which about a third do not compress."""
+    return b'{"carrier": "UA", "origin": "EWR", "noise": "%s"}' % (
+        luck.randbytes(220).hex().encode() + b" " * 450
+    )
