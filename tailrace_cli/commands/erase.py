@@ -62,7 +62,8 @@ def erase(
         from compactor.erasure.erase import EraseFailed, EraseRequest
         from compactor.erasure.search import SoughtKeys
 
-        request = EraseRequest(await log.topic(topic), SoughtKeys.of(keys), _who(), reason, full)
+        found = await log.topic(topic)
+        request = EraseRequest(found, SoughtKeys.of(keys), by=_who(), reason=reason, reads_all=full)
         try:
             return await (_previewed if dry_run else _erased)(log, request)
         except EraseFailed as error:
@@ -142,7 +143,7 @@ def _cost(cost: SearchCost, of: str) -> dict[str, Any]:
 def _work(log: OpenedLog, tables: TablesFollowing | None = None) -> ErasureWork:
     from compactor.erasure.erase import ErasureWork
 
-    return ErasureWork(log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables)
+    return ErasureWork(log.sequencer, log.store, log.runtime.clock, log.runtime.entropy, tables=tables)
 
 
 async def _logged(log: OpenedLog, topic: str) -> list[dict[str, Any]]:

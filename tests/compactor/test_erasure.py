@@ -57,7 +57,9 @@ def work(log: Log) -> ErasureWork:
 
 
 def asked(log: Log, *keys: bytes, name: str = "t", reads_all: bool = False) -> EraseRequest:
-    return EraseRequest(log.topics[name], SoughtKeys.of(keys), "alice", "request 17", reads_all)
+    return EraseRequest(
+        log.topics[name], SoughtKeys.of(keys), by="alice", reason="request 17", reads_all=reads_all
+    )
 
 
 def pairs(records: Sequence[Record]) -> list[tuple[int, bytes | None]]:
