@@ -283,8 +283,9 @@ async def _unread(sequencer: Sequencer, topic: Topic, files: TopicFiles, before:
             count = sum(run.end_offset - run.base_offset for run in found.runs if _is_unread(run, before))
             if count:
                 unread[partition] = unread.get(partition, 0) + count
-            if found.runs and found.runs[-1].commit_number <= before:
-                starts[partition] = found.runs[-1].end_offset
+            last = found.runs[-1] if found.runs else None
+            if last is not None and (last.kind is not ObjectKind.MIXED or _is_unread(last, before)):
+                starts[partition] = last.end_offset
             elif not found.runs and sought.offset < found.log_start_offset < found.high_watermark:
                 starts[partition] = found.log_start_offset  # retention was faster
     return unread
