@@ -13,9 +13,9 @@ An exception that no handler foresaw is logged with its stack, counted, and clos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -25,7 +25,9 @@ from agent.connection import KafkaConnection, LikeBefore, Reply
 from agent.errors import code_of
 from agent.handlers import AT_ONCE, HANDLERS
 from agent.handlers.produce import answer_of_one
+from agent.leadership import KnownLeadership
 from agent.produce.active_buffer import BatchResult
+from agent.security.access import Access
 from agent.services import (
     MUST_WAIT,
     Deferred,
@@ -63,6 +65,22 @@ log = structlog.get_logger("agent.requests")
 _PRODUCE = APIS[ApiKey.PRODUCE]
 
 
+class Requester(Protocol):
+    """Who sent a frame, as its handling sees it: a connection, or a request of the gateway."""
+
+    access: Access
+    client_software: str
+    deferred: int
+    leadership: KnownLeadership
+    muted_until: float
+    peer_host: str
+    produce_shape: ProduceShape | None
+
+    def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Read and handle nothing more until `wait` has ended."""
+        ...
+
+
 class _Asked(msgspec.Struct, frozen=True, gc=False):
     """A request that could be read. `started`: monotonic seconds."""
 
@@ -87,7 +105,7 @@ class Dispatcher:
         self._at_once = at_once
         self._quotas = services.quotas
 
-    async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
+    async def __call__(self, frame: memoryview, connection: Requester) -> Reply:
         asked = self._read(frame, connection)
         if isinstance(asked, Reply):
             return asked
@@ -155,7 +173,7 @@ class Dispatcher:
         deferred.is_ready()
         self._answer(structs.replace(asked, header=header, started=reply.started), reply, deferred)
 
-    def _read(self, frame: memoryview, connection: KafkaConnection) -> _Asked | Reply:
+    def _read(self, frame: memoryview, connection: Requester) -> _Asked | Reply:
         """The request, or the reply to what is none."""
         started = self._services.clock.monotonic()
         shape = connection.produce_shape
@@ -186,9 +204,7 @@ class Dispatcher:
             connection.client_software = cut(named, MAX_NAME_BYTES)
         return _Asked(header, spec, context, request, started)
 
-    def _context(
-        self, header: RequestHeader, frame: memoryview, connection: KafkaConnection
-    ) -> RequestContext:
+    def _context(self, header: RequestHeader, frame: memoryview, connection: Requester) -> RequestContext:
         client_id = cut(header.client_id or "", MAX_NAME_BYTES)
         charge = None
         if self._quotas.is_on:

@@ -23,6 +23,7 @@ from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
+from agent.gateway.door import GatewayDoor
 from agent.groups.coordinator import GroupCoordinator
 from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
@@ -38,7 +39,7 @@ from agent.security.audit import Audit
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.doors import ClientSecurity, CurrentAcls, Logins, open_doors
 from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
-from agent.security.http_login import HttpLogin
+from agent.security.http_login import HttpLogin, HttpLogins
 from agent.security.listeners import Listener, SecurityProtocol
 from agent.security.oauthbearer import TokenCheck
 from agent.security.sessions import Door
@@ -178,7 +179,8 @@ class Agent:
         self._listeners: list[asyncio.Server] = []
         self._doors: dict[str, Door] = {}
         self.http_login: HttpLogin | None = None
-        """The HTTP login, if clients must log in; None before the start."""
+        """The login of pages, if clients must log in; None before the start."""
+        self._http_logins: HttpLogins | None = None
         self._peer_server: RpcServer | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -383,24 +385,40 @@ class Agent:
             audit=Audit(self.telemetry, self._clock),
         )
         acls = CurrentAcls(self.catalog, settings.super_users) if clients.is_authenticating else None
-        guarded = Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE)
+        if acls is not None:
+            self._dispatcher = Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE)
         self._doors = open_doors(
             clients,
             logins=logins,
-            dispatch=self._dispatcher if acls is None else guarded,
+            dispatch=self._dispatcher,
             acls=acls,
             max_request_bytes=self._settings.max_request_bytes,
             clock=self._clock,
         )
+        self._http_logins = HttpLogins(
+            users=logins.users,
+            tokens=logins.tokens,
+            anybody=Access(acls=acls, audit=logins.audit),
+            limits=logins.limits,
+            clock=self._clock,
+            entropy=self._entropy,
+            delay_seconds=settings.failed_authentication_delay_ms / 1000,
+        )
         if acls is not None:
-            self.http_login = HttpLogin(
-                users=logins.users,
-                tokens=logins.tokens,
-                anybody=Access(acls=acls, audit=logins.audit),
-                limits=logins.limits,
-                clock=self._clock,
-                delay_seconds=settings.failed_authentication_delay_ms / 1000,
-            )
+            self.http_login = HttpLogin(self._http_logins)
+
+    def door_of_gateway(self, listener: str) -> GatewayDoor:
+        """How a gateway's clients come in, once the agent has started: as those of the listener of this name, or of the
+        first one."""
+        assert self._http_logins is not None, "the agent was not started"
+        names = [each.name for each in self._options.listeners]
+        return GatewayDoor(
+            listener=listener or names[0],
+            logins=self._http_logins,
+            dispatch=self._dispatcher,
+            budget=self._budget,
+            opened=self._quotas.opened,
+        )
 
     @property
     def services(self) -> Services:

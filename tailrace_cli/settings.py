@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
+from agent.gateway.settings import GatewaySettings
 from agent.security.settings import SecuritySettings
 from agent.settings import AgentSettings
 from cache.settings import CacheSettings
@@ -78,6 +79,12 @@ class TlsSettings(SettingsSection):
     """Its key, without a passphrase."""
     http_client_ca_file: Path | None = None
     """The authorities of client certificates; with it, `http` requires a client certificate."""
+    gateway_cert_file: Path | None = None
+    """The certificate of the gateway. With it and its key, the gateway serves HTTPS."""
+    gateway_key_file: Path | None = None
+    """Its key, without a passphrase."""
+    gateway_client_ca_file: Path | None = None
+    """The authorities of client certificates; with it, the gateway requires a client certificate."""
 
 
 class Settings(LayeredSettings):
@@ -136,5 +143,6 @@ class Settings(LayeredSettings):
     sequencer: SequencerSettings = SequencerSettings()
     cache: CacheSettings = CacheSettings()
     security: SecuritySettings = SecuritySettings()
+    gateway: GatewaySettings = GatewaySettings()
     tls: TlsSettings = TlsSettings()
     tables: TableSettings = TableSettings()

@@ -1,31 +1,45 @@
-"""Logins over HTTP: the same users, tokens and ACLs for an agent's pages and metrics."""
+"""Logins over HTTP: the same users, tokens and ACLs for an agent's pages and metrics, and for its gateway."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
 from agent.security.access import Access
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.oauthbearer import TokenCheck
-from agent.security.sasl import LoginFailed
+from agent.security.sasl import Login, LoginFailed
 from agent.security.users import Users
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
-from tailrace.clock import Clock
+from tailrace.clock import Clock, Entropy
 from tailrace.limits import is_name
 
 LISTENER = "http"
 MAX_HEADER_CHARACTERS = 16 * 1024
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 """Pages for load balancers and supervisors, without a login; they name no topics and no groups."""
+REMEMBERED_SECONDS = 30.0
+"""How long a login that was checked is not checked again: a password takes milliseconds, and is sent with every
+request. A change of any user or ACL makes all be checked again."""
+MAX_REMEMBERED = 10_000
 
 
-class HttpLogin:
-    """Lets a request through whose user may DESCRIBE the cluster, as the pages name topics, groups and agents.
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    login: Login
+    security_version: int
+    until: float
 
-    `anybody`: what an anonymous client may do; its ACLs and audit log are those of every user.
+
+class HttpLogins:
+    """Who sends a request, by its Authorization header: Basic with a user's password, or Bearer with a token.
+
+    `anybody`: what an anonymous client may do; its ACLs and audit log are those of every user. Without ACLs nobody has
+    to log in.
     """
 
     def __init__(
@@ -35,47 +49,56 @@ class HttpLogin:
         anybody: Access,
         limits: ConnectionLimits,
         clock: Clock,
+        entropy: Entropy,
         delay_seconds: float,
     ) -> None:
+        self.limits = limits
         self._users = users
         self._tokens = tokens
         self._anybody = anybody
-        self._limits = limits
         self._clock = clock
         self._delay_seconds = delay_seconds
+        self._entropy = entropy
+        self._key = b""
+        self._remembered: dict[bytes, _Remembered] = {}
 
-    async def __call__(self, request: web.Request) -> web.Response | None:
-        """The refusal, or None."""
-        if request.path in OPEN_PATHS:
-            return None
-        host = request.remote or "?"
-        given = request.headers.get("Authorization", "")
-        if not given:
-            return _unauthorized("a login is needed")
-        audit = self._anybody.audit
-        scheme, _, value = given[:MAX_HEADER_CHARACTERS].partition(" ")
+    async def access(self, authorization: str, host: str, listener: str) -> Access:
+        """The client and what it may do. Raises LoginFailed, after a pause and with a line in the audit log."""
+        client = replace(self._anybody, listener=listener, host=host)
+        if client.acls is None:
+            return client
+        scheme, _, value = authorization[:MAX_HEADER_CHARACTERS].partition(" ")
         try:
-            user = await self._user(host, scheme.lower(), value.strip())
+            login = await self._login(host, scheme.lower(), value.strip())
         except LoginFailed as error:
-            self._limits.login_failed(host)
-            if audit is not None:
-                audit.login_failed(host, LISTENER, scheme, str(error))
+            self.limits.login_failed(host)
+            if client.audit is not None:
+                client.audit.login_failed(host, listener, scheme, str(error))
             await self._clock.sleep(self._delay_seconds)
-            return _unauthorized("the login failed")
-        access = Access(
-            listener=LISTENER, host=host, principal=f"User:{user}", acls=self._anybody.acls, audit=audit
-        )
-        if access.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
-            return None
-        access.note_refused("HTTP", Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-        return web.Response(status=403, text=f"User:{user} may not DESCRIBE the cluster\n")
+            raise
+        return replace(client, principal=f"User:{login.user}")
 
-    async def _user(self, host: str, scheme: str, value: str) -> str:
-        """The user whom the header names and proves. Raises LoginFailed."""
-        if self._limits.is_closed_to(host):
+    async def _login(self, host: str, scheme: str, value: str) -> Login:
+        """The login that the header proves. Raises LoginFailed."""
+        if self.limits.is_closed_to(host):
             raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
+        self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
+        digest = hmac.digest(self._key, f"{scheme} {value}".encode(), "sha256")
+        known, version = self._remembered.get(digest), self._users.version
+        if known is not None and known.security_version == version and known.until > self._clock.monotonic():
+            return known.login
+        login = await self._checked(scheme, value)
+        seconds = REMEMBERED_SECONDS
+        if login.expires_ms is not None:
+            seconds = min(seconds, (login.expires_ms - self._clock.wall_ms()) / 1000)
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[digest] = _Remembered(login, version, self._clock.monotonic() + seconds)
+        return login
+
+    async def _checked(self, scheme: str, value: str) -> Login:
         if scheme == "bearer" and self._tokens is not None:
-            return (await self._tokens.login(value)).user
+            return await self._tokens.login(value)
         if scheme != "basic":
             raise LoginFailed(f"the scheme {scheme[:20]!r} is not served")
         try:
@@ -84,12 +107,35 @@ class HttpLogin:
             raise LoginFailed("the header is not Base64 of USER:PASSWORD") from None
         if not is_name(user) or not password or not await self._users.check_password(user, password):
             raise LoginFailed("Invalid username or password")
-        return user
+        return Login(user)
+
+
+class HttpLogin:
+    """Lets a request for a page through whose user may DESCRIBE the cluster, as the pages name topics, groups and
+    agents."""
+
+    def __init__(self, logins: HttpLogins) -> None:
+        self._logins = logins
+
+    async def __call__(self, request: web.Request) -> web.Response | None:
+        """The refusal, or None."""
+        if request.path in OPEN_PATHS:
+            return None
+        given = request.headers.get("Authorization", "")
+        if not given:
+            return _unauthorized("a login is needed")
+        try:
+            access = await self._logins.access(given, request.remote or "?", LISTENER)
+        except LoginFailed:
+            return _unauthorized("the login failed")
+        if access.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+            return None
+        access.note_refused("HTTP", Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+        return web.Response(status=403, text=f"{access.principal} may not DESCRIBE the cluster\n")
+
+
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="Tailrace", charset="UTF-8"'}
 
 
 def _unauthorized(reason: str) -> web.Response:
-    return web.Response(
-        status=401,
-        text=f"{reason}\n",
-        headers={"WWW-Authenticate": 'Basic realm="Tailrace", charset="UTF-8"'},
-    )
+    return web.Response(status=401, text=f"{reason}\n", headers=CHALLENGE)

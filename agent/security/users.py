@@ -35,6 +35,11 @@ class Users:
         self._asked_at = float("-inf")
         self._decoy_key = entropy.uuid().bytes + entropy.uuid().bytes
 
+    @property
+    def version(self) -> int:
+        """Rises with every change of users and ACLs."""
+        return self._catalog.security.version
+
     async def credentials(self, user: str, mechanism: ScramMechanism) -> ScramCredentials:
         """The user's credentials, or a decoy."""
         name = ScramName(user, mechanism)

@@ -39,6 +39,7 @@ _SECTIONS = {
     "sequencer": "[sequencer]: leases and limits",
     "cache": "[cache]: budgets of an agent's cache",
     "security": "[security]: logins of Kafka clients",
+    "gateway": "[gateway]: topics over HTTP",
     "tls": "[tls]: certificates",
     "tables": "[tables]: the catalog of Iceberg tables",
 }

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import structlog
 
+from agent.gateway.settings import GatewaySettings
+from agent.gateway.telemetry import GatewayTelemetry
 from agent.http import AgentPages
 from agent.security.doors import ClientSecurity
 from agent.server import Agent, AgentOptions, package_version
@@ -39,6 +41,7 @@ from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
 from tailrace.rpc.opened_security import OpenedSecurity
 from tailrace.telemetry import name_process
+from tailrace.tls import Tls
 from tailrace.topic_config import InvalidConfigValue, check_topic_configs
 from tailrace_cli.errors import CommandFailed
 from tailrace_cli.running.data_folder import (
@@ -58,6 +61,7 @@ from tailrace_cli.running.security import (
     database_password,
     kept_current,
     open_client_security,
+    open_gateway_tls,
     open_http_tls,
     open_security,
 )
@@ -270,13 +274,14 @@ async def _run_agent(
     telemetry = AgentTelemetry()
     prices = open_prices(settings)
     http_tls, clients = open_http_tls(settings), open_client_security(settings)
+    gateway_tls = open_gateway_tls(settings)
     async with AsyncExitStack() as stack:
         kind = "agent" if data is None else "serve"
         add_process_metrics(telemetry.registry, version=package_version(), kind=kind)
         stack.enter_context(watched_loop(runtime.clock, telemetry.registry))
         notify_ready = await stack.enter_async_context(service_manager_notified(runtime.clock))
         await stack.enter_async_context(
-            kept_current(runtime.clock, telemetry.registry, security, http_tls, clients.tls)
+            kept_current(runtime.clock, telemetry.registry, security, http_tls, clients.tls, gateway_tls)
         )
         store = await stack.enter_async_context(
             opened_store(store_url, runtime, StoreMetrics(telemetry.registry))
@@ -330,6 +335,8 @@ async def _run_agent(
         if settings.security.first_user_file is not None:
             await create_first_user(sequencer, settings.security.first_user_file)
         pages.agent = agent
+        if settings.gateway.listen:
+            await _open_gateway(stack, agent, settings.gateway, gateway_tls)
         if data is not None:
             assert server is not None, "the sequencer of serve is inside it"
             serving = Serving(
@@ -347,6 +354,17 @@ async def _run_agent(
             on_ready(agent)
         await shutdown.wait()
     shutdown.check()
+
+
+async def _open_gateway(
+    stack: AsyncExitStack, agent: Agent, settings: GatewaySettings, tls: Tls | None
+) -> None:
+    """Serve topics over HTTP; closed before the agent drains."""
+    from agent.gateway.server import Gateway
+
+    gateway = Gateway(agent, settings, GatewayTelemetry(agent.telemetry.registry))
+    stack.push_async_callback(gateway.close)
+    await gateway.start(None if tls is None else tls.server_context)
 
 
 def _agent_name(kind: str, agent: Agent) -> str:

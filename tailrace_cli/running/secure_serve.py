@@ -89,6 +89,8 @@ def secured(settings: Settings, data: Path, clock: Clock, entropy: Entropy) -> S
                 kafka_key_file=files.key,
                 http_cert_file=tls.http_cert_file or files.certificate,
                 http_key_file=tls.http_key_file or files.key,
+                gateway_cert_file=tls.gateway_cert_file or files.certificate,
+                gateway_key_file=tls.gateway_key_file or files.key,
             ),
         }
     )

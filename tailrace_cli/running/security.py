@@ -93,6 +93,12 @@ def open_http_tls(settings: Settings) -> Tls | None:
     return _open_tls("http", tls.http_cert_file, tls.http_key_file, tls.http_client_ca_file)
 
 
+def open_gateway_tls(settings: Settings) -> Tls | None:
+    """The TLS identity of the gateway; None for plain HTTP. Raises CommandFailed."""
+    tls = settings.tls
+    return _open_tls("gateway", tls.gateway_cert_file, tls.gateway_key_file, tls.gateway_client_ca_file)
+
+
 def open_client_security(settings: Settings) -> ClientSecurity:
     """How Kafka clients come in. Raises CommandFailed."""
     security, files = settings.security, settings.tls

@@ -90,6 +90,8 @@ def plan_children(
             for name in ("listeners", "advertised_listeners")
             if (given := getattr(settings, name))
         }
+        if settings.gateway.listen:
+            named[f"{PREFIX}GATEWAY__LISTEN"] = shifted(settings.gateway.listen, number)
         plans.append(ChildPlan(f"agent {number}", tuple(command), {**hidden, **named}))
     return plans
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
 
+from agent.gateway.telemetry import GatewayTelemetry
 from agent.telemetry import AgentTelemetry
 from agent.telemetry_observers import CacheMetrics, StoreMetrics
 from compactor.cycle import CompactionSummary
@@ -39,6 +40,7 @@ async def no_round(_: CompactionSummary) -> None:
 def families() -> Iterator[Metric]:
     agent = AgentTelemetry()
     agent.count_refused_peers(lambda: 0)
+    GatewayTelemetry(agent.registry)
     CacheMetrics(agent.registry)
     StoreMetrics(agent.registry)
     SequencerMetrics(agent.registry)

@@ -1,0 +1,129 @@
+"""The client of one HTTP request: what it asks goes through the dispatcher of its listener, as a connection's frames
+do. So authorization, quotas, limits and errors of the gateway are those of Kafka's requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from agent.connection import ADMISSION_SECONDS, Reply
+from agent.framing import DECODED_FACTOR, REQUEST_BYTES
+from agent.gateway.door import GatewayDoor
+from agent.gateway.errors import HttpRefusal, refusal_of
+from agent.leadership import KnownLeadership
+from agent.security.access import Access
+from tailrace.clock import Clock, wait_for
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.produce_shape import ProduceShape
+
+CLIENT_ID = "tailrace-gateway"
+MAX_THROTTLE_SECONDS = 30.0
+"""How long an answer waits for its client's quota; beyond that the client is told to wait."""
+ANSWER_SECONDS = 120.0
+"""No answer takes longer: the longest is that of a produce request whose upload and commit are at their deadlines."""
+_SIZE_BYTES = 4
+_BY_NAME = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.OFFSET_FETCH: 9}
+"""The last versions that name topics, rather than their ids."""
+
+
+class Answer:
+    """The response to a request; `release` gives back what it holds of the agent's memory."""
+
+    def __init__(self, response: Any, reply: Reply) -> None:
+        self.response = response
+        self._reply = reply
+
+    def release(self) -> None:
+        """The response is not needed any more."""
+        on_sent, self._reply.on_sent = self._reply.on_sent, None
+        if on_sent is not None:
+            on_sent()
+
+
+class GatewayClient:
+    """What a connection is to a Kafka client, for the length of one HTTP request; see `agent.dispatch.Requester`."""
+
+    def __init__(self, door: GatewayDoor, access: Access, clock: Clock) -> None:
+        self.access = access
+        self.client_software = CLIENT_ID
+        self.deferred = 0
+        self.leadership = KnownLeadership()
+        self.muted_until = 0.0
+        self.peer_host = access.host
+        self.produce_shape: ProduceShape | None = None
+        self._door = door
+        self._clock = clock
+
+    def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The client is above a quota: `throttled` waits."""
+        self.muted_until = until
+
+    async def throttled(self) -> None:
+        """Wait until the client is within its quotas. Raises HttpRefusal if that takes too long."""
+        seconds = self.muted_until - self._clock.monotonic()
+        if seconds > MAX_THROTTLE_SECONDS:
+            raise HttpRefusal(429, f"You are above your quota. Try again in {seconds:.0f} seconds.", 42901)
+        if seconds > 0:
+            await self._clock.sleep(seconds)
+
+    async def ask(self, request: Any) -> Any:
+        """The response to a request. Raises HttpRefusal."""
+        answer = await self.hold(request)
+        answer.release()
+        return answer.response
+
+    async def hold(self, request: Any) -> Answer:
+        """The response, with what it holds of the agent's memory: of a fetch, its records. Raises HttpRefusal."""
+        key: ApiKey = request.api.key
+        version = _BY_NAME.get(key, APIS[key].served.last)
+        frame = memoryview(b"".join(encode_request(0, key, version, request, client_id=CLIENT_ID)))[
+            _SIZE_BYTES:
+        ]
+        factor = 1 if key is ApiKey.PRODUCE else DECODED_FACTOR
+        charge = len(frame) * factor + REQUEST_BYTES
+        self.leadership = KnownLeadership()  # it follows no leader, so that nothing sends it away
+        await self._charge(charge)
+        try:
+            reply = await self._door.dispatch(frame, self)
+            await self._made(reply)
+        finally:
+            self._door.budget.give(charge)
+        if reply.parts is None:
+            raise refusal_of(ErrorCode.UNKNOWN_SERVER_ERROR)
+        body = b"".join(reply.parts)
+        return Answer(decode_response(key, version, memoryview(body)[_SIZE_BYTES:])[1], reply)
+
+    async def _charge(self, size: int) -> None:
+        """Take memory for a request, waiting for it as a connection would. Raises HttpRefusal."""
+        budget = self._door.budget
+        if size > budget.largest:
+            raise HttpRefusal(413, "The request is larger than the agent has memory for.")
+        if budget.try_take(size):
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        claim = budget.claim(size, lambda: granted.set_result(None))
+        try:
+            await wait_for(self._clock, granted, ADMISSION_SECONDS)
+        finally:
+            if not granted.done():
+                budget.withdraw(claim)
+        if not granted.done():
+            raise HttpRefusal(503, "The agent has no memory for the request now. Try again.")
+
+    async def _made(self, reply: Reply) -> None:
+        """Wait for a deferred reply."""
+        if reply.is_made:
+            return
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(_: Reply) -> None:
+            if not made.done():
+                made.set_result(None)
+
+        reply.told = tell
+        if not await wait_for(self._clock, made, ANSWER_SECONDS):
+            raise refusal_of(ErrorCode.REQUEST_TIMED_OUT)

@@ -1,0 +1,22 @@
+"""How the gateway's clients come in: what an agent hands to its gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.dispatch import Dispatcher
+from agent.memory_budget import MemoryBudget
+from agent.security.http_login import HttpLogins
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayDoor:
+    """`listener`: as whose clients the gateway's count. `dispatch`: what serves the frames of that listener.
+    `opened`: counts a connection from an address; for how many seconds it is above its quota."""
+
+    listener: str
+    logins: HttpLogins
+    dispatch: Dispatcher
+    budget: MemoryBudget
+    opened: Callable[[str], float]

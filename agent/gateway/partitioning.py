@@ -1,0 +1,29 @@
+"""Which partition a record goes to, as Java's producer decides: by murmur2 of its key, else one for all that come
+together. Pure.
+"""
+
+from __future__ import annotations
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key (org.apache.kafka.common.utils.Utils), as an unsigned number."""
+    whole = len(key) & ~3
+    found = _SEED ^ len(key)
+    for at in range(0, whole, 4):
+        part = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
+        found = (found * _M & _MASK) ^ ((part ^ part >> 24) * _M & _MASK)
+    if whole < len(key):
+        found = (found ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    found = (found ^ found >> 13) * _M & _MASK
+    return found ^ found >> 15
+
+
+def partition_of(given: int | None, key: bytes | None, count: int, keyless: int) -> int:
+    """The partition, of so many: the given one, that of the key, or the one that `keyless` falls to."""
+    if given is not None:
+        return given
+    return (keyless if key is None else murmur2(key) & 0x7FFFFFFF) % count

@@ -1,0 +1,169 @@
+"""Records over HTTP into a topic: a stream of JSON objects in, a report for each out, in the same order.
+
+Records that come together are one produce request, with a batch for each partition. The next ones are read when these
+are stored, so one connection keeps its order and holds no more than that. What fails, fails alone: its report says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from agent.gateway.call import JSON, HttpCall
+from agent.gateway.errors import HttpRefusal, refusal_of
+from agent.gateway.json_objects import JsonObjects, NotAnObject, ObjectTooLarge
+from agent.gateway.partitioning import partition_of
+from agent.gateway.record_json import (
+    Produced,
+    RecordToProduce,
+    parse_record,
+    size_of,
+    time_text,
+    timestamp_ms,
+)
+from agent.gateway.responses import ResponseStream
+from agent.gateway.topics import topic_of
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tailrace.records import NewRecord, encode_batch
+
+MAX_TOGETHER = 1_000
+"""Records of one produce request."""
+TIMEOUT_MS = 30_000
+ALL_REPLICAS = -1
+
+
+@dataclass(slots=True)
+class _Given:
+    """A record to store. `report`: what became of it, once it is known."""
+
+    record: RecordToProduce
+    stored: NewRecord
+    partition: int
+    timestamp: int
+    report: object = None
+
+
+class _Producing:
+    """The records of one request."""
+
+    def __init__(self, call: HttpCall, partitions: int) -> None:
+        self._call = call
+        self._topic = call.name("topic_name")
+        self._partitions = partitions
+        self._groups = 0
+        self.count = 0
+
+    async def reports(self, objects: Sequence[bytes]) -> list[object]:
+        """Store what the objects say; a report for each, in order."""
+        given = [self._given(text) for text in objects]
+        by_partition: dict[int, list[_Given]] = defaultdict(list)
+        for each in given:
+            if isinstance(each, _Given):
+                by_partition[each.partition].append(each)
+        if by_partition:
+            await self._store(list(by_partition.values()))
+        self._groups += 1
+        self.count += len(given)
+        return [each.report if isinstance(each, _Given) else each.body for each in given]
+
+    def _given(self, text: bytes) -> _Given | HttpRefusal:
+        try:
+            record, stored = parse_record(text)
+            timestamp = timestamp_ms(record, self._call.parts.clock.wall_ms())
+        except HttpRefusal as refusal:
+            return refusal
+        partition = partition_of(record.partition_id, stored.key, self._partitions, keyless=self._groups)
+        if not 0 <= partition < self._partitions:
+            return HttpRefusal(404, f"The topic has no partition {partition}.", 40402)
+        return _Given(record, stored, partition, timestamp)
+
+    async def _store(self, batches: list[list[_Given]]) -> None:
+        """Store a batch for each partition, and fill in the reports. What is too large together is divided."""
+        data = [PartitionProduceData(each[0].partition, memoryview(_batch(each))) for each in batches]
+        topic = TopicProduceData(self._topic, partition_data=data)
+        try:
+            response: ProduceResponse = await self._call.ask(
+                ProduceRequest(acks=ALL_REPLICAS, timeout_ms=TIMEOUT_MS, topic_data=[topic])
+            )
+        except HttpRefusal as refusal:
+            for each in [given for batch in batches for given in batch]:
+                each.report = refusal.body
+            return
+        rows = {row.index: row for part in response.responses for row in part.partition_responses}
+        for batch in batches:
+            row = rows[batch[0].partition]
+            if row.error_code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+                middle = len(batch) // 2
+                await self._store([batch[:middle]])
+                await self._store([batch[middle:]])
+            else:
+                self._fill_in(batch, row)
+
+    def _fill_in(self, batch: list[_Given], row: PartitionProduceResponse) -> None:
+        refusal = refusal_of(row.error_code, row.error_message) if row.error_code else None
+        for number, each in enumerate(batch):
+            each.report = (
+                Produced(
+                    cluster_id=self._call.parts.cluster_id(),
+                    topic_name=self._topic,
+                    partition_id=row.index,
+                    offset=row.base_offset + number,
+                    timestamp=time_text(
+                        each.timestamp if row.log_append_time_ms < 0 else row.log_append_time_ms
+                    ),
+                    key=size_of(each.record.key, each.stored.key),
+                    value=size_of(each.record.value, each.stored.value),
+                )
+                if refusal is None
+                else refusal.body
+            )
+
+
+def _batch(given: Sequence[_Given]) -> bytes:
+    return encode_batch([each.stored for each in given], timestamps=[each.timestamp for each in given])
+
+
+async def produce(call: HttpCall) -> web.StreamResponse:
+    """Store the records of the body as they come, and report each."""
+    if call.request.headers.get("Content-Encoding", "identity") != "identity":
+        raise HttpRefusal(415, "The body must not be compressed.")
+    settings = call.parts.settings
+    producing = _Producing(call, len((await topic_of(call)).partitions))
+    objects = JsonObjects(settings.max_record_bytes)
+    stream = ResponseStream(call, JSON)
+    counted = call.parts.telemetry.records
+    try:
+        while chunk := await call.read():
+            found = objects.feed(chunk)
+            for first in range(0, len(found), MAX_TOGETHER):
+                if producing.count >= settings.max_records_per_request:
+                    raise HttpRefusal(413, f"A request may have {settings.max_records_per_request} records.")
+                reports = await producing.reports(found[first : first + MAX_TOGETHER])
+                stored = sum(isinstance(report, Produced) for report in reports)
+                counted.labels("produced").inc(stored)
+                counted.labels("refused").inc(len(reports) - stored)
+                await stream.write(b"".join(msgspec.json.encode(each) + b"\n" for each in reports))
+                await call.client.throttled()
+                await call.check_login()
+        objects.finish()
+        if not producing.count:
+            raise HttpRefusal(400, "The body has no record.")
+    except (HttpRefusal, NotAnObject, ObjectTooLarge) as error:
+        status = 413 if isinstance(error, ObjectTooLarge) else 400
+        refusal = error if isinstance(error, HttpRefusal) else HttpRefusal(status, str(error))
+        if not stream.has_begun:
+            raise refusal from None
+        await stream.write(msgspec.json.encode(refusal.body) + b"\n")
+        stream.close_after()
+    return await stream.end()

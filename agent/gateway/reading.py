@@ -1,0 +1,156 @@
+"""Records of partitions over HTTP: where to begin, one fetch at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from agent.gateway.call import JSON, HttpCall
+from agent.gateway.errors import HttpRefusal, check
+from agent.gateway.fetched import Visible, visible
+from agent.gateway.record_json import Format, RecordRead, record_read
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.record_batch import InvalidBatch
+from tailrace.records import InvalidRecords
+
+EARLIEST, LATEST = -2, -1
+_NAMED = {"earliest": EARLIEST, "latest": LATEST}
+FORMATS: Mapping[str, Format] = {"binary": "BINARY", "string": "STRING", "json": "JSON"}
+ISOLATION = {"read_committed": 1, "read_uncommitted": 0}
+MAX_RECORDS = 10_000
+DEFAULT_RECORDS = 500
+MAX_WAIT_MS = 30_000
+NO_SESSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HowToRead:
+    """What a client asks for, beside partitions and offsets."""
+
+    key: Format
+    value: Format
+    isolation: int
+    max_bytes: int
+
+    @classmethod
+    def of(cls, call: HttpCall) -> HowToRead:
+        """As the query says. Raises HttpRefusal."""
+        largest = call.parts.settings.max_answer_bytes
+        return cls(
+            key=call.query_choice("key_format", FORMATS, "BINARY"),
+            value=call.query_choice("value_format", FORMATS, "BINARY"),
+            isolation=call.query_choice("isolation", ISOLATION, 1),
+            max_bytes=call.query_number("max_bytes", largest, largest),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRead:
+    """The records of one partition."""
+
+    partition: int
+    found: Visible
+
+
+async def offsets_at(call: HttpCall, partitions: Sequence[int], given: str, isolation: int) -> dict[int, int]:
+    """The offset of each partition where to begin: a number, `earliest` or `latest`. Raises HttpRefusal."""
+    if given not in _NAMED:
+        if not (given.isascii() and given.isdigit() and int(given) < 2**63):
+            raise HttpRefusal(400, "offset must be earliest, latest or a number.")
+        return dict.fromkeys(partitions, int(given))
+    wanted = [ListOffsetsPartition(partition, timestamp=_NAMED[given]) for partition in partitions]
+    topic = ListOffsetsTopic(call.name("topic_name"), wanted)
+    answer = await call.ask(ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[topic]))
+    rows = [row for part in answer.topics for row in part.partitions]
+    for row in rows:
+        check(row.error_code)
+    return {row.partition_index: row.offset for row in rows}
+
+
+async def read(
+    call: HttpCall,
+    offsets: Mapping[int, int],
+    how: HowToRead,
+    *,
+    max_records: int,
+    wait_ms: int,
+) -> list[PartitionRead]:
+    """What there is of the partitions from these offsets on, once there is something. Raises HttpRefusal."""
+    wanted = [
+        FetchPartition(partition, fetch_offset=offset, partition_max_bytes=how.max_bytes)
+        for partition, offset in offsets.items()
+    ]
+    request = FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=how.max_bytes,
+        isolation_level=how.isolation,
+        session_epoch=NO_SESSION,
+        topics=[FetchTopic(call.name("topic_name"), partitions=wanted)],
+    )
+    answer = await call.client.hold(request)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(
+            call.parts.decoding, _decoded, answer.response, offsets, max_records
+        )
+    except (InvalidBatch, InvalidRecords) as error:
+        raise HttpRefusal(500, f"A record batch can't be read: {error}.", 50002) from None
+    finally:
+        answer.release()
+
+
+def _decoded(response: FetchResponse, offsets: Mapping[int, int], max_records: int) -> list[PartitionRead]:
+    check(response.error_code)
+    found = []
+    for row in [row for part in response.responses for row in part.partitions]:
+        check(row.error_code)
+        data = memoryview(row.records or b"")  # type: ignore[arg-type]
+        aborted = row.aborted_transactions or ()
+        part = visible(data, aborted, offsets[row.partition_index], max_records)
+        max_records -= len(part.records)
+        found.append(PartitionRead(row.partition_index, part))
+    return found
+
+
+def shown(call: HttpCall, how: HowToRead, read: PartitionRead) -> list[RecordRead]:
+    """The records as JSON has them."""
+    return [
+        record_read(
+            record,
+            cluster_id=call.parts.cluster_id(),
+            topic=call.name("topic_name"),
+            partition=read.partition,
+            key=how.key,
+            value=how.value,
+        )
+        for record in read.found.records
+    ]
+
+
+async def get_records(call: HttpCall) -> web.Response:
+    """Records of one partition, and where the next ones begin."""
+    how = HowToRead.of(call)
+    partition = call.number("partition_id")
+    max_records = call.query_number("max_records", DEFAULT_RECORDS, MAX_RECORDS) or DEFAULT_RECORDS
+    wait_ms = call.query_number("timeout_ms", 0, MAX_WAIT_MS)
+    given = call.request.query.get("offset", "earliest")
+    offsets = await offsets_at(call, [partition], given, how.isolation)
+    [part] = await read(call, offsets, how, max_records=max_records, wait_ms=wait_ms)
+    await call.client.throttled()
+    call.parts.telemetry.records.labels("read").inc(len(part.found.records))
+    path = ("topics", call.name("topic_name"), "partitions", partition, "records")
+    body = {
+        "kind": "KafkaRecordList",
+        "metadata": {
+            "self": call.url(*path),
+            "next": f"{call.url(*path)}?offset={part.found.next_offset}",
+        },
+        "next_offset": part.found.next_offset,
+        "data": shown(call, how, part),
+    }
+    return web.Response(body=msgspec.json.encode(body), content_type=JSON)

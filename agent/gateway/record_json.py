@@ -1,0 +1,177 @@
+"""Records as JSON, in both directions: as Kafka REST v3 has them for producing; the same shape is read. Pure.
+
+    {"partition_id": 1, "key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": 1}},
+     "headers": [{"name": "h", "value": "dmFsdWU="}], "timestamp": "2026-01-31T12:00:00Z"}
+
+BINARY data is Base64, STRING data a text, JSON data any value, which is stored without white space. `null` is no key
+or no value. Headers' values are Base64.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from agent.gateway.errors import HttpRefusal
+from tailrace.records import NewRecord, Record
+
+Format = Literal["BINARY", "STRING", "JSON"]
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_NULL = b"null"
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Data(msgspec.Struct):
+    """A key or a value. `type` is checked by hand, as its refusal must say what to do."""
+
+    type: str | None = None
+    data: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+class JsonHeader(msgspec.Struct):
+    """`value`: Base64."""
+
+    name: str
+    value: str | None = None
+
+
+class RecordToProduce(msgspec.Struct):
+    """One record of a request."""
+
+    partition_id: int | None = None
+    headers: list[JsonHeader] = []
+    key: Data | None = None
+    value: Data | None = None
+    timestamp: datetime | None = None
+
+
+class Size(msgspec.Struct):
+    """Of a key or value that was stored."""
+
+    type: str
+    size: int
+
+
+class Produced(msgspec.Struct):
+    """The report of a record that was stored."""
+
+    cluster_id: str
+    topic_name: str
+    partition_id: int
+    offset: int
+    timestamp: str | None
+    key: Size | None
+    value: Size | None
+    error_code: int = 200
+
+
+class RecordRead(msgspec.Struct):
+    """A record as it is read."""
+
+    cluster_id: str
+    topic_name: str
+    partition_id: int
+    offset: int
+    timestamp: str | None
+    headers: list[JsonHeader]
+    key: Data | None
+    value: Data | None
+
+
+_DECODER = msgspec.json.Decoder(RecordToProduce)
+
+
+def parse_record(text: bytes) -> tuple[RecordToProduce, NewRecord]:
+    """A record of a request, and what is stored of it. Raises HttpRefusal."""
+    try:
+        given = _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HttpRefusal(400, f"The record can't be read: {error}.") from None
+    headers = [(each.name, _binary(each.value, "header")) for each in given.headers]
+    return given, NewRecord(_bytes_of(given.key, "key"), _bytes_of(given.value, "value"), headers)
+
+
+def timestamp_ms(given: RecordToProduce, now_ms: int) -> int:
+    """The record's time, in ms since 1970; a time without a zone is one of UTC."""
+    moment = given.timestamp
+    if moment is None:
+        return now_ms
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def time_text(ms: int) -> str | None:
+    """The time as RFC 3339 has it; None for none, or one that no calendar has."""
+    if ms < 0:
+        return None
+    try:
+        moment = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size_of(given: Data | None, stored: bytes | None) -> Size | None:
+    """What the report says of a key or value."""
+    return None if given is None or stored is None else Size(given.type or "", len(stored))
+
+
+def _bytes_of(given: Data | None, what: str) -> bytes | None:
+    if given is None or bytes(given.data) == _NULL:
+        return None
+    if given.type == "JSON":
+        return msgspec.json.format(bytes(given.data), indent=-1)
+    if given.type not in ("BINARY", "STRING"):
+        raise HttpRefusal(
+            400,
+            f"The {what}'s type is {given.type or 'missing'}; BINARY, STRING and JSON are served. "
+            "Encode data that has a schema yourself, and send it as BINARY.",
+        )
+    try:
+        text = msgspec.json.decode(given.data, type=str)
+    except msgspec.DecodeError:
+        raise HttpRefusal(400, f"The {what}'s data must be a text, as its type is {given.type}.") from None
+    return text.encode() if given.type == "STRING" else _binary(text, what)
+
+
+def _binary(text: str | None, what: str) -> bytes | None:
+    try:
+        return None if text is None else b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise HttpRefusal(400, f"The {what}'s data is not Base64.") from None
+
+
+def record_read(
+    record: Record, *, cluster_id: str, topic: str, partition: int, key: Format, value: Format
+) -> RecordRead:
+    """A record in the formats that the client prefers; data that has no such form is BINARY."""
+    return RecordRead(
+        cluster_id=cluster_id,
+        topic_name=topic,
+        partition_id=partition,
+        offset=record.offset,
+        timestamp=time_text(record.timestamp),
+        headers=[JsonHeader(name, _base64(data)) for name, data in record.headers],
+        key=_data(record.key, key),
+        value=_data(record.value, value),
+    )
+
+
+def _data(stored: bytes | None, wanted: Format) -> Data | None:
+    if stored is None:
+        return None
+    if wanted != "BINARY":
+        try:
+            text = stored.decode()
+            raw = msgspec.json.encode(text) if wanted == "STRING" else msgspec.json.format(stored, indent=-1)
+            return Data(wanted, msgspec.Raw(raw))
+        except (UnicodeDecodeError, msgspec.DecodeError):
+            pass
+    return Data("BINARY", msgspec.Raw(msgspec.json.encode(_base64(stored))))
+
+
+def _base64(stored: bytes | None) -> str | None:
+    return None if stored is None else b64encode(stored).decode()

@@ -1,0 +1,68 @@
+"""Responses that are written bit by bit, to a client that may read slowly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from agent.gateway.call import HttpCall
+from tailrace.clock import wait_for
+
+STREAM = web.RequestKey("stream", web.StreamResponse)
+"""Where a request keeps its streamed response."""
+
+
+class ReaderGone(Exception):
+    """The client takes nothing more of its response, or has left."""
+
+
+class ResponseStream:
+    """One streamed response; its head is sent with the first bytes. What is not taken is bounded by the socket's
+    buffer: `write` waits until most of it has left."""
+
+    def __init__(self, call: HttpCall, content_type: str, **headers: str) -> None:
+        self._call = call
+        self._response = call.request[STREAM] = web.StreamResponse(
+            headers={"Content-Type": content_type, **headers}
+        )
+
+    @property
+    def has_begun(self) -> bool:
+        return self._response.prepared
+
+    async def write(self, data: bytes) -> None:
+        """Send this. Raises ReaderGone."""
+        writing = asyncio.ensure_future(self._write(data))
+        try:
+            if not await wait_for(
+                self._call.parts.clock, writing, self._call.parts.settings.stalled_ms / 1000
+            ):
+                raise ReaderGone("stalled")
+            writing.result()
+        except ConnectionError as error:
+            raise ReaderGone("left") from error
+        finally:
+            writing.cancel()
+
+    async def _write(self, data: bytes) -> None:
+        if not self._response.prepared:
+            await self._response.prepare(self._call.request)
+        await self._response.write(data)
+
+    def close_after(self) -> None:
+        """Close the connection after this response: what follows in the request is not read."""
+        self._response.force_close()
+
+    def push(self, data: bytes) -> None:
+        """Leave this to the socket, without waiting, and close: the client may still read it."""
+        transport = self._call.request.transport
+        if transport is not None:
+            transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(data), data))
+            transport.close()
+
+    async def end(self) -> web.StreamResponse:
+        """The whole response."""
+        if not self._response.prepared:
+            await self._response.prepare(self._call.request)
+        return self._response

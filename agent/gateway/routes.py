@@ -1,0 +1,50 @@
+"""The gateway's routes: one table, from which the server and the docs' test read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from agent.gateway import produce, reading, topics
+from agent.gateway.call import HttpCall
+
+ROOTS = ("/v3", "/kafka/v3")
+"""Kafka REST serves the same below both."""
+EVENTS = "/events"
+_CLUSTER = "/clusters/{cluster_id}"
+_TOPIC = f"{_CLUSTER}/topics/{{topic_name}}"
+_PARTITION = f"{_TOPIC}/partitions/{{partition_id}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method and a path below a root, and who handles them."""
+
+    method: str
+    path: str
+    handle: Callable[[HttpCall], Awaitable[web.StreamResponse]]
+
+
+ROUTES = (
+    Route("GET", "/clusters", topics.list_clusters),
+    Route("GET", _CLUSTER, topics.get_cluster),
+    Route("GET", f"{_CLUSTER}/brokers", topics.list_brokers),
+    Route("GET", f"{_CLUSTER}/brokers/{{broker_id}}", topics.get_broker),
+    Route("GET", f"{_CLUSTER}/topics", topics.list_topics),
+    Route("POST", f"{_CLUSTER}/topics", topics.create_topic),
+    Route("GET", _TOPIC, topics.get_topic),
+    Route("PATCH", _TOPIC, topics.add_partitions),
+    Route("DELETE", _TOPIC, topics.delete_topic),
+    Route("GET", f"{_TOPIC}/configs", topics.list_configs),
+    Route("POST", f"{_TOPIC}/configs:alter", topics.alter_configs),
+    Route("GET", f"{_TOPIC}/configs/{{name}}", topics.get_config),
+    Route("PUT", f"{_TOPIC}/configs/{{name}}", topics.set_config),
+    Route("DELETE", f"{_TOPIC}/configs/{{name}}", topics.reset_config),
+    Route("GET", f"{_TOPIC}/partitions", topics.list_partitions),
+    Route("GET", _PARTITION, topics.get_partition),
+    Route("GET", f"{_PARTITION}/replicas", topics.list_replicas),
+    Route("POST", f"{_TOPIC}/records", produce.produce),
+    Route("GET", f"{_PARTITION}/records", reading.get_records),
+)

@@ -1,0 +1,178 @@
+"""The gateway: topics over HTTP, as Kafka REST v3 has them, on a listener of its own (decision 47).
+
+A request's client logs in as a Kafka client does, and all that it asks goes through the handlers of Kafka's APIs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from agent.gateway.call import GatewayParts, HttpCall, answered
+from agent.gateway.client import GatewayClient
+from agent.gateway.connections import GatewayConnections
+from agent.gateway.errors import HttpRefusal
+from agent.gateway.responses import STREAM, ReaderGone
+from agent.gateway.routes import EVENTS, ROOTS, ROUTES, Route
+from agent.gateway.settings import GatewaySettings
+from agent.gateway.telemetry import GatewayTelemetry
+from agent.security.access import Access
+from agent.security.http_login import CHALLENGE
+from agent.security.sasl import LoginFailed
+from agent.server import Agent
+from tailrace.rpc.link import split_address
+
+log = structlog.get_logger("agent.gateway")
+
+READ_BUFFER_BYTES = 64 * 1024
+"""What is read ahead of a body, per connection, half of it at least."""
+NO_ROUTE = "(none)"
+
+
+class Gateway:
+    """The gateway of an agent that has started. `start`, then `close` before the agent drains."""
+
+    def __init__(self, agent: Agent, settings: GatewaySettings, telemetry: GatewayTelemetry) -> None:
+        services = agent.services
+        self.port = 0
+        self._door = agent.door_of_gateway(settings.listener)
+        self._clock = services.clock
+        self._settings = settings
+        self._telemetry = telemetry
+        self._parts = GatewayParts(
+            settings=settings,
+            clock=services.clock,
+            decoding=services.decoding,
+            telemetry=telemetry,
+            cluster_id=lambda: agent.catalog.snapshot.cluster_id,
+            draining=asyncio.get_running_loop().create_future(),
+        )
+        self._connections = GatewayConnections(self._door, settings, telemetry, services.clock)
+        telemetry.connections.set_function(lambda: len(self._connections.open))
+        self._runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            auto_decompress=False,
+            read_bufsize=READ_BUFFER_BYTES,
+            keepalive_timeout=settings.idle_ms / 1000,
+            shutdown_timeout=settings.drain_ms / 1000,
+        )
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[self._in_middle])
+        for root in ROOTS:
+            for route in ROUTES:
+                app.router.add_route(route.method, root + route.path, self._serving(route, root))
+        return app
+
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; port 0 takes a free one. Raises OSError."""
+        await self._runner.setup()
+        assert self._runner.server is not None, "it was set up"
+        host, port = split_address(self._settings.listen)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connections.accepting(self._runner.server), host, port, ssl=tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = asyncio.create_task(self._connections.sweep(), name="gateway: connections")
+        log.info("serving topics over HTTP", listen=f"{host}:{self.port}", tls=tls is not None)
+
+    async def close(self) -> None:
+        """Take no more requests, end the streams, answer the rest."""
+        if self._server is not None:
+            self._server.close()
+        if not self._parts.draining.done():
+            self._parts.draining.set_result(None)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._runner.cleanup()
+
+    # --- one request
+
+    def _serving(self, route: Route, root: str) -> Handler:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            access = await self._access(request)
+            if request.match_info.get("cluster_id", self._parts.cluster_id()) != self._parts.cluster_id():
+                raise HttpRefusal(404, f"There is no cluster {request.match_info['cluster_id']} here.")
+            if self._parts.draining.done():
+                raise HttpRefusal(503, "The agent is about to end. Ask another one.", 50302)
+            client = GatewayClient(self._door, access, self._clock)
+            call = HttpCall(
+                request=request,
+                client=client,
+                parts=self._parts,
+                root=root,
+                check_login=partial(self._access, request),
+            )
+            return await route.handle(call)
+
+        return serve
+
+    async def _access(self, request: web.Request) -> Access:
+        """Who the client is. Raises HttpRefusal."""
+        given = request.headers.get("Authorization", "")
+        try:
+            return await self._door.logins.access(given, request.remote or "?", self._door.listener)
+        except LoginFailed:
+            raise HttpRefusal(401, "The login failed." if given else "A login is needed.", 40101) from None
+
+    @web.middleware
+    async def _in_middle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Around every request: errors become JSON, connections and metrics are kept."""
+        started = self._clock.monotonic()
+        self._connections.began(request.protocol)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+        try:
+            response = await self._answered(request, handler)
+            status = response.status
+            return response
+        finally:
+            self._connections.ended(request.protocol)
+            resource = request.match_info.route.resource
+            route = NO_ROUTE if resource is None else resource.canonical
+            method = request.method if resource is not None else NO_ROUTE
+            self._telemetry.requests.labels(route, method, str(status)).inc()
+            if not route.endswith(EVENTS):
+                self._telemetry.seconds.labels(route, method).observe(self._clock.monotonic() - started)
+
+    async def _answered(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except HttpRefusal as refusal:
+            return self._refused(request, refusal)
+        except web.HTTPException as error:
+            return self._refused(request, HttpRefusal(error.status, f"{error.reason}."))
+        except ReaderGone:
+            return self._cut(request, request[STREAM])
+        except Exception as error:
+            log.error("a request failed in a way that nobody foresaw", path=request.path, exc_info=error)
+            begun: web.StreamResponse | None = request.get(STREAM)
+            if begun is not None and begun.prepared:
+                return self._cut(request, begun)
+            return self._refused(request, HttpRefusal(500, "The request failed. The agent's log says why."))
+
+    def _cut(self, request: web.Request, begun: web.StreamResponse) -> web.StreamResponse:
+        """End a response in its middle, so that its client sees that it is not whole."""
+        if request.transport is not None:
+            request.transport.abort()
+        return begun
+
+    def _refused(self, request: web.Request, refusal: HttpRefusal) -> web.Response:
+        response = answered(refusal.body, refusal.status)
+        if refusal.status == HTTPStatus.UNAUTHORIZED:
+            response.headers.update(CHALLENGE)
+        if request.can_read_body:
+            response.force_close()  # what follows of the body is not read
+        return response

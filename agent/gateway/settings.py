@@ -1,0 +1,48 @@
+"""The gateway's settings: where it listens, and its bounds."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from tailrace.rpc.link import split_address
+from tailrace.settings import SettingsSection
+
+MIB = 1024 * 1024
+_HOUR_MS = 3_600_000
+
+
+class GatewaySettings(SettingsSection):
+    """Topics over HTTP (see gateway.md). Sizes in bytes, times in ms."""
+
+    listen: str = ""
+    """The address (HOST:PORT) of the gateway. Empty: there is none."""
+    listener: str = ""
+    """The name in `listeners` of the listener whose clients the gateway's count as. Empty: the first one."""
+    max_connections: int = Field(default=1_000, ge=1, le=1_000_000)
+    """Open connections; more are closed at once."""
+    max_streams: int = Field(default=500, ge=0, le=1_000_000)
+    """Event streams; more are answered with 429."""
+    max_record_bytes: int = Field(default=2 * MIB, ge=1024, le=256 * MIB)
+    """The JSON of one record to produce, and the body of any other request."""
+    max_records_per_request: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
+    """Records that one request may produce, streaming or not."""
+    max_answer_bytes: int = Field(default=MIB, ge=1024, le=64 * MIB)
+    """Record batches that one request reads, or an event stream at a time."""
+    idle_ms: int = Field(default=60_000, ge=100, le=_HOUR_MS)
+    """A connection is closed when for this time it has no request, or nothing of a request's body comes."""
+    stalled_ms: int = Field(default=30_000, ge=100, le=_HOUR_MS)
+    """A response ends when its client takes nothing of it for this time."""
+    heartbeat_ms: int = Field(default=15_000, ge=100, le=_HOUR_MS)
+    """An event stream without records sends a comment this often."""
+    drain_ms: int = Field(default=5_000, ge=0, le=_HOUR_MS)
+    """How long the shutdown waits for requests in flight."""
+
+    @field_validator("listen")
+    @classmethod
+    def _is_address(cls, address: str) -> str:
+        if address:
+            try:
+                split_address(address)
+            except ValueError:
+                raise ValueError("expected HOST:PORT, such as 127.0.0.1:8082") from None
+        return address

@@ -1,0 +1,116 @@
+"""What a gateway's client may cost: connections, silence, slow reading, memory, and the end of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+
+from tests.agent.gateway.serving import Served, run_served
+
+
+async def opened(there: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", there.gateway.port)
+
+
+async def closed(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the connection is closed."""
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+def test_connections_above_the_limit_are_closed_and_others_served(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        held = [await opened(there) for _ in range(2)]
+        held[0][1].write(b"GET /v3/clusters HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await held[0][0].readline()).startswith(b"HTTP/1.1 200")
+        refused, writer = await opened(there)
+        assert await closed(refused) == b""
+        assert there.wired.metric("gateway_closed_connections_total", reason="max_connections") == 1
+        for _, each in [*held, (refused, writer)]:
+            each.close()
+
+    run_served(scenario, tmp_path, max_connections=2)
+
+
+def test_who_begins_a_request_and_never_ends_it_is_closed(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        silent, _ = await opened(there)
+        trickling, writer = await opened(there)
+        writer.write(b"GET /v3/clusters HTTP/1.1\r\nHost")
+
+        async def trickle() -> None:
+            while True:
+                writer.write(b"x")
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(trickle())
+        assert await closed(silent) == b"" and await closed(trickling) == b""
+        task.cancel()
+
+    run_served(scenario, tmp_path, idle_ms=400)
+
+
+def test_a_body_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
+        reader, writer = await opened(there)
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+        writer.write(head.encode() + b'{"value":')
+        answer = await closed(reader)
+        assert answer.startswith(b"HTTP/1.1 408") and b"The body does not go on." in answer
+        assert b"Connection: close" in answer
+
+    run_served(scenario, tmp_path, idle_ms=300)
+
+
+def test_a_stream_of_records_is_cut_between_records_when_the_agent_ends(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        reader, writer = await opened(there)
+        path = there.base.split(str(there.gateway.port))[1] + "/topics/t/records"
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode() + b"{}")
+        async with asyncio.timeout(10):
+            assert b'"error_code":200' in await reader.readuntil(b"}\n")
+        closing = asyncio.create_task(there.gateway.close())
+        rest = await closed(reader)
+        reports = [json.loads(line) for line in rest.splitlines() if line.startswith(b"{")]
+        assert [each["error_code"] for each in reports] == [50302]
+        await closing
+        try:
+            await there.ask("GET", "/topics")
+            raise AssertionError("it listens no more")
+        except aiohttp.ClientConnectorError:
+            pass
+        read = await (await there.wired.client()).fetch()
+        assert read.high_watermark == 1
+
+    run_served(scenario, tmp_path)
+
+
+def test_a_request_waits_for_memory_and_gives_it_back(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        budget = there.wired.agent._budget
+        taken = 0
+        while budget.try_take(1 << 20):
+            taken += 1
+        record = {"value": {"type": "STRING", "data": "x" * 2_000_000}}
+        asked = asyncio.create_task(there.produce("t", record))
+        while not budget.is_contended:
+            await asyncio.sleep(0.01)
+        await there.get("/brokers")
+        assert not asked.done(), "small requests go on while a large one waits"
+        for _ in range(taken):
+            budget.give(1 << 20)
+        [report] = await asked
+        assert report["error_code"] == 41301
+        assert budget.used == 0
+
+    run_served(scenario, tmp_path)

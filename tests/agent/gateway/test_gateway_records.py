@@ -1,0 +1,120 @@
+"""Records over HTTP, into a topic and out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.agent.gateway.serving import Served, run_served
+
+
+def text(value: str) -> dict[str, object]:
+    return {"type": "STRING", "data": value}
+
+
+def test_records_are_reported_in_order_and_read_as_they_were_sent(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t", partitions=3)
+        sent = [
+            {"partition_id": 1, "key": text("k"), "value": {"type": "JSON", "data": {"n": 1}},
+             "headers": [{"name": "h", "value": "eA=="}], "timestamp": "2026-01-31T12:00:00Z"},
+            {"value": text("x")},
+            {"partition_id": 7, "value": text("nowhere")},
+            {"partition_id": 1, "value": {"type": "AVRO", "data": 1}},
+            {"partition_id": 1, "value": {"type": "BINARY", "data": "AAE="}},
+        ]  # fmt: skip
+        reports = await there.produce("t", *sent)
+        assert [each["error_code"] for each in reports] == [200, 200, 40402, 400, 200]
+        assert reports[0] == {
+            "error_code": 200, "cluster_id": reports[1]["cluster_id"], "topic_name": "t", "partition_id": 1,
+            "offset": 0, "timestamp": "2026-01-31T12:00:00.000Z", "key": {"type": "STRING", "size": 1},
+            "value": {"type": "JSON", "size": 7},
+        }  # fmt: skip
+        assert (reports[4]["partition_id"], reports[4]["offset"]) == (1, 1)
+
+        first = await there.get(
+            "/topics/t/partitions/1/records?value_format=json&key_format=string&max_records=1"
+        )
+        [record] = first["data"]
+        assert {name: record[name] for name in sent[0]} == {
+            **sent[0],
+            "timestamp": "2026-01-31T12:00:00.000Z",
+        }
+        assert first["next_offset"] == 1
+        rest = await there.get(first["metadata"]["next"] + "&value_format=json")
+        assert [each["value"] for each in rest["data"]] == [{"type": "BINARY", "data": "AAE="}]
+        assert (await there.get("/topics/t/partitions/1/records?offset=latest"))["data"] == []
+        status, beyond = await there.ask("GET", "/topics/t/partitions/1/records?offset=9")
+        assert (status, beyond["error_code"]) == (416, 41601)
+        assert there.wired.metric("gateway_records_total", kind="produced") == 3
+        assert there.wired.metric("gateway_records_total", kind="refused") == 2
+        route = "/v3/clusters/{cluster_id}/topics/{topic_name}/records"
+        assert there.wired.metric("gateway_requests_total", route=route, method="POST", status="200") == 1
+
+    run_served(scenario, tmp_path)
+
+
+def test_a_stream_of_records_gets_its_reports_while_it_goes_on(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        go_on = asyncio.Queue[bytes]()
+
+        async def body() -> AsyncIterator[bytes]:
+            while data := await go_on.get():
+                yield data
+
+        one = json.dumps({"value": text("x")}).encode()
+        go_on.put_nowait(one + one[:9])
+        async with (
+            asyncio.timeout(10),
+            there.session.post(f"{there.base}/topics/t/records", data=body()) as answer,
+        ):
+            for offset in range(3):
+                report = json.loads(await answer.content.readline())
+                assert (report["error_code"], report["offset"]) == (200, offset)
+                go_on.put_nowait(one[9:] + one[:9])
+            go_on.put_nowait(b"")
+            last = [json.loads(line) async for line in answer.content]
+        assert last[-1] == {"error_code": 400, "message": "The body ends within an object."}
+
+    run_served(scenario, tmp_path)
+
+
+def test_a_record_that_is_too_large_fails_alone(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.ask(
+            "POST", "/topics", {"topic_name": "t", "configs": [{"name": "max.message.bytes", "value": "300"}]}
+        )
+        values = ["a" * 100, "b" * 100, "c" * 500, "d" * 100, "e"]
+        reports = await there.produce("t", *({"value": text(value)} for value in values))
+        assert [each["error_code"] for each in reports] == [200, 200, 41301, 200, 200]
+        read = await there.get("/topics/t/partitions/0/records?value_format=string")
+        assert [each["value"]["data"][0] for each in read["data"]] == ["a", "b", "d", "e"]
+        status, refused = await there.ask("POST", "/topics/t/records", data=b'{"value": "' + b"x" * 5_000)
+        assert (status, refused["error_code"]) == (413, 413)
+
+    run_served(scenario, tmp_path, max_record_bytes=4096)
+
+
+def test_what_is_wrong_before_the_first_record_has_a_status_of_its_own(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        assert (await there.ask("POST", "/topics/other/records", {"value": text("x")}))[0] == 404
+        assert (await there.ask("GET", "/topics"))[1]["data"][0]["topic_name"] == "t", "nothing was created"
+        assert (await there.ask("POST", "/topics/t/records", data="[]"))[1]["error_code"] == 400
+        assert (await there.ask("POST", "/topics/t/records", data=""))[1][
+            "message"
+        ] == "The body has no record."
+        gzipped = await there.ask(
+            "POST", "/topics/t/records", data=b"x", headers={"Content-Encoding": "gzip"}
+        )
+        assert gzipped[0] == 415
+        status, body = await there.ask("POST", "/topics/t/records", data="{} {} {}")
+        assert status == 200 and [each["error_code"] for each in body] == [200, 200, 200]
+        many = "{}" * 1_500
+        status, body = await there.ask("POST", "/topics/t/records", data=many)
+        assert len(body) == 1_001 and body[-1]["error_code"] == 413
+
+    run_served(scenario, tmp_path, max_records_per_request=1_000)
