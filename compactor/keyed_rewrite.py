@@ -4,13 +4,14 @@ A task does the whole pass over a partition: the newest offset of a key may lie 
 keys of the part that is not clean, then all runs, and writes those again from which records go. The rest is as in
 compactor.rewrite: each attempt writes to keys of its own, and what no swap takes is swept.
 
-Memory: the index (`memory_bytes`), some 75 bytes for each of the records that are looked up together, and four times
-`target_bytes` or the largest run.
+Memory: the index (`memory_bytes`), `LOOKED_UP_BYTES`, and four times `target_bytes` or the largest run, as stored: what
+is left of a run waits compressed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,12 +96,33 @@ class KeyedResult(msgspec.Struct, frozen=True, array_like=True):
     spilled_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Batches of one row group; their records are compressed, so that a task needs no more memory than what it reads."""
+
+    batches: list[tuple[BatchHeader, bytes, bool]]
+    sizes: list[int]
+    records: Any
+
+    @classmethod
+    def of(cls, batches: Sequence[PlainBatch]) -> _Packed:
+        records = pa.compress(b"".join(batch.records for batch in batches), codec="lz4")
+        heads = [(batch.header, batch.header_bytes, batch.is_exact) for batch in batches]
+        return cls(heads, [len(batch.records) for batch in batches], records)
+
+    def __iter__(self) -> Iterator[PlainBatch]:
+        records = memoryview(pa.decompress(self.records, decompressed_size=sum(self.sizes), codec="lz4"))
+        ends = itertools.accumulate(self.sizes)
+        for (header, header_bytes, is_exact), size, end in zip(self.batches, self.sizes, ends, strict=True):
+            yield PlainBatch(header, header_bytes, records[end - size : end], is_exact)
+
+
 @dataclass(slots=True)
 class _Filtered:
-    """A run after the pass. `bytes` are of its records, unpacked."""
+    """A run after the pass."""
 
     run: Run
-    batches: list[PlainBatch] = field(default_factory=list)
+    packed: list[_Packed] = field(default_factory=list)
     kept: int = 0
     dropped: int = 0
     has_new_horizons: bool = False
@@ -110,8 +132,21 @@ class _Filtered:
         return bool(self.dropped) or self.has_new_horizons
 
     @property
-    def bytes(self) -> int:
-        return sum(len(batch.records) for batch in self.batches)
+    def stored_bytes(self) -> int:
+        """About as many as its records will take in an object."""
+        return self.run.length * self.kept // max(1, self.kept + self.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """All batches of some runs; gone through as often as is asked."""
+
+    runs: Sequence[_Filtered]
+
+    def __iter__(self) -> Iterator[PlainBatch]:
+        for run in self.runs:
+            for packed in run.packed:
+                yield from packed
 
 
 class _Writing:
@@ -136,7 +171,7 @@ class _Writing:
         """Take a run in; one that lost nothing stays where it is."""
         if not filtered.is_changed:
             return
-        if self._bytes + filtered.bytes > self._item.target_bytes:
+        if self._bytes + filtered.stored_bytes > self._item.target_bytes:
             await self.end_object()
         last = self._stretches[-1] if self._stretches else None
         if last is None or last[0] is not piece:
@@ -146,7 +181,7 @@ class _Writing:
         else:
             await self.end_object()
             self._stretches.append((piece, [filtered]))
-        self._bytes += filtered.bytes
+        self._bytes += filtered.stored_bytes
 
     async def end_object(self) -> None:
         """Write what was taken in."""
@@ -181,7 +216,7 @@ class _Writing:
         return SourceRun(
             partition=TopicPartition(first.topic_id, first.partition),
             topic_name=self._item.topic_name,
-            batches=[batch for each in stretch for batch in each.batches],
+            batches=_Batches(stretch),
             base_offset=first.base_offset,
             end_offset=last.end_offset,
         )
@@ -275,11 +310,38 @@ def _filter_group(group: RunGroup, newest: Array, head: int, of: Pass, into: _Fi
         base_offsets=np.array([header.base_offset for header in group.headers], np.int64),
     )
     stays = kept(rows, of, head)
+<<<<<<< HEAD
     new_horizons = np.flatnonzero(without_horizon(rows, stays, of)).tolist()
     into.kept += int(stays.sum())
     into.dropped += int(len(stays) - stays.sum())
     into.has_new_horizons |= bool(new_horizons)
     into.batches += group.without(~stays, dict.fromkeys(new_horizons, of.new_horizon_ms))
+=======
+    new_horizons = without_horizon(rows, stays, of)
+    left = np.bincount(rows.batches[stays], minlength=len(headers))
+    into.kept += int(left.sum())
+    into.dropped += int(len(stays) - left.sum())
+    into.has_new_horizons |= bool(new_horizons.any())
+    table = group.table.filter(pa.array(stays))
+    newest_ms = _newest_ms(table, rows.batches[stays], len(headers))
+    is_changed = (left != counts) | new_horizons
+    changed = {
+        place: _changed(headers[place], of if new_horizons[place] else None, int(newest_ms[place]))
+        for place in np.flatnonzero(is_changed & (left > 0)).tolist()
+    }
+    places = np.flatnonzero(left).tolist()
+    records = encode_records(
+        table, [changed.get(place, headers[place]) for place in places], left[places].tolist()
+    )
+    batches: list[PlainBatch] = []
+    for place, encoded in zip(places, records, strict=True):
+        if place in changed:
+            batches.append(_rewritten(changed[place], encoded, int(left[place])))
+        else:
+            batches.append(_unchanged(group, group.places.start + place, encoded))
+    if batches:
+        into.packed.append(_Packed.of(batches))
+>>>>>>> 945cb93 (A pass over keys holds compressed what is left of a run, and executors get memory for it; an agent's clock ahead makes no item larger)
 
 
 def _horizon_ms(header: BatchHeader) -> int:

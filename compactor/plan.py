@@ -275,7 +275,7 @@ def _stretches(band: _Band, settings: PlanSettings) -> Iterator[list[_Placed]]:
 
 def _of_objects(placed: Iterable[_Placed], most_runs: int) -> Iterator[list[_Placed]]:
     """The runs of one object after another, in groups of at most `most_runs`."""
-    for _, of_object in itertools.groupby(placed, key=lambda each: each.place):
+    for _, of_object in itertools.groupby(placed, key=lambda each: (each.place, each.run.key)):
         runs = list(of_object)
         for begin in range(0, len(runs), most_runs):
             yield runs[begin : begin + most_runs]

@@ -15,11 +15,15 @@ from typing import Any
 
 from compactor.bundle import ENVIRONMENT
 from compactor.java import find_java
+from compactor.keyed_cycle import KEY_MEMORY_BYTES
+from compactor.keyed_rewrite import LOOKED_UP_BYTES
 from compactor.plan import PlanSettings
 
 TASK_BYTES_PER_INPUT_BYTE = 4
 TASK_BASE_BYTES = 300_000_000
 """A task needs at most four times its item, and as much again for Python and its libraries. A test measures it."""
+KEYED_TASK_BYTES = KEY_MEMORY_BYTES + LOOKED_UP_BYTES
+"""What a pass over keys needs besides."""
 JVM_OVERHEAD_BYTES = 384 << 20
 """Spark's own reserve beside an executor's heap."""
 OVERHEAD = "spark.executor.memoryOverhead"
@@ -57,7 +61,7 @@ def added_settings(master: str, chosen: Mapping[str, str], *, item_bytes: int) -
         slots = max(
             1, int(chosen.get("spark.executor.cores", "1")) // int(chosen.get("spark.task.cpus", "1"))
         )
-        needed = JVM_OVERHEAD_BYTES + slots * task_memory_bytes(item_bytes)
+        needed = JVM_OVERHEAD_BYTES + slots * (task_memory_bytes(item_bytes) + KEYED_TASK_BYTES)
         wanted = {OVERHEAD: f"{-(-needed // (1 << 20))}m"}
     if any(f"#{ENVIRONMENT}" in chosen.get(name, "") for name in _ARCHIVES):
         wanted = {**wanted, "spark.executorEnv.PYTHONPATH": ENVIRONMENT}

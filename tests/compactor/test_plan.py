@@ -71,6 +71,12 @@ def test_a_large_partition_is_cut_at_size_and_never_within_a_run() -> None:
     assert shape(plan([candidate(0, runs)], SIZES)) == [[(0, 0, 40)], [(0, 40, 70)], [(0, 70, 100)]]
 
 
+def test_an_agent_whose_clock_was_ahead_makes_no_file_larger() -> None:
+    runs = [run_at(0, number, 60) for number in range(20)]
+    runs[0] = msgspec.structs.replace(runs[0], created_ms=1_000)
+    assert max(item.stored_bytes for item in plan([candidate(0, runs)], SIZES)) <= 300
+
+
 def test_no_file_replaces_more_runs_than_one_swap_may() -> None:
     few = PlanSettings(least_bytes=100, target_bytes=200, most_runs=3)
     small = [candidate(number, [run_of(number, base, 1) for base in (0, 10)]) for number in range(2)]

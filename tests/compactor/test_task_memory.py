@@ -15,6 +15,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from compactor.cycle import CompactionSettings, InProcess, run_cycle
+from compactor.keyed_cycle import KeyedSummary, due_partitions, items_of
+from compactor.keyed_index import MIN_MEMORY_BYTES
+from compactor.keyed_rewrite import LOOKED_UP_BYTES, KeyedItem
 from compactor.merges import plan_merges
 from compactor.plan import PlanSettings, WorkItem, plan
 from compactor.session import TASK_BASE_BYTES, task_memory_bytes
@@ -23,14 +27,17 @@ from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression
+from tailrace.records import NewRecord, encode_batch
+from tailrace.topic_config import topic_settings
 from tests.support.clocks import ManualClock, SeededEntropy
-from tests.support.compaction import Log, batch_of, compacted_here
+from tests.support.compaction import T0, Log, batch_of, compacted_here
 
 ITEM_BYTES = 48 << 20
+NO_MERGES = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
 ONE_TASK = """
 import sys
-from compactor.job import run_task
-(outcome,) = run_task([open(sys.argv[1], "rb").read()], sys.argv[2], "out/", "c")
+from compactor import job
+(outcome,) = getattr(job, sys.argv[3])([open(sys.argv[1], "rb").read()], sys.argv[2], "out/", "c")
 kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in open("/proc/self/status"))
        if name in ("VmHWM", "RssFile")}
 print(len(outcome), (kib["VmHWM"] - kib["RssFile"]) * 1024)
@@ -47,14 +54,14 @@ def half_random(luck: random.Random, size: int) -> bytes:
 
 
 @asynccontextmanager
-async def log_on_disk(folder: Path) -> AsyncIterator[Log]:
+async def log_on_disk(folder: Path, configs: dict[str, str] | None = None) -> AsyncIterator[Log]:
     clock = ManualClock()
     committer = Committer(MemoryRowStore(clock), clock, SeededEntropy(1))
     await committer.start()
     store = open_store(str(folder / "objects"), clock=clock)
     try:
         log = Log(committer.sequencer, store, clock)
-        await log.topic("t")
+        await log.topic("t", configs=configs)
         yield log
     finally:
         await store.close()
@@ -102,15 +109,43 @@ def test_a_merge_needs_no_more(tmp_path: Path) -> None:
     measure(tmp_path, item)
 
 
-def measure(tmp_path: Path, item: WorkItem) -> None:
+async def pass_on_disk(folder: Path) -> KeyedItem:
+    """Runs whose records take many times as much, and of each of which some go."""
+    async with log_on_disk(folder, {"cleanup.policy": "compact"}) as log:
+        luck = random.Random(1)
+        for number in range(5 * ITEM_BYTES >> 20):
+            made = [
+                NewRecord(b"%d" % (record and 1_000 * number + record), half_random(luck, 4_000))
+                for record in range(262)
+            ]
+            await log.produce(("t", 0, encode_batch(made, timestamps=[T0] * len(made))))
+        topic = log.topics["t"]
+        runner = InProcess(log.store, log.clock, log.entropy)
+        await run_cycle(log.sequencer, runner, clock=log.clock, entropy=log.entropy, settings=NO_MERGES)
+        settings = topic_settings(topic.configs)
+        async for due in due_partitions(log.sequencer, topic, settings, 1 << 30, KeyedSummary()):
+            (item,) = items_of(topic, due, settings, PlanSettings(), MIN_MEMORY_BYTES)
+        return item
+
+
+def test_a_pass_over_keys_needs_no_more_beside_its_index_and_what_it_looks_up(tmp_path: Path) -> None:
+    item = asyncio.run(pass_on_disk(tmp_path))
+    assert len(item.pieces[0].runs) == 2 and item.stored_bytes < ITEM_BYTES
+    measure(tmp_path, item, task="run_keyed_task", beside_bytes=LOOKED_UP_BYTES + MIN_MEMORY_BYTES)
+
+
+def measure(
+    tmp_path: Path, item: WorkItem | KeyedItem, *, task: str = "run_task", beside_bytes: int = 0
+) -> None:
     """Run a task for the item and check its peak."""
     (tmp_path / "item").write_bytes(msgspec.msgpack.Encoder(uuid_format="bytes").encode(item))
     for _ in range(2):  # the first may compile kernels, which an executor does once
         done = subprocess.run(
-            [sys.executable, "-c", ONE_TASK, str(tmp_path / "item"), str(tmp_path / "objects")],
+            [sys.executable, "-c", ONE_TASK, str(tmp_path / "item"), str(tmp_path / "objects"), task],
             capture_output=True, text=True, check=True, timeout=600,
         )  # fmt: skip
     outcome_bytes, peak_bytes = map(int, done.stdout.split())
     assert outcome_bytes > 100
+    print(f"{peak_bytes >> 20} MiB for {item.stored_bytes >> 20} MiB")
     assert peak_bytes > TASK_BASE_BYTES // 4, "a whole process was measured"
-    assert peak_bytes <= task_memory_bytes(item.stored_bytes)
+    assert peak_bytes <= task_memory_bytes(item.stored_bytes) + beside_bytes
