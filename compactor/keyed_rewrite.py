@@ -98,7 +98,7 @@ class KeyedResult(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Batches of one row group; their records are compressed, so that a task needs no more memory than what it reads."""
+    """Batches of one row group, their records compressed: a task needs no more memory than what it reads."""
 
     batches: list[tuple[BatchHeader, bytes, bool]]
     sizes: list[int]

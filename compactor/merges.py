@@ -4,7 +4,8 @@ Invariants:
 - an item has objects that follow each other in time, each with all its live runs, so that all of them are retired
   together: an item is one object less for each object that it has, but one;
 - its runs of a partition are contiguous;
-- it has at most `target_bytes`, and its swap replaces at most `most_runs`.
+- it has at most `target_bytes`, its swap replaces at most `most_runs`, and its footer has about `MOST_FOOTER_BYTES` at
+  most: tiny batches have more of that than of records.
 
 An object has less than 64 MiB (sequencer.rules.levels), so an item that had no room for one more has at least half of
 128 MiB.
@@ -20,6 +21,10 @@ from uuid import UUID
 
 from compactor.plan import Piece, PlanSettings, WorkItem
 from sequencer.api import MergeCandidate, Run
+
+
+MOST_FOOTER_BYTES = 8 << 20
+"""Readers hold footers in memory, unpacked to some ten times as much."""
 
 
 def plan_merges(candidates: Iterable[MergeCandidate], settings: PlanSettings) -> list[WorkItem]:
@@ -51,17 +56,21 @@ def _together(runs: Sequence[Run], settings: PlanSettings) -> Iterator[list[list
     """The objects in groups that one item has room for, cut where a partition's runs are not contiguous."""
     group: list[list[Run]] = []
     ends: dict[int, int] = {}
-    size = count = 0
+    size = footers = count = 0
     for _, of_object in itertools.groupby(runs, key=_object_id):
         found = list(of_object)
         is_contiguous = all(ends.get(run.partition, run.base_offset) == run.base_offset for run in found)
+        footer = found[0].object_size - found[0].index_start
         has_room = (
-            size + found[0].object_size <= settings.target_bytes and count + len(found) <= settings.most_runs
+            size + found[0].object_size <= settings.target_bytes
+            and footers + footer <= MOST_FOOTER_BYTES
+            and count + len(found) <= settings.most_runs
         )
         if group and not (is_contiguous and has_room):
             yield group
-            group, ends, size, count = [], {}, 0, 0
+            group, ends, size, footers, count = [], {}, 0, 0, 0
         group.append(found)
+        footers += footer
         ends.update((run.partition, run.end_offset) for run in found)
         size += found[0].object_size
         count += len(found)

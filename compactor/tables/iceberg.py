@@ -120,11 +120,9 @@ class IcebergTables:
     def open(self, topic_id: UUID, name: str, *, create: bool) -> IcebergTable | None:
         """See Tables."""
         table = self._find(topic_id, name)
-        if table is None:
-            if not create:
-                return None
+        if table is None and create:
             table = self._create(topic_id, name)
-        return IcebergTable(table)
+        return None if table is None else IcebergTable(_with_names(table))
 
     def drop(self, topic_id: UUID, name: str) -> None:
         """See Tables. Its metadata is deleted, too."""
@@ -160,17 +158,21 @@ class IcebergTables:
             self._catalog.rename_table(
                 (self._namespace, name), (self._namespace, _name_aside(name, UUID(owner)))
             )
-        table = self._catalog.create_table(
+        return self._catalog.create_table(
             (self._namespace, name),
             schema=_SCHEMA,
             location=object_url(self._store_url, f"{self._cluster_id}/tables/{topic_id}"),
             properties={**_PROPERTIES, TOPIC_ID: str(topic_id)},
         )
-        # Our files have no field ids: readers find columns by name.
+
+
+def _with_names(table: Table) -> Table:
+    """The table, whose readers find columns by name: our files have no field ids. Its ids are known once it is made."""
+    if TableProperties.DEFAULT_NAME_MAPPING not in table.properties:
         mapping = table.schema().name_mapping.model_dump_json()
         with table.transaction() as transaction:
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
-        return table
+    return table
 
 
 def _name_aside(name: str, topic_id: UUID) -> str:

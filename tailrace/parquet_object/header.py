@@ -93,11 +93,10 @@ _decoder = msgspec.msgpack.Decoder(ParquetHeader)
 
 
 def pack_header(header: ParquetHeader) -> bytes:
-    """The value of the file's `tailrace` metadata."""
+    """The value of the file's `tailrace` metadata. Raises ValueError for one that no reader would take."""
     unpacked = _encoder.encode(header)
-    assert len(unpacked) <= MAX_HEADER_UNPACKED_BYTES, (
-        f"header of {len(unpacked)} bytes; write smaller objects"
-    )
+    if len(unpacked) > MAX_HEADER_UNPACKED_BYTES:
+        raise ValueError(f"a header of {len(unpacked)} bytes; at most {MAX_HEADER_UNPACKED_BYTES}")
     packed = bytes(cramjam.zstd.compress(unpacked, level=3))
     return _PREFIX + base64.b64encode(_SUMS.pack(len(unpacked), crc32c(packed)) + packed)
 

@@ -41,6 +41,8 @@ from tailrace.record_batch import (
 from tailrace.records import InvalidRecords
 
 ROW_GROUP_BYTES = 16 << 20
+MAX_BATCH_BYTES = 128 << 20
+"""Of one batch, unpacked: some kilobytes can unpack to half a gigabyte, which no task has the memory for."""
 SHARED_GROUP_BYTES = 1 << 20
 """Partitions with less than this share row groups of about as much: each row group costs some 2 KB of footer."""
 _READ_BACK_BYTES = 1 << 20
@@ -234,7 +236,8 @@ class _Sheet:
             header, header_bytes = _stored_header(batch)
             if not header.record_count:
                 return header
-            unpacked, may_be_exact = unpack(header, memoryview(batch.data)), True
+            unpacked = unpack(header, memoryview(batch.data), max_bytes=MAX_BATCH_BYTES)
+            may_be_exact = True
         size = self.pending_bytes + len(unpacked.records)
         if self.others and size > min(SHARED_GROUP_BYTES, self.row_group_bytes):
             self._cut(self.others)

@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.table import Table
 
 from compactor.tables.iceberg import IcebergTables, open_catalog
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
@@ -223,6 +224,23 @@ def test_a_writer_that_was_overtaken_changes_nothing(tmp_path: Path) -> None:
                 await syncing.sync(WantedTable(world.log.topics["a"].topic_id, "a", LIFE_MS))
             assert world.rows() == [(0, 0)]
             assert list(one.named()) == [path]
+
+    asyncio.run(scenario())
+
+
+def test_a_compactor_that_dies_while_it_makes_a_table_leaves_one_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as world:
+            await world.log.produce(("a", 0, batch_of([b"x"] * 5)))
+            await compacted_here(world.log)
+            with monkeypatch.context() as patched:
+                patched.delattr(Table, "transaction")
+                with pytest.raises(AttributeError):
+                    await world.sync()
+            await world.sync()
+            assert world.rows() == expected((0, 0, 5))
 
     asyncio.run(scenario())
 

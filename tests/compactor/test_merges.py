@@ -36,7 +36,9 @@ ALL = replace(FIRST_LEVEL, merges=True)
 TOPIC = Topic(UUID(int=DAY_MS), "t", 3, {}, 0)
 
 
-def run_of(number: int, size: int, partition: int, base_offset: int, end_offset: int) -> Run:
+def run_of(
+    number: int, size: int, partition: int, base_offset: int, end_offset: int, footer: int = 100
+) -> Run:
     return Run(
         topic_id=TOPIC.topic_id,
         partition=partition,
@@ -46,7 +48,7 @@ def run_of(number: int, size: int, partition: int, base_offset: int, end_offset:
         kind=ObjectKind.PARQUET,
         key=str(number),
         object_size=size,
-        index_start=0,
+        index_start=size - footer,
         start=0,
         length=size,
         max_timestamp=0,
@@ -66,6 +68,11 @@ def planned(runs: Sequence[Run], settings: PlanSettings | None = None) -> list[l
 def test_objects_are_merged_up_to_the_target_and_a_single_one_is_left() -> None:
     runs = [run_of(number, 40 * MIB, 0, number, number + 1) for number in range(7)]
     assert planned(runs) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_objects_of_tiny_batches_are_merged_up_to_a_footer_that_readers_can_hold() -> None:
+    runs = [run_of(number, 6 * MIB, 0, number, number + 1, footer=3 * MIB) for number in range(5)]
+    assert planned(runs) == [[0, 1], [2, 3]]
 
 
 def test_a_swap_of_a_merge_replaces_a_bounded_number_of_runs() -> None:

@@ -23,7 +23,13 @@ from tailrace.parquet_object.read import (
     row_group_records,
 )
 from tailrace.parquet_object.verify import verify
-from tailrace.parquet_object.write import SourceBatch, SourceRun, WrittenParquet, write_parquet
+from tailrace.parquet_object.write import (
+    MAX_BATCH_BYTES,
+    SourceBatch,
+    SourceRun,
+    WrittenParquet,
+    write_parquet,
+)
 from tailrace.record_batch import Compression, crc_of, framed, read_header
 from tailrace.records import InvalidRecords, NewRecord, decode_records, encode_batch
 
@@ -278,6 +284,15 @@ def test_verification_finds_a_batch_that_is_not_the_sources() -> None:
     assert verify(whole(written), [other], size=written.size, crc=written.crc)
     assert verify(whole(written), [source(simple(2))], size=written.size, crc=written.crc)
     assert verify(whole(written), [source(simple(3))], size=written.size, crc=written.crc + 1)
+
+
+def test_a_batch_that_unpacks_to_more_than_a_task_has_room_for_is_refused() -> None:
+    zeros = encode_batch(
+        [NewRecord(b"k", bytes(MAX_BATCH_BYTES))], timestamps=[0], compression=Compression.ZSTD
+    )
+    assert len(zeros) < 1 << 20
+    with pytest.raises(InvalidRecords, match="at most"):
+        write(source([zeros]))
 
 
 def test_offsets_that_fall_are_refused() -> None:
