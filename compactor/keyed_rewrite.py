@@ -10,8 +10,7 @@ is left of a run waits compressed.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,13 +31,12 @@ from compactor.rewrite import (
     share_length,
     store_object,
 )
-from compactor.run_groups import ParquetRuns, RunGroup, numbers
+from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns, RunGroup, numbers
 from sequencer.api import KeyDrops, ObjectKind, Run
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore, StoreError
 from tailrace.parquet_object.header import InvalidParquetObject
-from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.schema import REPLAY_COLUMNS
 from tailrace.parquet_object.write import SourceRun
 from tailrace.record_batch import (
@@ -96,33 +94,12 @@ class KeyedResult(msgspec.Struct, frozen=True, array_like=True):
     spilled_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """Batches of one row group, their records compressed: a task needs no more memory than what it reads."""
-
-    batches: list[tuple[BatchHeader, bytes, bool]]
-    sizes: list[int]
-    records: Any
-
-    @classmethod
-    def of(cls, batches: Sequence[PlainBatch]) -> _Packed:
-        records = pa.compress(b"".join(batch.records for batch in batches), codec="lz4")
-        heads = [(batch.header, batch.header_bytes, batch.is_exact) for batch in batches]
-        return cls(heads, [len(batch.records) for batch in batches], records)
-
-    def __iter__(self) -> Iterator[PlainBatch]:
-        records = memoryview(pa.decompress(self.records, decompressed_size=sum(self.sizes), codec="lz4"))
-        ends = itertools.accumulate(self.sizes)
-        for (header, header_bytes, is_exact), size, end in zip(self.batches, self.sizes, ends, strict=True):
-            yield PlainBatch(header, header_bytes, records[end - size : end], is_exact)
-
-
 @dataclass(slots=True)
 class _Filtered:
     """A run after the pass."""
 
     run: Run
-    packed: list[_Packed] = field(default_factory=list)
+    packed: list[PackedGroup] = field(default_factory=list)
     kept: int = 0
     dropped: int = 0
     has_new_horizons: bool = False
@@ -135,18 +112,6 @@ class _Filtered:
     def stored_bytes(self) -> int:
         """About as many as its records will take in an object."""
         return self.run.length * self.kept // max(1, self.kept + self.dropped)
-
-
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    """All batches of some runs; gone through as often as is asked."""
-
-    runs: Sequence[_Filtered]
-
-    def __iter__(self) -> Iterator[PlainBatch]:
-        for run in self.runs:
-            for packed in run.packed:
-                yield from packed
 
 
 class _Writing:
@@ -216,7 +181,7 @@ class _Writing:
         return SourceRun(
             partition=TopicPartition(first.topic_id, first.partition),
             topic_name=self._item.topic_name,
-            batches=_Batches(stretch),
+            batches=PackedBatches([group for each in stretch for group in each.packed]),
             base_offset=first.base_offset,
             end_offset=last.end_offset,
         )
@@ -310,38 +275,13 @@ def _filter_group(group: RunGroup, newest: Array, head: int, of: Pass, into: _Fi
         base_offsets=np.array([header.base_offset for header in group.headers], np.int64),
     )
     stays = kept(rows, of, head)
-<<<<<<< HEAD
     new_horizons = np.flatnonzero(without_horizon(rows, stays, of)).tolist()
     into.kept += int(stays.sum())
     into.dropped += int(len(stays) - stays.sum())
     into.has_new_horizons |= bool(new_horizons)
-    into.batches += group.without(~stays, dict.fromkeys(new_horizons, of.new_horizon_ms))
-=======
-    new_horizons = without_horizon(rows, stays, of)
-    left = np.bincount(rows.batches[stays], minlength=len(headers))
-    into.kept += int(left.sum())
-    into.dropped += int(len(stays) - left.sum())
-    into.has_new_horizons |= bool(new_horizons.any())
-    table = group.table.filter(pa.array(stays))
-    newest_ms = _newest_ms(table, rows.batches[stays], len(headers))
-    is_changed = (left != counts) | new_horizons
-    changed = {
-        place: _changed(headers[place], of if new_horizons[place] else None, int(newest_ms[place]))
-        for place in np.flatnonzero(is_changed & (left > 0)).tolist()
-    }
-    places = np.flatnonzero(left).tolist()
-    records = encode_records(
-        table, [changed.get(place, headers[place]) for place in places], left[places].tolist()
-    )
-    batches: list[PlainBatch] = []
-    for place, encoded in zip(places, records, strict=True):
-        if place in changed:
-            batches.append(_rewritten(changed[place], encoded, int(left[place])))
-        else:
-            batches.append(_unchanged(group, group.places.start + place, encoded))
-    if batches:
-        into.packed.append(_Packed.of(batches))
->>>>>>> 945cb93 (A pass over keys holds compressed what is left of a run, and executors get memory for it; an agent's clock ahead makes no item larger)
+    if stays.any():
+        left = group.without(~stays, dict.fromkeys(new_horizons, of.new_horizon_ms))
+        into.packed.append(PackedGroup.of(left))
 
 
 def _horizon_ms(header: BatchHeader) -> int:

@@ -22,7 +22,6 @@ from uuid import UUID
 from compactor.plan import Piece, PlanSettings, WorkItem
 from sequencer.api import MergeCandidate, Run
 
-
 MOST_FOOTER_BYTES = 8 << 20
 """Readers hold footers in memory, unpacked to some ten times as much."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,6 +93,37 @@ class RunGroup:
         if batch.header.compression is Compression.NONE and batch.is_exact:
             rebuild(batch.header, head, records, batch.header.record_count, is_exact=True)
         return batch
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroup:
+    """Batches that wait to be written, their records compressed: a task needs no more memory than for what it reads."""
+
+    batches: list[tuple[BatchHeader, bytes, bool]]
+    sizes: list[int]
+    records: Any
+
+    @classmethod
+    def of(cls, batches: Sequence[PlainBatch]) -> PackedGroup:
+        records = pa.compress(b"".join(batch.records for batch in batches), codec="lz4")
+        heads = [(batch.header, batch.header_bytes, batch.is_exact) for batch in batches]
+        return cls(heads, [len(batch.records) for batch in batches], records)
+
+    def __iter__(self) -> Iterator[PlainBatch]:
+        records = memoryview(pa.decompress(self.records, decompressed_size=sum(self.sizes), codec="lz4"))
+        ends = itertools.accumulate(self.sizes)
+        for (header, header_bytes, is_exact), size, end in zip(self.batches, self.sizes, ends, strict=True):
+            yield PlainBatch(header, header_bytes, records[end - size : end], is_exact)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatches:
+    """Groups of batches, one after the other; gone through as often as is asked."""
+
+    groups: Sequence[PackedGroup]
+
+    def __iter__(self) -> Iterator[PlainBatch]:
+        return itertools.chain.from_iterable(self.groups)
 
 
 class ParquetRuns:

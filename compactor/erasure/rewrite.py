@@ -21,12 +21,11 @@ from compactor.rewrite import (
     share_length,
     store_object,
 )
-from compactor.run_groups import ParquetRuns
+from compactor.run_groups import PackedBatches, PackedGroup, ParquetRuns
 from sequencer.api import Run
 from tailrace.clock import Clock, Entropy
 from tailrace.ids import TopicPartition
 from tailrace.object_store.api import ObjectStore
-from tailrace.parquet_object.read import PlainBatch
 from tailrace.parquet_object.schema import REPLAY_COLUMNS
 from tailrace.parquet_object.write import SourceRun
 from tailrace.record_batch import InvalidBatch
@@ -48,7 +47,7 @@ class _Left:
     """What is left of a run."""
 
     run: Run
-    batches: list[PlainBatch] = field(default_factory=list)
+    packed: list[PackedGroup] = field(default_factory=list)
     records: int = 0
     erased: int = 0
 
@@ -69,7 +68,7 @@ async def rewrite_without(
         SourceRun(
             partition=TopicPartition(each.run.topic_id, each.run.partition),
             topic_name=topic_name,
-            batches=each.batches,
+            batches=PackedBatches(each.packed),
             base_offset=each.run.base_offset,
             end_offset=each.run.end_offset,
         )
@@ -92,7 +91,8 @@ async def _filtered(objects: ParquetRuns, run: Run, keys: SoughtKeys) -> _Left:
     async for group in objects.groups(run, REPLAY_COLUMNS):
         found = pc.is_in(group.column("key"), value_set=keys.values)
         dropped = found.to_numpy(zero_copy_only=False)
-        left.batches += group.without(dropped, {})
+        if not dropped.all():
+            left.packed.append(PackedGroup.of(group.without(dropped, {})))
         left.erased += int(dropped.sum())
         left.records += int(len(dropped) - dropped.sum())
     return left
