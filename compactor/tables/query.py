@@ -34,8 +34,8 @@ class TailTooLarge(Exception):
 
 async def add_topic(
     database: Any, name: str, topic_id: UUID, *, sequencer: Sequencer, store: ObjectStore, store_url: str
-) -> None:
-    """Make the topic a view of the DuckDB connection, under its name. Raises TailTooLarge."""
+) -> TopicFiles:
+    """Make the topic a view of the DuckDB connection, under its name; what is in it. Raises TailTooLarge."""
     files = await list_live_files(sequencer, topic_id)
     tail = await _tail(LogReader(AskedIndex(sequencer), store, list(COLUMNS)), name, files)
     database.register(f"{name} tail", tail)
@@ -61,6 +61,33 @@ async def add_topic(
             ' and r."offset" >= l.first and r."offset" < l.until'
         )
     database.execute(f"create view {view} as {' union all by name '.join(parts)}")
+    return files
+
+
+def add_records(database: Any, name: str, records: Any) -> None:
+    """Make these records the view of the topic, in place of the one that there may be."""
+    held = f"{name} part"
+    database.register(held, records)
+    database.execute(f"create or replace view {_quoted(name)} as select * from {_quoted(held)}")
+
+
+def add_functions(database: Any) -> None:
+    """`header(headers, name)`: the value of a record's first header of that name, as text."""
+    database.execute(
+        "create macro header(headers, name) as"
+        " decode(list_filter(headers, lambda each: each.key = name)[1].value)"
+    )
+
+
+def named_tables(database: Any, sql: str, names: Iterable[str]) -> list[str]:
+    """Which of the names a statement reads. Raises duckdb.Error."""
+    import duckdb
+
+    try:
+        found = database.get_table_names(sql)
+    except duckdb.BinderException:  # a join by `using` is bound, and the tables are not there yet
+        return [name for name in names if name in sql]
+    return [name for name in names if name in found]
 
 
 def tail_ranges(name: str, files: TopicFiles) -> Iterator[OffsetRange]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,63 +15,135 @@ from tailrace_cli.errors import CommandFailed
 from tailrace_cli.flags import LogFlags, with_flags
 
 if TYPE_CHECKING:
+    from sequencer.api import Topic
     from tailrace_cli.connections.opened_log import OpenedLog
 
 ROWS_AT_ONCE = 1_000
+FOLLOW_PAUSE_S = 0.5
+"""Between two looks for new records."""
 
 
 @with_flags
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL")],
     flags: LogFlags,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", "-n", min=0, metavar="N", help="Only the newest N offsets of each partition."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new records as they are committed.")
+    ] = False,
 ) -> None:
     """Run SQL over topics: Parquet files and tail as one.
 
-    Each topic is a table of its name; quote "offset", a keyword. Prints one JSON object a row, as rows come.
+    Each topic is a table of its name; quote "offset", a keyword. Prints one JSON object a row, as rows come. With
+    --follow it then runs the SQL over the new records alone, again and again, until Ctrl-C.
     """
+    from tailrace_cli.commands.compact import cancelled_by_signals
 
     async def ask(log: OpenedLog) -> None:
-        await _query(log, sql)
+        cancelled_by_signals()
+        await _query(log, sql, last=last, follow=follow)
 
-    ask_log(flags, ask)
+    try:
+        ask_log(flags, ask)
+    except asyncio.CancelledError:
+        raise typer.Exit(0 if follow else 130) from None
 
 
-async def _query(log: OpenedLog, sql: str) -> None:
-    import asyncio
-
+async def _query(log: OpenedLog, sql: str, *, last: int | None, follow: bool) -> None:
     import duckdb
 
-    from compactor.tables.query import TailTooLarge, add_topic
+    from compactor.spark_source.log_reader import DataLost
+    from compactor.tables.newest import TopicGone
+    from compactor.tables.query import TailTooLarge, add_functions, named_tables
     from sequencer.api import MetadataRequest
 
-    if log.store_url.startswith("s3:"):
-        raise CommandFailed("query reads a store in a folder; for S3 open the Iceberg table, or use Spark")
+    if follow and not log.settings.sequencers:
+        raise CommandFailed("--follow needs a running server: start `tailrace serve`, or give --sequencer")
     connection = duckdb.connect()
     try:
-        for topic in (await log.sequencer.metadata(MetadataRequest())).topics or []:
-            if topic.name in sql:
-                await add_topic(
-                    connection,
-                    topic.name,
-                    topic.topic_id,
-                    sequencer=log.sequencer,
-                    store=log.store,
-                    store_url=log.store_url,
-                )
-        # Beside the loop, which keeps the sequencer's lease where this process has it.
-        await asyncio.to_thread(_print_rows, connection, sql)
-    except (duckdb.Error, TailTooLarge) as error:
+        add_functions(connection)
+        topics = {
+            topic.name: topic for topic in (await log.sequencer.metadata(MetadataRequest())).topics or []
+        }
+        named = [topics[name] for name in named_tables(connection, sql, topics)]
+        if last is None and not follow:
+            for topic in named:
+                await _add(log, connection, topic)
+            await _print_rows(connection, sql)
+        elif len(named) == 1:
+            await _tail(log, connection, sql, named[0], last=last, follow=follow)
+        else:
+            raise CommandFailed(f"the SQL reads {len(named)} topics; --last and --follow take one")
+    except (duckdb.Error, TailTooLarge, DataLost, TopicGone) as error:
         raise CommandFailed(str(error)) from error
     finally:
         connection.close()
 
 
-def _print_rows(connection: Any, sql: str) -> None:
+async def _tail(
+    log: OpenedLog, connection: Any, sql: str, topic: Topic, *, last: int | None, follow: bool
+) -> None:
+    from compactor.spark_source.log_index import AskedIndex
+    from compactor.tables.newest import NewestRecords, after_files, before_last, last_records
+    from compactor.tables.query import MAX_TAIL_BYTES, add_records
+
+    index = AskedIndex(log.sequencer)
+    if last is None:
+        positions = after_files(topic, await _add(log, connection, topic))
+        records = NewestRecords(index, log.store, topic, positions)
+    else:
+        positions = await before_last(index, log.store, topic, last)
+        records = NewestRecords(index, log.store, topic, positions)
+        add_records(connection, topic.name, await last_records(records, MAX_TAIL_BYTES))
+    await _print_rows(connection, sql)
+    while follow:
+        part = await records.part()
+        if part is None:
+            await log.runtime.clock.sleep(FOLLOW_PAUSE_S)
+        else:
+            add_records(connection, topic.name, part)
+            await _print_rows(connection, sql)
+
+
+async def _add(log: OpenedLog, connection: Any, topic: Topic) -> Any:
+    from compactor.tables.query import add_topic
+
+    if log.store_url.startswith("s3:"):
+        raise CommandFailed(
+            "query reads whole topics of a store in a folder; for S3 give --last N, open the Iceberg table, or"
+            " use Spark"
+        )
+    return await add_topic(
+        connection,
+        topic.name,
+        topic.topic_id,
+        sequencer=log.sequencer,
+        store=log.store,
+        store_url=log.store_url,
+    )
+
+
+async def _print_rows(connection: Any, sql: str) -> None:
+    """Print the rows from beside the loop, which keeps the sequencer's lease where this process has it."""
+    printing = asyncio.ensure_future(asyncio.to_thread(_print_all, connection, sql))
+    try:
+        await asyncio.shield(printing)
+    except asyncio.CancelledError:
+        connection.interrupt()
+        await asyncio.gather(printing, return_exceptions=True)
+        raise
+
+
+def _print_all(connection: Any, sql: str) -> None:
     connection.execute(sql)
     names = [column[0] for column in connection.description]
     while rows := connection.fetchmany(ROWS_AT_ONCE):
         for line in _lines(names, rows):
             print(line)
+        sys.stdout.flush()
 
 
 def _lines(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:

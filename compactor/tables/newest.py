@@ -1,0 +1,101 @@
+"""The records of a topic from some offsets on, part by part, as they become stable: for queries that follow it.
+
+A part is in memory whole, so it is bounded; what comes while a part is used waits in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from compactor.spark_source.columns import COLUMNS
+from compactor.spark_source.log_index import LogIndex
+from compactor.spark_source.log_reader import LogPartition, LogReader, OffsetRange
+from compactor.tables.live import TopicFiles
+from compactor.tables.query import STORED, TailTooLarge
+from sequencer.api import Topic
+from tailrace.object_store.api import ObjectStore
+
+PART_BYTES = 32 << 20
+
+
+class TopicGone(Exception):
+    """The topic that was followed was deleted."""
+
+
+class NewestRecords:
+    """Reads a topic on from where it was. New partitions are read from their start.
+
+    `positions`: the next offset of each partition that is known.
+    """
+
+    def __init__(
+        self, index: LogIndex, store: ObjectStore, topic: Topic, positions: Mapping[LogPartition, int]
+    ) -> None:
+        self._index = index
+        self._reader = LogReader(index, store, list(COLUMNS))
+        self._topic = topic
+        self._positions = dict(positions)
+
+    async def part(self, max_bytes: int = PART_BYTES) -> pa.Table | None:
+        """What is new and stable, up to about so many bytes; None where nothing is.
+
+        Raises DataLost where retention was faster, TopicGone.
+        """
+        batches: list[Any] = []
+        size = 0
+        for wanted in await self._new_ranges():
+            async for batch in self._reader.read(wanted):
+                batches.append(batch)
+                size += batch.nbytes
+                self._positions[wanted.partition] = batch.column("offset")[-1].as_py() + 1
+                if size >= max_bytes:
+                    return _as_stored(batches)
+            self._positions[wanted.partition] = wanted.end
+        return _as_stored(batches) if batches else None
+
+    async def _new_ranges(self) -> list[OffsetRange]:
+        """What can be read beyond the positions; the shortest first, so that a backlog holds up its own partition."""
+        topics = [each for each in await self._index.topics() if each.topic_id == self._topic.topic_id]
+        if not topics:
+            raise TopicGone(f"topic {self._topic.name!r} was deleted")
+        ranges = [
+            OffsetRange(partition, self._positions.get(partition, start), end)
+            for partition, (start, end) in (await self._reader.bounds(topics)).items()
+        ]
+        return sorted(
+            (each for each in ranges if each.start < each.end), key=lambda each: each.end - each.start
+        )
+
+
+def after_files(topic: Topic, files: TopicFiles) -> dict[LogPartition, int]:
+    """The positions after what a query over files and tail has read."""
+    return {
+        LogPartition(topic.name, topic.topic_id, bounds.partition): bounds.last_stable_offset
+        for bounds in files.partitions
+    }
+
+
+async def before_last(
+    index: LogIndex, store: ObjectStore, topic: Topic, count: int
+) -> dict[LogPartition, int]:
+    """The positions before the newest `count` offsets of each partition."""
+    bounds = await LogReader(index, store, list(COLUMNS)).bounds([topic])
+    return {partition: max(start, end - count) for partition, (start, end) in bounds.items()}
+
+
+async def last_records(records: NewestRecords, max_bytes: int) -> pa.Table:
+    """All that is beyond the positions now, as one table. Raises TailTooLarge."""
+    part = await records.part(max_bytes)
+    if part is not None and part.nbytes >= max_bytes:
+        raise TailTooLarge(
+            f"the newest records have more than {max_bytes >> 20} MiB; ask for fewer by --last"
+        )
+    return _as_stored([]) if part is None else part
+
+
+def _as_stored(batches: list[Any]) -> pa.Table:
+    schema = pa.schema([(name, column.arrow) for name, column in COLUMNS.items()])
+    return pa.Table.from_batches(batches, schema=schema).rename_columns(STORED)

@@ -1,0 +1,165 @@
+"""What a query that follows a topic is given: each stable record once, part by part, in bounded parts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import duckdb
+import pytest
+
+from compactor.spark_source.log_index import AskedIndex
+from compactor.spark_source.log_reader import DataLost
+from compactor.tables.newest import (
+    NewestRecords,
+    TopicGone,
+    after_files,
+    before_last,
+    last_records,
+)
+from compactor.tables.query import TailTooLarge, add_functions, add_records, add_topic, named_tables
+from sequencer.api import (
+    CreatePartitions,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteTopic,
+)
+from sequencer.engine.committer import Committer
+from sequencer.store.memory import MemoryRowStore
+from tailrace.object_store.memory import MemoryStore
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.compaction import T0, Log, batch_of, compacted_here
+
+
+@asynccontextmanager
+async def a_log() -> AsyncIterator[Log]:
+    clock = ManualClock(T0)
+    sequencer = Committer(MemoryRowStore(clock), clock, SeededEntropy(3))
+    await sequencer.start()
+    try:
+        yield Log(sequencer, MemoryStore(clock), clock)
+    finally:
+        await sequencer.close()
+
+
+def newest(log: Log, positions: dict[object, int]) -> NewestRecords:
+    return NewestRecords(AskedIndex(log.sequencer), log.store, log.topics["t"], positions)  # type: ignore[arg-type]
+
+
+async def values(records: NewestRecords, max_bytes: int = 1 << 20) -> list[bytes] | None:
+    part = await records.part(max_bytes)
+    return None if part is None else part.column("value").to_pylist()
+
+
+def test_each_stable_record_is_in_one_part_across_compaction() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t", 2)
+            records = newest(log, {})
+            assert await values(records) is None
+            await log.produce(("t", 0, batch_of([b"a", b"b"])), ("t", 1, batch_of([b"c"])))
+            assert await values(records) == [b"c", b"a", b"b"]
+            producer = await log.producer("p")
+            await log.produce(("t", 1, batch_of([b"open"], producer=producer)), ("t", 0, batch_of([b"d"])))
+            assert await values(records) == [b"d"]
+            await log.finish(producer, is_commit=True)
+            await compacted_here(log)
+            assert await values(records) == [b"open"]
+            assert await values(records) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_part_is_bounded_and_the_next_one_goes_on_where_it_ended() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            await log.topic("t")
+            for number in range(4):
+                await log.produce(("t", 0, batch_of([b"%d" % number * 1_000])))
+            records = newest(log, {})
+            parts = [await values(records, 1_500) for _ in range(3)]
+            assert [len(part or []) for part in parts] == [2, 2, 0]
+
+    asyncio.run(scenario())
+
+
+def test_the_last_records_are_the_newest_offsets_of_each_partition() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            topic = await log.topic("t", 2)
+            await log.produce(("t", 0, batch_of([b"a", b"b", b"c"])), ("t", 1, batch_of([b"d"])))
+            await compacted_here(log)
+            await log.produce(("t", 0, batch_of([b"e"])))
+            index = AskedIndex(log.sequencer)
+            last = newest(log, await before_last(index, log.store, topic, 2))  # type: ignore[arg-type]
+            table = await last_records(last, 1 << 20)
+            assert sorted(table.column("value").to_pylist()) == [b"c", b"d", b"e"]
+            none = newest(log, await before_last(index, log.store, topic, 0))  # type: ignore[arg-type]
+            assert (await last_records(none, 1 << 20)).num_rows == 0
+            with pytest.raises(TailTooLarge, match="--last"):
+                await last_records(newest(log, {}), 10)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_follower_cannot_go_on_with_is_an_error() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            topic = await log.topic("t")
+            await log.produce(("t", 0, batch_of([b"a", b"b", b"c"])))
+            records = newest(log, await before_last(AskedIndex(log.sequencer), log.store, topic, 3))  # type: ignore[arg-type]
+            place = DeleteRecordsPartition(topic.topic_id, 0, 2)
+            await log.sequencer.delete_records(DeleteRecords([place]))
+            with pytest.raises(DataLost, match="offsets 0 to 1 are lost"):
+                await records.part()
+            await log.sequencer.create_partitions(CreatePartitions(topic.topic_id, 2))
+            await log.produce(("t", 1, batch_of([b"new"])))
+            at_end = newest(log, await before_last(AskedIndex(log.sequencer), log.store, topic, 0))  # type: ignore[arg-type]
+            assert await values(at_end) == [b"new"], "a partition that came later is read from its start"
+            await log.sequencer.delete_topic(DeleteTopic(topic.topic_id))
+            with pytest.raises(TopicGone):
+                await at_end.part()
+
+    asyncio.run(scenario())
+
+
+def test_sql_filters_on_key_time_header_and_paths_in_json() -> None:
+    async def scenario() -> None:
+        async with a_log() as log:
+            topic = await log.topic("t")
+            made = [json.dumps({"carrier": {"code": code}}).encode() for code in ("UA", "DL")]
+            await log.produce(
+                ("t", 0, batch_of(made, key=b"alice")), ("t", 0, batch_of(made[:1], key=b"bob"))
+            )
+            database = duckdb.connect()
+            add_functions(database)
+            files = await add_topic(
+                database, "t", topic.topic_id, sequencer=log.sequencer, store=log.store, store_url="unused"
+            )
+            assert list(after_files(topic, files).values()) == [3]
+            for condition, count in (
+                ("key = 'alice'::blob", 2),
+                ("decode(value)->>'$.carrier.code' = 'UA'", 2),
+                ("header(headers, 'h') = '{\"c'", 3),
+                ("header(headers, 'other') is null", 3),
+                (f"epoch_ms(timestamp) > {T0}", 1),
+            ):
+                found = database.execute(f"select count(*) from t where {condition}").fetchall()
+                assert found == [(count,)], condition
+            records = newest(log, {})
+            part = await records.part()
+            add_records(database, "t", part.slice(0, 1))  # type: ignore[union-attr]
+            assert database.execute("select count(*) from t").fetchall() == [(1,)]
+
+    asyncio.run(scenario())
+
+
+def test_a_query_opens_the_topics_that_it_names() -> None:
+    names = ["t", "a b", "x", "u"]
+    database = duckdb.connect()
+    assert named_tables(database, 'select * from t join "a b" x on true', names) == ["t", "a b"]
+    assert named_tables(database, "select * from t join u using (key)", names) == ["t", "u"]
+    with pytest.raises(duckdb.ParserException):
+        named_tables(database, "selec 1 from t", names)
