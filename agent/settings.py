@@ -91,6 +91,11 @@ class AgentSettings(SettingsSection):
     """group.consumer.heartbeat.interval.ms (KIP-848)."""
     group_consumer_max_size: int = Field(default=10_000, ge=1, le=1_000_000)
     """Members of one consumer group (group.consumer.max.size)."""
+    group_consumer_migration_policy: Literal["disabled", "downgrade", "upgrade", "bidirectional"] = (
+        "bidirectional"
+    )
+    """Whether groups with members change between the classic and KIP-848's protocol
+    (group.consumer.migration.policy)."""
     group_share_session_timeout_ms: int = Field(default=45_000, ge=1, le=_DAY_MS)
     """group.share.session.timeout.ms (KIP-932)."""
     group_share_heartbeat_interval_ms: int = Field(default=5_000, ge=1, le=_DAY_MS)

@@ -15,6 +15,8 @@ target on its own, and gets the target's epoch once it has given up everything t
     Reconciling  | some member has not reached the target
     Stable       | all members have reached the target
 
+While clients are restarted one by one, members of the classic protocol are among them (`classic_members`).
+
 Every call takes `now` (seconds, monotonic). `is_dirty`: the state must be stored before an answer is sent.
 
 Invariants:
@@ -82,10 +84,23 @@ class Subscription:
         return sum(map(len, self.topics)) + len(self.pattern)
 
 
+@dataclass(frozen=True, slots=True)
+class ClassicClient:
+    """What a member of the classic protocol said when it joined. `protocols`: (name, metadata), best first."""
+
+    session_seconds: float
+    protocols: tuple[tuple[str, bytes], ...]
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+
 @dataclass(slots=True)
 class Consumer:
     """A member. `assigned`: partitions that its client may read; `revoking`: those that it must give up and may still
-    read."""
+    read. `classic`: None for a client of the new protocol. `answer_deadline`: when a classic client must have sent the
+    JoinGroup or SyncGroup that it was asked for."""
 
     member_id: str
     instance_id: str | None
@@ -102,10 +117,21 @@ class Consumer:
     target: Assignment = field(default_factory=dict)
     session_deadline: float = 0.0
     revocation_deadline: float = inf
+    classic: ClassicClient | None = None
+    answer_deadline: float = inf
 
     @property
     def has_left_for_now(self) -> bool:
         return self.epoch == LEAVES_FOR_NOW
+
+    @property
+    def deadline(self) -> float:
+        """When it is removed if nothing comes."""
+        return min(self.session_deadline, self.revocation_deadline, self.answer_deadline)
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.subscription.kept_bytes + (0 if self.classic is None else self.classic.kept_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +198,7 @@ class ConsumerGroup:
     """The holder of each partition, whether assigned or being revoked."""
     _nothing_before: float | None = None
     """The next time at which something is due; None if it must be computed."""
+    _answers: list[tuple[int, Answer]] = field(default_factory=list)
 
     # --- what a coordinator asks
 
@@ -194,9 +221,19 @@ class ConsumerGroup:
         )
         return ConsumerGroupPhase.STABLE if is_there else ConsumerGroupPhase.RECONCILING
 
+    def answer(self, ticket: int, answer: Answer) -> None:
+        """Have a classic client's request answered once the state is stored."""
+        self._answers.append((ticket, answer))
+
     def take_answers(self) -> list[tuple[int, Answer]]:
-        """None: every heartbeat is answered at once."""
-        return []
+        """The answers to classic clients, by ticket; each is given once."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    @property
+    def has_only_classic_members(self) -> bool:
+        """Whether no member speaks the new protocol, and some the classic one."""
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
 
     @property
     def is_idle(self) -> bool:
@@ -209,20 +246,14 @@ class ConsumerGroup:
         Heartbeats only move deadlines to later times, so members are examined only when the last result has passed.
         """
         if self._nothing_before is None or self._nothing_before <= now:
-            self._nothing_before = min(
-                (
-                    min(member.session_deadline, member.revocation_deadline)
-                    for member in self.members.values()
-                ),
-                default=inf,
-            )
+            self._nothing_before = min((member.deadline for member in self.members.values()), default=inf)
         return None if self._nothing_before == inf else self._nothing_before
 
     def subscribed_topics(self) -> frozenset[str]:
         """The topic names that members subscribe to, with the matches of their patterns."""
         names: set[str] = set()
         for member in self.members.values():
-            names |= self._names_of(member)
+            names |= self.names_of(member)
         return frozenset(names)
 
     def static_member(self, instance_id: str) -> Consumer | None:
@@ -237,21 +268,15 @@ class ConsumerGroup:
             return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if request.epoch in (LEAVES, LEAVES_FOR_NOW):
             return self._leave(request)
-        refusal = self._refusal(request)
+        refusal = self.refusal(request)
         if refusal is not None:
             return refusal
         size = len(self.members)
         member = self._member_of(request)
         before = (member.epoch, member.assigned)
         is_changed = self._take(member, request) or len(self.members) > size
-        if not (topics is self._known and self._is_read) and self._look_up(topics):
-            is_changed = True
-        if is_changed:
-            self._raise_epoch()
-        if self.target_epoch < self.epoch:
-            self._assign()
-        self._reconcile(now, member, request.owned)
-        member.session_deadline = now + self.session_seconds
+        self.retarget(topics, is_changed=is_changed)
+        self.advance(now, member, request.owned)
         is_news = before != (member.epoch, member.assigned) or request.epoch != member.epoch
         return ConsumerAnswer(
             ErrorCode.NONE,
@@ -260,22 +285,25 @@ class ConsumerGroup:
             member.assigned if is_news or request.is_full else None,
         )
 
-    def _refusal(self, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
+    def refusal(self, request: ConsumerHeartbeat) -> ConsumerAnswer | None:
         """The error of a request that can't be served, or None."""
         known = self.members.get(request.member_id)
         held_by = None if request.instance_id is None else self.static_member(request.instance_id)
         if request.epoch == JOINS:
-            if held_by is not None and held_by is not known and not held_by.has_left_for_now:
+            is_held = held_by is not None and held_by.classic is None and not held_by.has_left_for_now
+            if held_by is not None and held_by is not known and is_held:
                 return _refused(
                     ErrorCode.UNRELEASED_INSTANCE_ID, f"{held_by.member_id} holds {request.instance_id}"
                 )
             if known is None and held_by is None and len(self.members) >= self.max_size:
                 return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self.max_size} members are allowed")
         else:
-            code = self._code_of_member(request.member_id, request.instance_id)
+            code = self.code_of_member(request.member_id, request.instance_id)
             if code is not ErrorCode.NONE:
                 return _refused(code)
             assert known is not None, "it was just looked up"
+            if known.classic is not None:
+                return _refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} joined by JoinGroup")
             if not _is_current(known, request):
                 return _refused(
                     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -287,12 +315,12 @@ class ConsumerGroup:
         if request.topics is None and request.pattern is None:
             return None
         asked = _merged(Subscription() if known is None else known.subscription, request)
-        others = [member.subscription for member in self.members.values() if member is not known]
+        others = [member for member in self.members.values() if member is not known]
         if asked.kept_bytes + sum(other.kept_bytes for other in others) > self.max_bytes:
             return _refused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED, f"subscriptions of more than {self.max_bytes} bytes"
             )
-        if len({asked.pattern, *(other.pattern for other in others)} - {""}) > MAX_PATTERNS:
+        if len({asked.pattern, *(other.subscription.pattern for other in others)} - {""}) > MAX_PATTERNS:
             return _refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{MAX_PATTERNS} in one group are allowed")
         return None
 
@@ -302,26 +330,32 @@ class ConsumerGroup:
         if member is None and request.instance_id is not None:
             member = self.static_member(request.instance_id)
             if member is not None:
-                self._rename(member, request.member_id)
+                self.rename(member, request.member_id)
         if member is None:
             member = Consumer(request.member_id, request.instance_id)
-            self._add(member)
+            self.add(member)
         if request.epoch == JOINS:
-            # Its client reads nothing yet, whatever it read before.
-            member.epoch = member.previous_epoch = 0
-            member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
-            self._release(member, member.revoking)
-            member.revoking = {}
-            self._nothing_before, self.is_dirty = None, True
+            self.restart(member)
+            member.classic, member.answer_deadline = None, inf
         return member
 
-    def _add(self, member: Consumer) -> None:
+    def restart(self, member: Consumer) -> None:
+        """Begin anew with a member whose client reads nothing yet, whatever it read before."""
+        member.epoch = member.previous_epoch = 0
+        member.phase, member.revocation_deadline = MemberPhase.STABLE, inf
+        self._release(member, member.revoking)
+        member.revoking = {}
+        self._nothing_before, self.is_dirty = None, True
+
+    def add(self, member: Consumer) -> None:
+        """Take a member in, without a target."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self._instances[member.instance_id] = member
         self._is_read = False
 
-    def _rename(self, member: Consumer, member_id: str) -> None:
+    def rename(self, member: Consumer, member_id: str) -> None:
+        """Give the place of a static member to the next client with its instance id."""
         for place, holder in self._holders.items():
             if holder == member.member_id:
                 self._holders[place] = member_id
@@ -332,16 +366,34 @@ class ConsumerGroup:
 
     def _take(self, member: Consumer, request: ConsumerHeartbeat) -> bool:
         """Update the member from the request. Returns whether its subscription changed."""
-        subscription = _merged(member.subscription, request)
-        described = (
-            request.client_id,
-            request.client_host,
-            member.rack_id if request.rack_id is None else request.rack_id,
-            member.rebalance_seconds if request.rebalance_seconds is None else request.rebalance_seconds,
+        self.describe(
+            member,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+            rebalance_seconds=(
+                member.rebalance_seconds if request.rebalance_seconds is None else request.rebalance_seconds
+            ),
         )
+        return self.subscribe(member, _merged(member.subscription, request))
+
+    def describe(
+        self,
+        member: Consumer,
+        *,
+        client_id: str,
+        client_host: str,
+        rack_id: str | None,
+        rebalance_seconds: float,
+    ) -> None:
+        """Note what a request says of its client."""
+        described = (client_id, client_host, rack_id, rebalance_seconds)
         if described != (member.client_id, member.client_host, member.rack_id, member.rebalance_seconds):
             member.client_id, member.client_host, member.rack_id, member.rebalance_seconds = described
             self.is_dirty = True
+
+    def subscribe(self, member: Consumer, subscription: Subscription) -> bool:
+        """Note what the member wants to read. Returns whether that is something else than before."""
         if subscription == member.subscription:
             return False
         member.subscription = subscription
@@ -350,7 +402,7 @@ class ConsumerGroup:
         return True
 
     def _leave(self, request: ConsumerHeartbeat) -> ConsumerAnswer:
-        code = self._code_of_member(request.member_id, request.instance_id)
+        code = self.code_of_member(request.member_id, request.instance_id)
         if code is not ErrorCode.NONE:
             return _refused(code)
         member = self.members[request.member_id]
@@ -359,10 +411,10 @@ class ConsumerGroup:
             member.epoch, member.phase, member.revoking = LEAVES_FOR_NOW, MemberPhase.STABLE, {}
             member.revocation_deadline, self.is_dirty = inf, True
         else:
-            self._remove(member)
+            self.remove(member)
         return ConsumerAnswer(ErrorCode.NONE, request.member_id, request.epoch)
 
-    def _code_of_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+    def code_of_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """NONE if this is a member, and the one that holds its instance id."""
         if instance_id is not None:
             held_by = self.static_member(instance_id)
@@ -371,6 +423,15 @@ class ConsumerGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     # --- the target
+
+    def retarget(self, topics: Topics, *, is_changed: bool = False) -> None:
+        """Make a new target if members, subscriptions or topics changed."""
+        if not (topics is self._known and self._is_read) and self._look_up(topics):
+            is_changed = True
+        if is_changed:
+            self._raise_epoch()
+        if self.target_epoch < self.epoch:
+            self._assign()
 
     def _look_up(self, topics: Topics) -> bool:
         """Look up the partitions that are read: for changed members only, or for all if the topics changed. Returns
@@ -391,7 +452,8 @@ class ConsumerGroup:
         self._known, self.partitions, self._is_read = topics, partitions, True
         return is_other
 
-    def _names_of(self, member: Consumer) -> frozenset[str]:
+    def names_of(self, member: Consumer) -> frozenset[str]:
+        """The topics that the member reads, whether they exist or not."""
         pattern = member.subscription.pattern
         matching = TopicPattern(pattern).matches(self._known or {}) if pattern else frozenset()
         return member.subscription.topics | matching
@@ -423,8 +485,9 @@ class ConsumerGroup:
 
     # --- a member's way to the target
 
-    def _reconcile(self, now: float, member: Consumer, owned: Assignment | None) -> None:
+    def advance(self, now: float, member: Consumer, owned: Assignment | None) -> None:
         """Take the member's next step. `owned`: the partitions that its client reports, None if unchanged."""
+        self.restart_session(member, now)
         if member.phase is MemberPhase.UNREVOKED:
             if owned is None or _overlap(member.revoking, owned):
                 return
@@ -445,16 +508,7 @@ class ConsumerGroup:
             member.revocation_deadline = now + member.rebalance_seconds
         else:
             self._release(member, leaving)
-            wanted = _without(member.target, kept)
-            free = {
-                topic_id: frozenset(
-                    partition
-                    for partition in partitions
-                    if self._holders.get((topic_id, partition), member.member_id) == member.member_id
-                )
-                for topic_id, partitions in wanted.items()
-            }
-            member.assigned, member.revoking = _union(kept, free), {}
+            member.assigned, member.revoking = _union(kept, self._free_for(member)), {}
             is_complete = member.assigned == member.target
             member.phase = MemberPhase.STABLE if is_complete else MemberPhase.UNRELEASED
             next_epoch, member.revocation_deadline = self.target_epoch, inf
@@ -464,6 +518,39 @@ class ConsumerGroup:
             member.previous_epoch, member.epoch = member.epoch, next_epoch
         if before != (member.epoch, member.phase, member.assigned, member.revoking):
             self.is_dirty, self._nothing_before = True, None
+
+    def _free_for(self, member: Consumer) -> Assignment:
+        """What is left of the member's target, and nobody else holds."""
+        return {
+            topic_id: frozenset(
+                partition
+                for partition in partitions
+                if self._holders.get((topic_id, partition), member.member_id) == member.member_id
+            )
+            for topic_id, partitions in _without(member.target, member.assigned).items()
+        }
+
+    def has_a_step(self, member: Consumer) -> bool:
+        """Whether the member can come nearer to its target, if its client says what it owns."""
+        if member.phase is MemberPhase.UNRELEASED and any(self._free_for(member).values()):
+            return True
+        return member.phase is MemberPhase.UNREVOKED or member.epoch < self.epoch
+
+    def await_answer(self, member: Consumer, now: float) -> None:
+        """Give a classic client its rebalance time-out for the JoinGroup or SyncGroup that must come next."""
+        if member.answer_deadline == inf:
+            member.answer_deadline, self._nothing_before = now + member.rebalance_seconds, None
+        self.restart_session(member, now)
+
+    def await_nothing(self, member: Consumer, now: float) -> None:
+        """Note that a classic client did what it was asked for."""
+        member.answer_deadline = inf
+        self.restart_session(member, now)
+
+    def restart_session(self, member: Consumer, now: float) -> None:
+        """Give the member its whole session time again."""
+        classic = member.classic
+        member.session_deadline = now + (self.session_seconds if classic is None else classic.session_seconds)
 
     def _release(self, member: Consumer, partitions: Assignment) -> None:
         for place in _places(partitions):
@@ -487,9 +574,10 @@ class ConsumerGroup:
     ) -> ErrorCode:
         """Whether this member may commit offsets now: at its epoch only, as a later one may no longer own them."""
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_dead else ErrorCode.NONE
-        code = code or self._code_of_member(member_id, instance_id)
+        code = code or self.code_of_member(member_id, instance_id)
         if code is ErrorCode.NONE and self.members[member_id].epoch != epoch:
-            return ErrorCode.ILLEGAL_GENERATION if is_transactional else ErrorCode.STALE_MEMBER_EPOCH
+            is_classic = is_transactional or self.members[member_id].classic is not None
+            return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return code
 
     # --- time, and the end
@@ -498,15 +586,15 @@ class ConsumerGroup:
         """Remove members whose session timed out, and members that did not revoke in time."""
         self._nothing_before = None
         for member in list(self.members.values()):
-            if min(member.session_deadline, member.revocation_deadline) <= now:
-                self._remove(member)
+            if member.deadline <= now:
+                self.remove(member)
 
     def resume(self, now: float) -> None:
         """Take over from another coordinator: every session and every revocation gets its full time again."""
         self._nothing_before = None
         for member in list(self.members.values()):
-            self._add(member)
-            member.session_deadline = now + self.session_seconds
+            self.add(member)
+            self.restart_session(member, now)
             if member.phase is MemberPhase.UNREVOKED:
                 member.revocation_deadline = now + member.rebalance_seconds
             for held in (member.assigned, member.revoking):
@@ -516,7 +604,8 @@ class ConsumerGroup:
         """Mark the group as dead. No request waits for an answer of this group."""
         self._is_dead = True
 
-    def _remove(self, member: Consumer) -> None:
+    def remove(self, member: Consumer) -> None:
+        """Take a member out, and what it held."""
         del self.members[member.member_id]
         self._read.pop(member.member_id, None)
         if member.instance_id is not None:

@@ -25,8 +25,8 @@ import msgspec
 import structlog
 
 from agent.catalog import Catalog
-from agent.groups import stored_consumer_group, stored_group, stored_share_group
-from agent.groups.consumer_group import ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat
+from agent.groups import classic_members, stored_consumer_group, stored_group, stored_share_group
+from agent.groups.consumer_group import JOINS, ConsumerAnswer, ConsumerGroup, ConsumerHeartbeat, Topics
 from agent.groups.group import Answer, Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from agent.groups.group_configs import GroupConfigs
 from agent.groups.share_group import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
@@ -65,6 +65,8 @@ G = TypeVar("G", Group, ConsumerGroup, ShareGroup)
 M = TypeVar("M", ConsumerGroup, ShareGroup)
 
 AnyGroup = Group | ConsumerGroup | ShareGroup
+JoinedGroup = Group | ConsumerGroup
+"""What a client that sends JoinGroup may be in: a consumer group has members of both protocols during a change."""
 SESSION_TIMEOUT_OF = {CONSUMER_GROUP: CONSUMER_SESSION_TIMEOUT_MS, SHARE_GROUP: SHARE_SESSION_TIMEOUT_MS}
 
 RENEWAL_PATIENCE_SECONDS = 3.0
@@ -162,17 +164,27 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup: waits until the next generation is made and stored."""
-        answer = await self._ask(
-            group_id,
-            lambda group, now, ticket: group.join(now, ticket, request),
-            if_other=ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        )
+
+        def act(group: JoinedGroup, now: float, ticket: int) -> None:
+            if isinstance(group, ConsumerGroup):
+                group.answer(ticket, classic_members.join(group, now, request, self._topics))
+            else:
+                group.join(now, ticket, request)
+
+        answer = await self._ask(group_id, act, if_other=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         assert isinstance(answer, JoinAnswer), "a join is answered as a join"
         return answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """SyncGroup: waits until the leader's assignment has come and is stored."""
-        answer = await self._ask(group_id, lambda group, now, ticket: group.sync(now, ticket, request))
+
+        def act(group: JoinedGroup, now: float, ticket: int) -> None:
+            if isinstance(group, ConsumerGroup):
+                group.answer(ticket, classic_members.sync(group, now, request, self._topics))
+            else:
+                group.sync(now, ticket, request)
+
+        answer = await self._ask(group_id, act)
         assert isinstance(answer, SyncAnswer), "a sync is answered as a sync"
         return answer
 
@@ -180,35 +192,47 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Heartbeat: keeps the session, and says when to join again."""
-        return await self._step_of(
-            Group, group_id, lambda group, now: group.heartbeat(now, member_id, instance_id, generation)
-        )
+
+        def act(group: JoinedGroup, now: float) -> ErrorCode:
+            if isinstance(group, ConsumerGroup):
+                return classic_members.heartbeat(
+                    group, now, (member_id, instance_id, generation), self._topics
+                )
+            return group.heartbeat(now, member_id, instance_id, generation)
+
+        return await self._step_of_joined(group_id, act)
 
     async def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerAnswer:
-        """ConsumerGroupHeartbeat: everything that a member of a consumer group asks."""
-        return await self._step_of(
-            ConsumerGroup,
-            group_id,
-            lambda group, now: self._configured(group).heartbeat(
-                now, request, self._catalog.snapshot.by_name
-            ),
-            if_other=ErrorCode.GROUP_ID_NOT_FOUND,
-        )
+        """ConsumerGroupHeartbeat: everything that a member of a consumer group asks. A classic group becomes a consumer
+        group for a client that joins it."""
+        held = self._held.get(group_id)
+        if request.epoch == JOINS and (held is None or isinstance(held.group, Group)):
+            await self._catalog.refresh()  # not to take topics away that members of a classic group read
+
+        def act(group: AnyGroup, now: float) -> ConsumerAnswer:
+            assert isinstance(group, ConsumerGroup), "it was made so"
+            return self._configured(group).heartbeat(now, request, self._topics)
+
+        return await self._step(group_id, act, lambda held: self._upgrade(held, request))
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatAnswer:
         """ShareGroupHeartbeat: everything that a member of a share group asks of its coordinator."""
         return await self._step_of(
             ShareGroup,
             group_id,
-            lambda group, now: self._configured(group).heartbeat(
-                now, request, self._catalog.snapshot.by_name
-            ),
+            lambda group, now: self._configured(group).heartbeat(now, request, self._topics),
             if_other=ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
     async def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
         """LeaveGroup: one code per (member id, instance id)."""
-        return await self._step_of(Group, group_id, lambda group, now: group.leave(now, leaving))
+
+        def act(group: JoinedGroup, now: float) -> list[ErrorCode]:
+            if isinstance(group, ConsumerGroup):
+                return classic_members.leave(group, leaving)
+            return group.leave(now, leaving)
+
+        return await self._step_of_joined(group_id, act)
 
     async def commit(
         self,
@@ -325,7 +349,7 @@ class GroupCoordinator:
     async def _ask(
         self,
         group_id: str,
-        act: Callable[[Group, float, int], None],
+        act: Callable[[JoinedGroup, float, int], None],
         if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
     ) -> Answer:
         self._last_ticket += 1
@@ -333,7 +357,7 @@ class GroupCoordinator:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
         try:
-            await self._step_of(Group, group_id, lambda group, now: act(group, now, ticket), if_other)
+            await self._step_of_joined(group_id, lambda group, now: act(group, now, ticket), if_other)
             return await future
         finally:
             del self._waiting[ticket]
@@ -358,6 +382,64 @@ class GroupCoordinator:
 
         return await self._step(group_id, act_on, lambda held: self._convert(held, kind, if_other))
 
+    async def _step_of_joined(
+        self,
+        group_id: str,
+        act: Callable[[JoinedGroup, float], T],
+        if_other: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID,
+    ) -> T:
+        """A step that a classic client asks for: of a classic group, or of a consumer group that has members."""
+
+        def act_on(group: AnyGroup, now: float) -> T:
+            assert isinstance(group, Group | ConsumerGroup), "it was made so"
+            return act(group, now)
+
+        def prepare(held: _Held) -> None:
+            if not isinstance(held.group, ConsumerGroup) or held.group.is_idle:
+                self._convert(held, Group, if_other)
+
+        return await self._step(group_id, act_on, prepare)
+
+    @property
+    def _topics(self) -> Topics:
+        return self._catalog.snapshot.by_name
+
+    def _upgrade(self, held: _Held, request: ConsumerHeartbeat) -> None:
+        """Make a classic group with members a consumer group, for a client of the new protocol that joins it."""
+        group = held.group
+        if (
+            not isinstance(group, Group)
+            or group.is_idle
+            or request.epoch != JOINS
+            or not self._may("upgrade")
+        ):
+            self._convert(held, ConsumerGroup, ErrorCode.GROUP_ID_NOT_FOUND)
+            return
+        empty = self._restored(_empty(group, CONSUMER_GROUP))
+        assert isinstance(empty, ConsumerGroup), "of the type that was asked for"
+        try:
+            upgraded = classic_members.upgraded(group, empty, self._clock.monotonic(), self._topics)
+        except classic_members.NotUpgradable as error:
+            raise GroupRefusal(error.code, str(error)) from error
+        refusal = upgraded.refusal(request)
+        if refusal is not None:
+            raise GroupRefusal(refusal.code, refusal.message)
+        held.group = upgraded
+
+    def _downgrade(self, held: _Held, epoch: int) -> None:
+        """Make a consumer group classic if its last member of the new protocol has gone. `epoch`: before that."""
+        group = held.group
+        if not isinstance(group, ConsumerGroup) or not group.has_only_classic_members:
+            return
+        empty = self._restored(_empty(group, CLASSIC_GROUP))
+        assert isinstance(empty, Group), "of the type that was asked for"
+        empty.generation = epoch
+        held.group = classic_members.downgraded(group, empty, self._clock.monotonic(), self._topics)
+
+    def _may(self, change: str) -> bool:
+        """Whether groups with members may `upgrade` or `downgrade`."""
+        return self._settings.group_consumer_migration_policy in (change, "bidirectional")
+
     def _configured(self, group: M) -> M:
         group.session_seconds = self.configs.seconds(group.group_id, SESSION_TIMEOUT_OF[group.type])
         return group
@@ -368,16 +450,7 @@ class GroupCoordinator:
         is_kept = held.is_stored and SHARE_GROUP in (held.group.type, kind.type)
         if is_kept or not held.group.is_idle:
             raise GroupRefusal(if_other, f"{held.group.group_id!r} is a {held.group.type} group")
-        empty = GroupState(
-            group_id=held.group.group_id,
-            generation=held.group.generation,
-            state="",
-            protocol_type="",
-            members=[],
-            blob=b"",
-            type=kind.type,
-        )
-        held.group = self._restored(empty)
+        held.group = self._restored(_empty(held.group, kind.type))
 
     async def _step(
         self,
@@ -410,11 +483,21 @@ class GroupCoordinator:
                 if held.is_over:
                     continue
                 prepare(held)
-                result = act(held.group, self._clock.monotonic())
+                result = self._change(held, lambda now: act(held.group, now))  # noqa: B023 - called at once
                 if await self._settle(held):
                     return result
                 break
         raise GroupRefusal(ErrorCode.NOT_COORDINATOR)
+
+    def _change(self, held: _Held, change: Callable[[float], T]) -> T:
+        """Change the group, and its type if its last member of the new protocol goes."""
+        group = held.group
+        is_mixed = isinstance(group, ConsumerGroup) and not group.has_only_classic_members
+        epoch = group.generation
+        result = change(self._clock.monotonic())
+        if is_mixed and self._may("downgrade"):
+            self._downgrade(held, epoch)
+        return result
 
     async def _settle(self, held: _Held) -> bool:
         """Store what changed, then let the answers leave. False: the group is lost, and so they say."""
@@ -588,8 +671,21 @@ class GroupCoordinator:
             now = self._clock.monotonic()
             deadline = held.group.next_deadline(now)
             if deadline is not None and deadline <= now:
-                held.group.expire(now)
+                self._change(held, held.group.expire)
             await self._settle(held)
+
+
+def _empty(group: AnyGroup, kind: str) -> GroupState:
+    """The state of a group without members, of a type, that goes on at this group's generation."""
+    return GroupState(
+        group_id=group.group_id,
+        generation=group.generation,
+        state="",
+        protocol_type="",
+        members=[],
+        blob=b"",
+        type=kind,
+    )
 
 
 def _stored(group: AnyGroup) -> GroupState:

@@ -388,6 +388,11 @@ class Group:
 
     # --- the rebalance
 
+    def rebalance(self, now: float) -> None:
+        """Have all members join again, after the group was a consumer group."""
+        self._nothing_before, self.is_dirty = None, True
+        self._prepare_rebalance(now)
+
     def _prepare_rebalance(self, now: float) -> None:
         """Ask everyone to join again; the next generation is made when all did or the time is over."""
         is_first = self.phase is GroupPhase.EMPTY

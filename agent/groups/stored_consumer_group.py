@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from agent.groups.assignors import Assignment
-from agent.groups.consumer_group import Consumer, ConsumerGroup, MemberPhase, Subscription
+from agent.groups.consumer_group import ClassicClient, Consumer, ConsumerGroup, MemberPhase, Subscription
 from agent.groups.stored_group import check_version
 from sequencer.api import CONSUMER_GROUP, GroupState
 
@@ -15,6 +15,13 @@ VERSION = 1
 
 Places = list[tuple[UUID, list[int]]]
 """An assignment: partitions by topic."""
+
+
+class StoredClassicClient(msgspec.Struct, array_like=True, frozen=True):
+    """What a member of the classic protocol said when it joined."""
+
+    session_seconds: float
+    protocols: list[tuple[str, bytes]]
 
 
 class StoredConsumer(msgspec.Struct, array_like=True, frozen=True):
@@ -35,6 +42,7 @@ class StoredConsumer(msgspec.Struct, array_like=True, frozen=True):
     assigned: Places
     revoking: Places
     target: Places
+    classic: StoredClassicClient | None = None
 
 
 class StoredConsumerGroup(msgspec.Struct, array_like=True, frozen=True):
@@ -89,6 +97,11 @@ def _stored_member(member: Consumer) -> StoredConsumer:
         assigned=places_of(member.assigned),
         revoking=places_of(member.revoking),
         target=places_of(member.target),
+        classic=(
+            None
+            if member.classic is None
+            else StoredClassicClient(member.classic.session_seconds, list(member.classic.protocols))
+        ),
     )
 
 
@@ -128,6 +141,11 @@ def _restored_member(member: StoredConsumer) -> Consumer:
         assigned=assignment_of(member.assigned),
         revoking=assignment_of(member.revoking),
         target=assignment_of(member.target),
+        classic=(
+            None
+            if member.classic is None
+            else ClassicClient(member.classic.session_seconds, tuple(member.classic.protocols))
+        ),
     )
 
 

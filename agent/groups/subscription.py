@@ -1,10 +1,17 @@
-"""Which topics the members of a consumer group say that they read."""
+"""What members of a consumer group say in the classic protocol: which topics they read, and what they are given."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from tailrace.kafka.compiler import codec
 from tailrace.kafka.errors import MalformedRequest
-from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
+from tailrace.kafka.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+from tailrace.kafka.schema import MessageType
 
 CONSUMER = "consumer"
 _LATEST = 3
@@ -14,8 +21,8 @@ _VERSION_BYTES = 2
 def topics_of(metadata: bytes) -> frozenset[str] | None:
     """The topics of one member's subscription; None when it can't be read."""
     try:
-        return frozenset(_subscription(metadata).topics)
-    except (MalformedRequest, IndexError):
+        return frozenset(read_subscription(metadata).topics)
+    except MalformedRequest:
         return None
 
 
@@ -33,12 +40,39 @@ def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool
     return topics is not None and topics == topics_of(now)
 
 
-def _subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """A subscription of a later version is read as the latest known: fields are only ever appended."""
-    if len(metadata) < _VERSION_BYTES:
-        raise MalformedRequest(f"a subscription of {len(metadata)} bytes")
-    version = min(int.from_bytes(metadata[:_VERSION_BYTES], "big"), _LATEST)
-    subscriptions = codec(ConsumerProtocolSubscription, version, False, from_client=True)
-    subscription, _ = subscriptions.decode(memoryview(metadata), _VERSION_BYTES)
+def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
+    """Raises MalformedRequest."""
+    subscription = _decoded(ConsumerProtocolSubscription, metadata)
     assert isinstance(subscription, ConsumerProtocolSubscription), "the codec makes what it was compiled for"
     return subscription
+
+
+def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
+    """Raises MalformedRequest."""
+    read = _decoded(ConsumerProtocolAssignment, assignment)
+    assert isinstance(read, ConsumerProtocolAssignment), "the codec makes what it was compiled for"
+    return read
+
+
+def write_assignment(metadata: bytes, partitions: Mapping[str, Iterable[int]]) -> bytes:
+    """Partitions by topic name, for a member that subscribed with this metadata: in its version."""
+    assignment = ConsumerProtocolAssignment(
+        [TopicPartition(name, sorted(partitions[name])) for name in sorted(partitions)]
+    )
+    version = min(int.from_bytes(metadata[:_VERSION_BYTES], "big"), _LATEST)
+    written = codec(ConsumerProtocolAssignment, version, False).encode(
+        assignment, bytearray(version.to_bytes(_VERSION_BYTES, "big")), []
+    )
+    return bytes(written)
+
+
+def _decoded(message: MessageType, data: bytes) -> object:
+    """Bytes of a later version are read as the latest known: fields are only ever appended."""
+    if len(data) < _VERSION_BYTES:
+        raise MalformedRequest(f"{len(data)} bytes where a version comes first")
+    version = min(int.from_bytes(data[:_VERSION_BYTES], "big"), _LATEST)
+    try:
+        read, _ = codec(message, version, False, from_client=True).decode(memoryview(data), _VERSION_BYTES)
+    except IndexError as error:
+        raise MalformedRequest("it ends too early") from error
+    return read

@@ -38,8 +38,8 @@ from tailrace.limits import is_name
 CLIENT_NAMES_MEMBER = 1
 """From this version on a client makes its member id itself (KIP-1082)."""
 
-CONSUMER_MEMBER = 1
-"""What ConsumerGroupDescribe calls a member of the new protocol."""
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""What ConsumerGroupDescribe calls members of either protocol."""
 
 
 async def heartbeat(
@@ -180,5 +180,5 @@ def _described_member(member: Consumer, topics: Mapping[UUID, KnownTopic]) -> De
         subscribed_topic_regex=member.subscription.pattern or None,
         assignment=described_assignment(member.assigned, topics),
         target_assignment=described_assignment(member.target, topics),
-        member_type=CONSUMER_MEMBER,
+        member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )
