@@ -43,6 +43,9 @@ from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.errors import MalformedRequest
 from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription, TopicPartition
 
+KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""Their members need nothing but their partitions; librdkafka's sticky assignors nevertheless send more than that."""
+
 
 class NotUpgradable(Exception):
     """A classic group can't become a consumer group: now (`code` is retriable) or as it is."""
@@ -79,7 +82,7 @@ def upgraded(group: Group, into: ConsumerGroup, now: float, topics: Topics) -> C
 
 def _upgraded_member(group: Group, member: GroupMember, topics: Topics) -> Consumer:
     assignment = read_assignment(member.assignment) if member.assignment else None
-    if assignment is not None and assignment.user_data:
+    if assignment is not None and assignment.user_data and group.protocol not in KNOWN_ASSIGNORS:
         raise NotUpgradable(
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"{group.group_id!r} uses an assignor that gives members data of its own ({group.protocol}); "

@@ -205,9 +205,9 @@ class GroupCoordinator:
     async def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> ConsumerAnswer:
         """ConsumerGroupHeartbeat: everything that a member of a consumer group asks. A classic group becomes a consumer
         group for a client that joins it."""
-        held = self._held.get(group_id)
-        if request.epoch == JOINS and (held is None or isinstance(held.group, Group)):
-            await self._catalog.refresh()  # not to take topics away that members of a classic group read
+        is_known = isinstance(self.held_group(group_id), ConsumerGroup)
+        if request.epoch == JOINS and not is_known and await self.look(group_id, _is_classic_with_members):
+            await self._catalog.refresh()  # not to take topics away that its members read
 
         def act(group: AnyGroup, now: float) -> ConsumerAnswer:
             assert isinstance(group, ConsumerGroup), "it was made so"
@@ -673,6 +673,10 @@ class GroupCoordinator:
             if deadline is not None and deadline <= now:
                 self._change(held, held.group.expire)
             await self._settle(held)
+
+
+def _is_classic_with_members(group: AnyGroup) -> bool:
+    return isinstance(group, Group) and not group.is_idle
 
 
 def _empty(group: AnyGroup, kind: str) -> GroupState:

@@ -91,6 +91,8 @@ def groups(broker: Broker) -> None:
         _group_shares(
             broker, f"consumer-{assignor}", {"group.protocol": "consumer", "group.remote.assignor": assignor}
         )
+    for strategy in ("range", "cooperative-sticky"):
+        _group_changes_its_protocol(broker, strategy)
     _static_member_keeps_its_partitions(broker)
     _groups_by_admin(broker)
 
@@ -289,6 +291,60 @@ def _group_shares(broker: Broker, name: str, settings: dict[str, Any]) -> None:
         equal(_poll(third, 1)[0].value(), b"after", "the first message after the committed ones")
     finally:
         third.close()
+
+
+def _group_changes_its_protocol(broker: Broker, strategy: str) -> None:
+    """Clients are restarted one by one with the new protocol, and back, while the others read on."""
+    topic, group = broker.name(f"confluent-change-{strategy}"), broker.name("confluent-change-group")
+    _create(broker, topic, partitions=4)
+    classic = {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 200}
+    settings = (
+        classic,
+        classic,
+        {"group.protocol": "consumer"},
+        {"group.protocol": "consumer"},
+        classic,
+        classic,
+    )
+    members: list[Consumer] = []
+    try:
+        for step, protocol in enumerate(settings):
+            if len(members) == 2:
+                members.pop(0).close()
+            members.append(_consumer(broker, group, **protocol))
+            members[-1].subscribe([topic])
+
+            _poll_until(members, lambda: _shares_four(members), f"{strategy}: one reader each, step {step}")
+            _each_record_is_read_once(broker, topic, members)
+    finally:
+        for member in members:
+            member.close()
+
+
+def _shares_four(members: list[Consumer]) -> bool:
+    read = [each.partition for member in members for each in member.assignment()]
+    return sorted(read) == [0, 1, 2, 3] and all(member.assignment() for member in members)
+
+
+def _each_record_is_read_once(broker: Broker, topic: str, members: list[Consumer]) -> None:
+    producer = _producer(broker)
+    sent = [str(number).encode() for number in range(8)]
+    for number, value in enumerate(sent):
+        producer.produce(topic, value, partition=number % 4)
+    producer.flush(TIMEOUT)
+    got: list[bytes] = []
+
+    def has_all() -> bool:
+        for member in members:
+            message = member.poll(0.02)
+            if message is not None and message.error() is None:
+                got.append(message.value())
+        return len(got) >= len(sent)
+
+    eventually(has_all, "every record is read")
+    for member in members:
+        member.commit(asynchronous=False)
+    equal(sorted(got), sent, "records")
 
 
 def _poll_until(consumers: list[Consumer], fact: Callable[[], bool], what: str) -> None:

@@ -399,7 +399,7 @@ class Hostile(RuleBasedStateMachine):
         if not self.clients:
             return
         for absent in self.group.members.keys() - self.clients.keys():
-            self.group._remove(self.group.members[absent])
+            self.group.remove(self.group.members[absent])
         for _ in range(12):
             for client in list(self.clients.values()):
                 if client.full_beat().code is not ErrorCode.NONE:

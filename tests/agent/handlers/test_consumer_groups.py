@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
+from agent.groups.subscription import read_assignment, write_assignment
 from sequencer.api import AlterConfig, ConfigChange, ConfigOperation, ConfigScope
 from tailrace.kafka import ApiKey
+from tailrace.kafka.compiler import codec
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from tailrace.kafka.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatTopicPartitions,
 )
+from tailrace.kafka.messages.consumer_protocol import ConsumerProtocolSubscription
 from tailrace.kafka.messages.delete_groups import DeleteGroupsRequest
 from tailrace.kafka.messages.describe_groups import DescribeGroupsRequest
+from tailrace.kafka.messages.heartbeat import HeartbeatRequest
 from tailrace.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tailrace.kafka.messages.list_groups import ListGroupsRequest
 from tailrace.kafka.messages.offset_commit import (
@@ -28,6 +32,7 @@ from tailrace.kafka.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from tailrace.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.agent.handlers.test_group_offsets import located
 from tests.support.agents import AgentBench, run
 
@@ -36,6 +41,12 @@ FULL: dict[str, Any] = {
     "subscribed_topic_names": ["t"],
     "topic_partitions": [],
 }
+
+
+def metadata_of(*topics: str) -> bytes:
+    """A classic client's subscription."""
+    subscription = codec(ConsumerProtocolSubscription, 0, False)
+    return bytes(subscription.encode(ConsumerProtocolSubscription(list(topics)), bytearray(b"\0\0"), []))
 
 
 async def beat(bench: AgentBench, epoch: int, member: str = "m-1", version: int = 1, **said: Any) -> Any:
@@ -214,9 +225,71 @@ def test_an_empty_group_becomes_what_its_next_member_asks_for() -> None:
         taken = await bench.ask(ApiKey.JOIN_GROUP, 3, join)
         assert taken.error_code == 0
         refused = await beat(bench, 0, **FULL)
-        assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "its rebalance has to end first"
 
     run(scenario)
+
+
+def test_a_group_with_members_changes_its_protocol_and_back() -> None:
+    async def join(bench: AgentBench, member: str) -> Any:
+        subscribed = JoinGroupRequestProtocol("range", metadata_of("t"))
+        request = JoinGroupRequest("g", 10_000, 10_000, member, None, "consumer", [subscribed])
+        return await bench.ask(ApiKey.JOIN_GROUP, 5, request)
+
+    async def sync(bench: AgentBench, member: str, generation: int, given: bytes = b"") -> Any:
+        assignments = [SyncGroupRequestAssignment(member, given)] if given else []
+        request = SyncGroupRequest("g", generation, member, None, "consumer", "range", assignments)
+        return await bench.ask(ApiKey.SYNC_GROUP, 5, request)
+
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic("t", 2)
+        await located(bench)
+        old = (await join(bench, "")).member_id
+        generation = (await join(bench, old)).generation_id
+        await sync(bench, old, generation, write_assignment(metadata_of("t"), {"t": [0, 1]}))
+
+        assert (await beat(bench, 0, **FULL)).error_code == 0
+        heartbeat = HeartbeatRequest("g", generation, old)
+        code = (await bench.ask(ApiKey.HEARTBEAT, 4, heartbeat)).error_code
+        assert code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert await committed(bench, generation, old) == 0, "what it has read until now"
+        again = await join(bench, old)
+        assert (again.error_code, again.leader, again.generation_id) == (0, "", generation + 1)
+        given = await sync(bench, old, again.generation_id)
+        assert read_assignment(bytes(given.assignment)).assigned_partitions[0].partitions == [0]
+        assert await committed(bench, generation, old) == ErrorCode.ILLEGAL_GENERATION
+        row = await described(bench)
+        assert {member.member_id: member.member_type for member in row.members} == {old: 0, "m-1": 1}
+
+        assert (await beat(bench, -1)).member_epoch == -1
+        (group,) = (await bench.ask(ApiKey.DESCRIBE_GROUPS, 6, DescribeGroupsRequest(["g"]))).groups
+        assert group.group_state == "PreparingRebalance"
+        heartbeat = HeartbeatRequest("g", again.generation_id, old)
+        code = (await bench.ask(ApiKey.HEARTBEAT, 4, heartbeat)).error_code
+        assert code == ErrorCode.REBALANCE_IN_PROGRESS
+        last = await join(bench, old)
+        assert (last.leader, last.generation_id) == (old, again.generation_id + 1)
+
+    run(scenario)
+
+
+def test_a_policy_keeps_groups_in_their_protocol() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await joined(bench)
+        assert (await beat(bench, -1)).member_epoch == -1
+        subscribed = JoinGroupRequestProtocol("range", metadata_of("t"))
+        join = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", [subscribed])
+        member = await bench.ask(ApiKey.JOIN_GROUP, 3, join)
+        given = [SyncGroupRequestAssignment(member.member_id, b"")]
+        sync = SyncGroupRequest("g", member.generation_id, member.member_id, None, "consumer", "range", given)
+        assert (await bench.ask(ApiKey.SYNC_GROUP, 5, sync)).error_code == 0
+
+        refused = await beat(bench, 0, **FULL)
+
+        assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert "is a classic group" in refused.error_message
+
+    run(scenario, group_consumer_migration_policy="disabled")
 
 
 def test_a_group_without_members_can_be_deleted() -> None:
