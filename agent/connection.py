@@ -59,25 +59,28 @@ class Reply(msgspec.Struct, eq=False):
     """What a dispatcher made of a frame: buffers to send (none for acks=0); `close` ends the connection after it.
     `on_sent` is called once, when `parts` were sent or never will be.
 
-    One that is `deferred` is `made` later, or `failed`, which ends the connection. The connection's own: `charge`, what
-    its request holds of the memory budget until then; `told`, who is called then; `counted_bytes`, what counts as
+    One that is not there yet is `made` later, or `failed`, which ends the connection. The connection's own: `charge`,
+    what its request holds of the memory budget until then; `told`, who is called then; `counted_bytes`, what counts as
     unsent.
     """
 
     parts: Sequence[Buffer] | None = None
     close: bool = False
     on_sent: Callable[[], None] | None = None
-    is_deferred: bool = False
     is_made: bool = True
-    has_failed: bool = False
     charge: int = 0
     counted_bytes: int = 0
     told: Callable[[Reply], None] | None = None
 
+    @property
+    def is_deferred(self) -> bool:
+        """Whether it was, or is, made later than its connection got it."""
+        return self.told is not None
+
     @classmethod
     def deferred(cls) -> Reply:
         """A reply whose answer is not there yet."""
-        return cls(is_deferred=True, is_made=False)
+        return cls(is_made=False)
 
     def made(self, parts: Sequence[Buffer] | None) -> None:
         """Here is the answer of a deferred reply."""
@@ -88,7 +91,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def failed(self) -> None:
         """There will be no answer to a deferred reply."""
-        self.has_failed = True
+        self.close = True
         self.made(None)
 
 
@@ -480,8 +483,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if reply.on_sent is not None:
             self._held.append(reply.on_sent)
         self._replies.append(reply)
-        self.deferred += reply.is_deferred
         if not reply.is_made:  # its bytes stay in the active buffer, whatever becomes of the connection
+            self.deferred += 1
             reply.charge = charge
             reply.told = self._is_answered
             return
@@ -501,6 +504,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _is_answered(self, reply: Reply) -> None:
         """A deferred answer is made, or never will be: give back what its request was charged, and send it. Where there
         are more, all that are made in this turn of the loop are sent in one write."""
+        self.deferred -= 1
         self._budget.give(reply.charge)
         if len(self._replies) < 2:
             self._send_replies()
@@ -519,11 +523,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if not self._replies[0].is_made:
                     return
                 self._written = self._replies.pop(0)
-                self.deferred -= self._written.is_deferred
-                if self._written.has_failed:
-                    break  # logged by the dispatcher; an answer that is missing ends the connection
                 parts = self._written.parts
-                if self._written.is_deferred and self._replies:
+                if self._written.is_deferred and not self._written.close:
                     parts = [*(parts or ()), *self._made_next()]
                 if parts and self._transport is not None and not self._transport.is_closing():
                     self._transport.writelines(parts)
@@ -550,12 +551,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         parts: list[Buffer] = []
         taken = 0
         for reply in self._replies:
-            if not reply.is_deferred or not reply.is_made or reply.has_failed:
+            if not reply.is_deferred or not reply.is_made or reply.close:
                 break
             parts += reply.parts or ()
             taken += 1
         del self._replies[:taken]
-        self.deferred -= taken
         return parts
 
     def _count_unsent(self, reply: Reply) -> None:
@@ -665,6 +665,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             is_in_the_way = pressed.requests and self._frame is not None
             if is_in_the_way and now - self._frame_began >= _patience(len(self._frame or b"")):
                 return "a request comes too slowly"
-        if quiet >= idle_seconds and self.is_idle:
-            return "idle"
+        if quiet >= idle_seconds and (self.is_idle or self._unmuted is not None):
+            return "idle"  # a muted connection isn't read: the agent would not see that its client has gone
         return None

@@ -225,6 +225,7 @@ class Dispatcher:
             is_first_waiting=connection.deferred == 0,
             access=connection.access,
             charge=charge,
+            connection=connection,
         )
 
     def _replied(self, asked: _Asked, response: Any) -> Reply:

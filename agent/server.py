@@ -21,6 +21,7 @@ from agent.connection import NOT_PRESSED, STAGING_BYTES, KafkaConnection, Presse
 from agent.dispatch import Dispatcher
 from agent.fetch.fetch_memory import FetchMemory
 from agent.fetch.sessions import FetchSessions
+from agent.fetch.share_releases import ShareReleases
 from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.gateway.door import GatewayDoor
@@ -222,6 +223,7 @@ class Agent:
         )
         self._ring_seen: ZoneRing | None = None
         self._services: Services | None = None
+        self._share_releases: ShareReleases | None = None
         self.kafka_ports: dict[str, int] = {}
         """By the listener's name."""
         self.peer_port = 0
@@ -304,6 +306,10 @@ class Agent:
         await services.lanes.start()
         await services.groups.start()
         services.tail.start()
+        self._share_releases = ShareReleases(
+            self._sequencer, services.share_sessions, services.groups.configs.share_limits
+        )
+        self._share_releases.start()
         snapshot = await self.catalog.refresh()
         self._known.learn(ClusterIdentity(snapshot.cluster_id, snapshot.incarnation))
 
@@ -367,7 +373,7 @@ class Agent:
             reader=self._reader,
             tail=Tail(self._sequencer, self._clock, self._entropy, self.telemetry),
             sessions=FetchSessions(self._settings.fetch_sessions, self._entropy),
-            share_sessions=ShareSessions(self._settings.fetch_sessions),
+            share_sessions=ShareSessions(self._settings.fetch_sessions, self._entropy),
             fetch_memory=self._fetch_memory,
             groups=groups,
             decoding=self._executor,
@@ -607,6 +613,8 @@ class Agent:
     def _closed(self, door: Door | None, connection: KafkaConnection) -> None:
         del self._connections[connection]
         self._refused.pop(connection, None)
+        if self._share_releases is not None:
+            self._share_releases.connection_ended(connection)
         if door is not None:
             door.closed(connection)
 
@@ -737,6 +745,8 @@ class Agent:
             await self._neighbour.close()
         if self._services is not None:
             await self._services.tail.close()
+        if self._share_releases is not None:
+            await self._share_releases.close()
         for connection in list(self._connections):
             connection.abort()
         if self._peer_server is not None:

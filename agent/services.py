@@ -60,7 +60,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
     connection's client knows of it. `is_first_waiting`: no produce request of the connection
     waits for its answer. `access`: who the client is, and what it may do. `charge`: what the request uses of the
-    client's quotas, if it has any."""
+    client's quotas, if it has any. `connection`: what it came by, to tell it from others."""
 
     api_version: int
     client_id: str
@@ -71,6 +71,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     is_first_waiting: bool = True
     access: Access = ANYBODY
     charge: Charge | None = None
+    connection: object = None
 
 
 def zone_of_client(client_id: str | None, fallback: str) -> str:

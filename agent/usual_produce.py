@@ -163,7 +163,6 @@ class UsualRequests:
         if self._cross_zone is not None:
             self._cross_zone.cross_zone_bytes += batch.length
         reply = UsualReply(
-            is_deferred=True,
             is_made=False,
             requests=self,
             correlation_id=correlation_id,

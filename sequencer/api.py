@@ -1217,13 +1217,15 @@ class ShareLimits(Value, frozen=True, kw_only=True):
 
 
 class ShareRequest(Value, frozen=True):
-    """A member acknowledges and acquires records. Only members of the group acquire any."""
+    """A member acknowledges and acquires records. Only members of the group acquire any. `session`: the share session
+    in which it acquires; with `releases`, that whose records are given back (0: all that it has)."""
 
     group_id: str
     member_id: str
     limits: ShareLimits
     partitions: list[ShareWork]
     request_id: UUID | None = None
+    session: Int64 = 0
 
 
 class AcquiredRecords(Value, frozen=True):

@@ -78,6 +78,9 @@ LEASE_MARGIN_SECONDS = 0.5
 LEASE_LOOK_SECONDS = 1.0
 """How often groups of an ended lease are looked for, to answer the members that wait for them."""
 
+MANY_DUE = 1_000
+"""Entries for groups' deadlines that may be left over, beside two for each group."""
+
 MIN_WAIT_SECONDS = 0.001
 """The least wait for a deadline: timers may ring a little early."""
 
@@ -631,8 +634,16 @@ class GroupCoordinator:
             held.armed_at = deadline
             is_soonest = not self._due or deadline < self._due[0][0]
             heapq.heappush(self._due, (deadline, held.group.group_id))
+            if len(self._due) > MANY_DUE + 2 * len(self._held):
+                self._forget_past_arms()
             if is_soonest and self._due_sooner is not None and not self._due_sooner.done():
                 self._due_sooner.set_result(None)
+
+    def _forget_past_arms(self) -> None:
+        """Groups that are let go and taken up again, or due sooner than they were, leave entries behind."""
+        armed = ((held.armed_at, group_id) for group_id, held in self._held.items())
+        self._due = [(deadline, group_id) for deadline, group_id in armed if deadline is not None]
+        heapq.heapify(self._due)
 
     async def _watch_deadlines(self) -> None:
         """Look at the groups whose armed deadline has passed, when it passes; most of them only moved it on."""

@@ -591,12 +591,15 @@ class Group:
         over = [member_id for member_id, deadline in self.pending.items() if deadline <= now]
         for member_id in over:
             del self.pending[member_id]
-        dead = [
-            each for each in self.members.values() if not each.is_waiting and each.session_deadline <= now
-        ]
-        if self._sync_deadline is not None and self._sync_deadline <= now:
+        must_have_synced = self._sync_deadline is not None and self._sync_deadline <= now
+        if must_have_synced:
             self._sync_deadline = None
-            dead.extend(each for each in self.members.values() if not each.has_synced and each not in dead)
+        dead = [
+            each
+            for each in self.members.values()
+            if (not each.is_waiting and each.session_deadline <= now)
+            or (must_have_synced and not each.has_synced)
+        ]
         for member in dead:
             self._remove(member)
         self._after_removal(now, bool(dead))

@@ -103,10 +103,11 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Whose request it is, and the group's settings."""
+    """Whose request it is, its session, and the group's settings."""
 
     group_id: str
     member_id: str
+    session: ShareSession
     limits: ShareLimits
     is_final: bool
 
@@ -120,26 +121,40 @@ async def fetch(
     """Acknowledge, acquire, wait for a moment if there is nothing."""
     grant: Grant | None = None
     try:
-        asked = _asked(services, request)
+        _check_names(request)
         _check_fetch(request)
-        session = _session_of(services, request)
-        parts = await _parts(services, context, request, session)
+        asked = _asked(services, request, _session_of(services, context, request))
+        parts = await _parts(services, context, request, asked.session)
         grant = await _serve(services, request, asked, parts)
     except Refused as refused:
         return ShareFetchResponse(error_code=refused.code, error_message=str(refused))
     except SequencerError as error:
         log.warning("a share fetch got no answer from the sequencer", error=str(error))
         return ShareFetchResponse(error_code=code_of(error), error_message=str(error))
-    response = _response(request, asked, session, parts)
+    response = _response(request, asked, parts)
     return response if grant is None else HeldResponse(response, grant.release)
 
 
-def _asked(services: Services, request: ShareFetchRequest | ShareAcknowledgeRequest) -> _Asked:
-    group_id, member_id = request.group_id or "", request.member_id or ""
-    if not is_name(group_id) or not is_name(member_id):
+def _check_names(request: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
+    if not is_name(request.group_id or "") or not is_name(request.member_id or ""):
         raise Refused(ErrorCode.INVALID_REQUEST, "GroupId or MemberId is missing or too long")
-    is_final = request.share_session_epoch == FINAL_EPOCH
-    return _Asked(group_id, member_id, services.groups.configs.share_limits(group_id), is_final)
+
+
+def _asked(
+    services: Services,
+    request: ShareFetchRequest | ShareAcknowledgeRequest,
+    session: ShareSession | ErrorCode,
+) -> _Asked:
+    if isinstance(session, ErrorCode):
+        raise Refused(session)
+    group_id, member_id = request.group_id or "", request.member_id or ""
+    return _Asked(
+        group_id,
+        member_id,
+        session=session,
+        limits=services.groups.configs.share_limits(group_id),
+        is_final=request.share_session_epoch == FINAL_EPOCH,
+    )
 
 
 def _check_fetch(request: ShareFetchRequest) -> None:
@@ -153,8 +168,10 @@ def _check_fetch(request: ShareFetchRequest) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST, "a request that renews fetches nothing")
 
 
-def _session_of(services: Services, request: ShareFetchRequest) -> ShareSession:
-    session = services.share_sessions.fetch(
+def _session_of(
+    services: Services, context: RequestContext, request: ShareFetchRequest
+) -> ShareSession | ErrorCode:
+    return services.share_sessions.fetch(
         (request.group_id or "", request.member_id or ""),
         request.share_session_epoch,
         [
@@ -167,10 +184,8 @@ def _session_of(services: Services, request: ShareFetchRequest) -> ShareSession:
             for topic in request.forgotten_topics_data
             for number in topic.partitions
         ],
+        context.connection,
     )
-    if isinstance(session, ErrorCode):
-        raise Refused(session)
-    return session
 
 
 async def _parts(
@@ -359,7 +374,13 @@ async def _ask(
     asking = [part for part in able if is_first or _has_read(part)]
     works = _works(request, asked, asking)
     for some in _chunks(list(zip(asking, works, strict=True))):
-        share = ShareRequest(asked.group_id, asked.member_id, asked.limits, [work for _, work in some])
+        share = ShareRequest(
+            asked.group_id,
+            asked.member_id,
+            asked.limits,
+            [work for _, work in some],
+            session=0 if asked.is_final else asked.session.number,
+        )
         answer = await services.sequencer.share_records(share)
         for (part, work), outcome in zip(some, answer.partitions, strict=True):
             _take(part, work, outcome)
@@ -393,6 +414,7 @@ def _works(request: ShareFetchRequest, asked: _Asked, parts: list[_Part]) -> lis
             is_strict = request.share_acquire_mode == RECORD_LIMIT
             acquire = span_of(part.read, min(left, end - first), is_strict=is_strict)
             left -= acquire.max_records
+            part.outlook.is_acquired = True
         works.append(ShareWork(*part.place, part.acknowledged, asked.is_final, acquire))
     return works
 
@@ -474,17 +496,15 @@ def _is_aborted(read: PartitionFetch, header: BatchHeader) -> bool:
     )
 
 
-def _response(
-    request: ShareFetchRequest, asked: _Asked, session: ShareSession, parts: Iterable[_Part]
-) -> ShareFetchResponse:
+def _response(request: ShareFetchRequest, asked: _Asked, parts: Iterable[_Part]) -> ShareFetchResponse:
     """At the session's beginning all partitions, then those of which there is something to say."""
     response = ShareFetchResponse(acquisition_lock_timeout_ms=asked.limits.lock_ms)
     is_whole = request.share_session_epoch == INITIAL_EPOCH
     topics: dict[Any, ShareFetchableTopicResponse] = {}
     for part in parts:
         data = part.data
-        if data.acquired_records and part.place in session.partitions:
-            session.partitions.move_to_end(part.place)
+        if data.acquired_records and part.place in asked.session.partitions:
+            asked.session.partitions.move_to_end(part.place)
         if is_whole or data.acquired_records or data.error_code or part.is_acknowledged:
             topic = topics.get(part.place.topic_id)
             if topic is None:
@@ -502,10 +522,9 @@ async def acknowledge(
 ) -> ShareAcknowledgeResponse:
     """Take what a member says of its records; epoch -1 gives back all others that it has, and ends its session."""
     try:
-        asked = _asked(services, request)
-        session = services.share_sessions.turn((asked.group_id, asked.member_id), request.share_session_epoch)
-        if isinstance(session, ErrorCode):
-            raise Refused(session)
+        _check_names(request)
+        member = request.group_id or "", request.member_id or ""
+        asked = _asked(services, request, services.share_sessions.turn(member, request.share_session_epoch))
         parts: dict[SharePlace, _Part] = {}
         for topic in request.topics:
             for partition in topic.partitions:
@@ -514,7 +533,7 @@ async def acknowledge(
                     services=services, context=context, api="ShareAcknowledge", place=place, outlook=None
                 )
                 _take_acknowledged(part, partition.acknowledgement_batches, may_renew=request.is_renew_ack)
-        for place in session.partitions if asked.is_final else ():
+        for place in asked.session.partitions if asked.is_final else ():
             if place not in parts:
                 parts[place] = await _part(
                     services=services, context=context, api="ShareAcknowledge", place=place, outlook=None

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
-
-from compactor.columns.arrays import table_fields
 from compactor.tables.live import RowRange
-from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
-from tailrace.columns import Columns, columns_text, parse_columns
-from tailrace.parquet_object.schema import LOG_SCHEMA
+from compactor.tables.table import NewFile, TableChange, TableConflict, TableSnapshot
+from sequencer.api import ObjectDescription
+from tailrace.parquet_object.read import ParquetIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +25,24 @@ class HeldSnapshot:
 class _Held:
     version: int = 0
     snapshots: list[HeldSnapshot] = field(default_factory=list)
-    columns: str | None = None
 
 
 class MemoryTables:
-    """Tables by topic id and name."""
+    """Topics' tables by topic id."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[UUID, str], _Held] = {}
+        self.held: dict[UUID, _Held] = {}
 
     def open(self, topic_id: UUID, name: str, *, create: bool) -> MemoryTable | None:
         """The topic's table."""
         if create:
-            self.held.setdefault((topic_id, name), _Held())
-        held = self.held.get((topic_id, name))
+            self.held.setdefault(topic_id, _Held())
+        held = self.held.get(topic_id)
         return None if held is None else MemoryTable(held)
 
     def drop(self, topic_id: UUID, name: str) -> None:
         """Forget the table."""
-        del self.held[topic_id, name]
+        del self.held[topic_id]
 
 
 class MemoryTable:
@@ -56,7 +52,6 @@ class MemoryTable:
         self._held = held
         self._version = held.version
         self._snapshots = list(held.snapshots)
-        self._columns = held.columns
 
     @property
     def current(self) -> HeldSnapshot | None:
@@ -71,22 +66,9 @@ class MemoryTable:
         """See TopicTable."""
         return [held.snapshot for held in self._snapshots]
 
-    def columns(self) -> str | None:
+    def describe(self, path: str, described: ObjectDescription, index: ParquetIndex) -> Any:
         """See TopicTable."""
-        return self._columns
-
-    def schema(self) -> pa.Schema:
-        """See TopicTable."""
-        return pa.schema([*LOG_SCHEMA, *table_fields(parse_columns(self._columns) if self._columns else ())])
-
-    def grow(self, columns: Columns) -> None:
-        """See TopicTable."""
-        self._replace(self._snapshots)
-        self._held.columns = self._columns = columns_text(columns)
-
-    def describe(self, path: str, file: StoredFile) -> Any:
-        """See TopicTable."""
-        return path
+        return described.key
 
     def exchange(
         self, change: TableChange, files: Mapping[str, NewFile], properties: Mapping[str, str]

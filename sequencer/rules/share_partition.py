@@ -80,10 +80,15 @@ class SharePartition:
             lambda span: _given_back(span, max_deliveries),
         )
 
-    def release(self, member_id: str) -> None:
-        """Take back all that a member has, as if it had never been handed out: its application may not have seen it."""
+    def release(self, member_id: str, session: int) -> None:
+        """Take back what a member has of a session, or (0) of all, as if it had never been handed out: its application
+        may not have seen it."""
         self._change_all(
-            lambda span: span.lock is not None and span.lock.member_id == member_id,
+            lambda span: (
+                span.lock is not None
+                and span.lock.member_id == member_id
+                and session in (0, span.lock.session)
+            ),
             lambda span: _available(span, span.deliveries - 1),
         )
 

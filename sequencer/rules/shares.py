@@ -181,13 +181,13 @@ def _carry_out(
     is_member: bool,
 ) -> ShareAnswered:
     limits, error, acquired = request.limits, ShareError.NONE, list[AcquiredRecords]()
-    lock = ShareLock(request.member_id, now_ms + limits.lock_ms)
+    lock = ShareLock(request.member_id, now_ms + limits.lock_ms, request.session)
     try:
         state.acknowledge(work.acknowledged, lock, limits.max_deliveries)
     except NotAcquired:
         error = ShareError.INVALID_RECORD_STATE
     if work.releases:
-        state.release(request.member_id)
+        state.release(request.member_id, request.session)
     if work.acquire is not None and is_member:
         asked = work.acquire
         if asked.end_offset > partition.end_offset or asked.max_records < 0:

@@ -174,10 +174,12 @@ class ShareSpan(NamedTuple):
 
 
 class ShareLock(NamedTuple):
-    """Whose acquired records are until when. Stored as an array."""
+    """Whose acquired records are until when; `session`: of the share session in which they were handed out, 0 for none.
+    Stored as an array."""
 
     member_id: str
     until_ms: int
+    session: int = 0
 
 
 class ShareAnswered(NamedTuple):

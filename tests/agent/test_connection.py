@@ -547,8 +547,13 @@ def test_what_is_idle_or_stuck_for_too_long_is_to_be_closed() -> None:
         deaf.transport.unsent = 90
         assert [staleness(deaf, at) for at in (60, 119, 120)] == [None, None, "answers are not taken"]
 
+        muted = Line()
+        muted.connection.mute(1e9, asyncio.Event().wait)
+        muted.feed(framed(b"came before it was read no more"))
+        assert [staleness(muted, at) for at in (599, 600)] == [None, "idle"]
+
         waiting.hold.set()
-        for line in (idle, waiting, deaf):
+        for line in (idle, waiting, deaf, muted):
             line.connection.abort()
 
     run(scenario)

@@ -210,6 +210,11 @@ def _ends_every_lock(original: Any) -> Any:
     return lambda self, now_ms, max_deliveries: original(self, 1 << 42, max_deliveries)
 
 
+def _of_all_sessions(original: Any) -> Any:
+    """A session's end gives back what its member has of any."""
+    return lambda self, member_id, session: original(self, member_id, 0)
+
+
 def _gives_back(original: Any) -> Any:
     """An accepted record is available again."""
 
@@ -1417,6 +1422,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a lock is over at once", [(SharePartition, "expire", _ends_every_lock)], SHARES
     ),
     Mutation("no lock ever ends", [(SharePartition, "expire", does_nothing)], SHARES),
+    Mutation(
+        "the end of a connection frees what its member acquired by another",
+        [(SharePartition, "release", _of_all_sessions)],
+        SHARES,
+    ),
     Mutation(
         "a record that was accepted is given back", [(share_partition, "_acknowledged", _gives_back)], SHARES
     ),

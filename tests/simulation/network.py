@@ -255,6 +255,8 @@ class KafkaStream:
         self._unread: deque[bytes] = deque()
         self._is_paused = False
         self.is_over = False
+        self.agent_knows = False
+        """The agent lived when the connection ended."""
         self._protocol = self._agent.context.copy().run(listener.accept)
         self._agent.context.copy().run(self._protocol.connection_made, _ServerTransport(self))  # type: ignore[arg-type]
 
@@ -325,6 +327,7 @@ class KafkaStream:
         if self.is_over:
             return
         self.is_over = True
+        self.agent_knows = not self._agent.is_dead
         self._there.drop()
         self._back.drop()
         self._loop.call_soon(self._protocol.connection_lost, None, context=self._agent.context.copy())

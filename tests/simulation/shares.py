@@ -35,7 +35,7 @@ from tailrace.record_batch import check_crc, split
 from tailrace.records import decode_records
 from tests.simulation.clients import Client, Log, Stage
 from tests.simulation.loop import SimulatedProcess
-from tests.simulation.network import NoAnswer
+from tests.simulation.network import KafkaStream, NoAnswer
 from tests.support.history.events import identity
 
 LOCK_S = 2.0
@@ -53,10 +53,11 @@ SAID = (*6 * [ACCEPT], RELEASE, RENEW, REJECT)
 @dataclass(slots=True)
 class Holding:
     """A record in a member's hands. It is nobody else's from when it had it until `locked_until`, unless it was given
-    up: `freed_at` is when the member first asked for that."""
+    up: `freed_at` is when the member first asked for that. The end of the connection by which it came frees it, too."""
 
     had_at: float
     locked_until: float
+    came_by: KafkaStream
     freed_at: float | None = None
 
 
@@ -71,7 +72,9 @@ class ShareWatch:
     delivered: set[str] = field(default_factory=set)
     """Identities of records that were handed to somebody."""
 
-    def handed_out(self, place: Place, record: str, member: str, asked_at: float, now: float) -> Holding:
+    def handed_out(
+        self, place: Place, record: str, member: str, asked_at: float, now: float, came_by: KafkaStream
+    ) -> Holding:
         """A member was handed a record, between these two times."""
         self.delivered.add(record)
         done_at = self.done_at.get(place)
@@ -79,13 +82,17 @@ class ShareWatch:
             self.violated(f"{place} is handed to {member}, asked at {asked_at:.3f}; done at {done_at:.3f}")
         known = self.holdings.setdefault(place, [])
         for other in known:
-            is_certain = other.had_at < asked_at and now < other.locked_until - MARGIN_S
+            is_certain = (
+                other.had_at < asked_at
+                and now < other.locked_until - MARGIN_S
+                and not other.came_by.agent_knows
+            )
             if is_certain and (other.freed_at is None or other.freed_at > now):
                 self.violated(
                     f"{place} is handed to {member} at {asked_at:.3f} to {now:.3f}, and is another's from"
                     f" {other.had_at:.3f} to {other.locked_until:.3f}"
                 )
-        holding = Holding(now, asked_at + LOCK_S)
+        holding = Holding(now, asked_at + LOCK_S, came_by)
         known.append(holding)
         return holding
 
@@ -223,13 +230,17 @@ class ShareMember(Client):
 
     async def _fetch(self, log: Log, *, is_last: bool) -> None:
         if not self._host or self.luck.below(20) == 0:
+            left = self._streams.pop(self._host, None)
+            if left is not None:  # it ends while the member reads elsewhere, or from there by another
+                self.stage.cluster.loop.call_later(self.luck.fraction(), left.cut)
             self._host, self._session = self.some_agent(), 0
         asked_at, epoch = self.stage.now(), self._session
         said = [] if epoch == 0 else self._to_say(is_last=is_last)
         is_renewing = bool(said) and said[0][1] is RENEW
         request = self._request(log, epoch, said, is_renewing=is_renewing)
         self._session = 0  # until it is known that the agent is where the member is
-        response = await self.ask(self._host, ApiKey.SHARE_FETCH, 2, request)
+        came_by = self.stream(self._host)
+        response = await self.wait(came_by, came_by.send(ApiKey.SHARE_FETCH, 2, request, self.name))
         now = self.stage.now()
         if response.error_code != ErrorCode.NONE:
             self._host = ""
@@ -239,7 +250,7 @@ class ShareMember(Client):
             for row in topic.partitions:
                 if row.acknowledge_error_code == ErrorCode.NONE:
                     self._answered(log, row.partition_index, said, asked_at, now)
-                self._take_in(log, row, asked_at, now)
+                self._take_in(log, row, asked_at, now, came_by)
 
     def _to_say(self, *, is_last: bool) -> list[tuple[Batch, AcknowledgeType]]:
         """What is said now of what is held: the same kind of answer for all, at most one for each partition."""
@@ -293,7 +304,9 @@ class ShareMember(Client):
                 for holding in batch.holdings.values():
                     holding.locked_until = max(holding.locked_until, asked_at + LOCK_S)
 
-    def _take_in(self, log: Log, row: SharePartitionData, asked_at: float, now: float) -> None:
+    def _take_in(
+        self, log: Log, row: SharePartitionData, asked_at: float, now: float, came_by: KafkaStream
+    ) -> None:
         records = {
             record.offset: identity(record.key, record.value)
             for header, batch in split(memoryview(bytes(row.records)))  # type: ignore[arg-type]
@@ -305,7 +318,11 @@ class ShareMember(Client):
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
                 if offset in records:
                     place = (log.name, row.partition_index, offset)
-                    holding = self.watch.handed_out(place, records[offset], self.name, asked_at, now)
+                    holding = self.watch.handed_out(place, records[offset], self.name, asked_at, now, came_by)
                     batch.holdings[offset] = holding
+                    # What it has had before was given back unasked: what it says of one is said of both.
+                    for before in self._held:
+                        if before.partition == batch.partition and offset in before.holdings:
+                            before.holdings[offset] = holding
                     self._holdings.append(holding)
             self._held.append(batch)

@@ -146,7 +146,7 @@ class AgentBench:
             tail=Tail(sequencer, clock, SeededEntropy(7), telemetry),
             fetch_memory=FetchMemory(256 << 20, clock),
             sessions=FetchSessions(self.settings.fetch_sessions, SeededEntropy(5)),
-            share_sessions=ShareSessions(self.settings.fetch_sessions),
+            share_sessions=ShareSessions(self.settings.fetch_sessions, SeededEntropy(8)),
             groups=GroupCoordinator(
                 sequencer,
                 clock,
@@ -212,10 +212,17 @@ class AgentBench:
         assert awaited.done(), f"not done after {seconds} s"
         return awaited.result()
 
-    async def ask(self, api: int, version: int, request: Any, client_id: str | None = None) -> Any:
+    async def ask(
+        self,
+        api: int,
+        version: int,
+        request: Any,
+        client_id: str | None = None,
+        by: KafkaConnection | None = None,
+    ) -> Any:
         """Send a request through dispatch and codecs, as a connection would; returns the decoded response."""
         sent = b"".join(encode_request(7, api, version, request, client_id))
-        reply = await Dispatcher(self.services)(memoryview(sent)[4:], connection())
+        reply = await Dispatcher(self.services)(memoryview(sent)[4:], by or connection())
         parts = await made(reply)
         if parts is None:
             return None

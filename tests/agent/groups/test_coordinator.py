@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from agent.catalog import EMPTY, Catalog
+from agent.groups import coordinator
 from agent.groups.consumer_group import ConsumerAnswer, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator, GroupRefusal
 from agent.groups.group import GroupPhase, JoinAnswer, JoinRequest, SyncRequest
@@ -295,6 +296,19 @@ def test_a_session_ends_when_its_time_is_over_and_not_at_some_tick_after_it() ->
                 await asyncio.sleep(0)
             held = bench.agents[0].held_group("g")
             assert (held and held.phase) is phase, "an empty group is let go"
+
+    run(scenario)
+
+
+def test_members_that_come_and_go_leave_no_deadlines_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "MANY_DUE", 10)
+
+    async def scenario(bench: Bench) -> None:
+        agent = bench.agents[0]
+        for number in range(50):
+            await bench.member(0, f"m{number}", "i")
+            assert await agent.leave("g", [("", "i")]) == [ErrorCode.NONE]
+            assert len(agent._due) <= 12
 
     run(scenario)
 

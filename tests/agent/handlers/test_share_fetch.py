@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from agent.connection import KafkaConnection
 from agent.fetch.sessions import PartitionKey, RequestedPartition
+from agent.fetch.share_releases import ShareReleases
 from agent.handlers.fetch import PartitionFetch
 from agent.handlers.share_fetch import MAX_TYPES, acknowledged_of, span_of
 from sequencer.api import (
@@ -58,7 +60,7 @@ from tests.agent.handlers.test_fetch import offsets
 from tests.agent.handlers.test_group_offsets import located
 from tests.agent.handlers.test_produce import produce
 from tests.agent.handlers.test_share_groups import beat
-from tests.support.agents import AgentBench, batch, run
+from tests.support.agents import AgentBench, batch, connection, run, settle
 from tests.support.transactions import TransactionalProducer
 
 EARLIEST = {"group_share_auto_offset_reset": "earliest"}
@@ -75,6 +77,7 @@ class Member:
 
     def __init__(self, bench: AgentBench, member_id: str) -> None:
         self.bench, self.member_id, self.epoch = bench, member_id, 0
+        self.connection = connection()
         self.topic_id = bench.services.catalog.snapshot.by_name["t"].topic.topic_id
 
     async def join(self) -> Member:
@@ -91,7 +94,7 @@ class Member:
             topics=[ShareFetchTopic(self.topic_id, [ShareFetchPartition(0, batches(*said))])],
         )
         answer = await self.bench.until(
-            asyncio.ensure_future(self.bench.ask(ApiKey.SHARE_FETCH, version, request))
+            asyncio.ensure_future(self.bench.ask(ApiKey.SHARE_FETCH, version, request, by=self.connection))
         )
         if answer.error_code == 0:
             self.epoch += 1
@@ -210,6 +213,35 @@ def test_the_end_of_a_session_gives_everything_back() -> None:
         assert await first.acknowledge((1, 1, ACCEPT)) == ErrorCode.SHARE_SESSION_NOT_FOUND
 
     run(scenario, **EARLIEST)
+
+
+def test_the_end_of_a_connection_gives_back_what_came_by_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        first = await filled(bench, 4, 2)
+        second = await Member(bench, "b").join()
+        assert await first.acquired(max_records=1) == [(0, 3, 1)]
+        ended, first.connection, first.epoch = first.connection, connection(), 0
+        assert await first.acquired() == [(4, 5, 1)]
+        assert await second.acquired(max_wait_ms=0) == []
+
+        await ends(bench, ended)
+        assert await second.acquired(max_wait_ms=0) == []  # its session is another connection's
+        await ends(bench, first.connection)
+
+        assert await second.acquired() == [(4, 5, 1)]
+        assert (await first.asked()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+    run(scenario, **EARLIEST)
+
+
+async def ends(bench: AgentBench, connection: KafkaConnection) -> None:
+    """The connection ends, and the agent gives back what it has to."""
+    services = bench.services
+    releases = ShareReleases(bench.sequencer, services.share_sessions, services.groups.configs.share_limits)
+    releases.start()
+    releases.connection_ended(connection)
+    await settle()
+    await releases.close()
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0, [(0, 5, 1)]), (1, [(0, 3, 1)])])

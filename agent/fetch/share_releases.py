@@ -1,0 +1,71 @@
+"""What share sessions had acquired is given back when their connection ends, as in Kafka.
+
+Whatever is not given back (the agent dies, the sequencer is away, too much waits) is free when its lock is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from agent.fetch.share_sessions import ShareSessions
+from sequencer.api import Sequencer, SequencerError, ShareLimits, ShareRequest, ShareWork
+from sequencer.bounds import MAX_WORKS
+from tailrace.keepers import outlived
+
+log = structlog.get_logger("agent.share")
+
+MAX_WAITING = 10_000
+"""Requests that wait for the sequencer; of more, the oldest are forgotten."""
+
+
+class ShareReleases:
+    """One agent's. `start` before use, `close` at the end. `limits`: the settings of a group."""
+
+    def __init__(
+        self, sequencer: Sequencer, sessions: ShareSessions, limits: Callable[[str], ShareLimits]
+    ) -> None:
+        self._sequencer = sequencer
+        self._sessions = sessions
+        self._limits = limits
+        self._waiting: deque[ShareRequest] = deque(maxlen=MAX_WAITING)
+        self._is_waiting = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to give back."""
+        self._task = asyncio.create_task(self._run(), name="agent: share sessions")
+
+    async def close(self) -> None:
+        """Give back no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def connection_ended(self, connection: object) -> None:
+        """End the connection's sessions. What they may have acquired is given back soon."""
+        for (group_id, member_id), session in self._sessions.end_of(connection):
+            works = [
+                ShareWork(*place, releases=True)
+                for place, outlook in session.partitions.items()
+                if outlook.is_acquired
+            ]
+            for first in range(0, len(works), MAX_WORKS):
+                some = works[first : first + MAX_WORKS]
+                limits = self._limits(group_id)
+                self._waiting.append(ShareRequest(group_id, member_id, limits, some, session=session.number))
+                self._is_waiting.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._is_waiting.wait()
+            self._is_waiting.clear()
+            while self._waiting:
+                request = self._waiting.popleft()
+                with outlived(log, "records of an ended share session stay locked for now", SequencerError):
+                    await self._sequencer.share_records(request)
