@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 
+from compactor.recently_used import RecentlyUsed
 from sequencer.api import Run
 from tailrace.parquet_object.header import InvalidParquetObject, ParquetRun
 from tailrace.parquet_object.read import (
@@ -25,8 +25,7 @@ class ParquetInput:
     def __init__(self, objects: Mapping[str, memoryview]) -> None:
         self._objects = objects
         self._indexes: dict[str, ParquetIndex] = {}
-        self._decoded: OrderedDict[tuple[str, int], list[memoryview]] = OrderedDict()
-        self._decoded_bytes = 0
+        self._decoded = RecentlyUsed[tuple[str, int], list[memoryview]](MAX_DECODED_BYTES)
 
     def batches(self, run: Run) -> Iterator[PlainBatch]:
         """The run's batches in order."""
@@ -58,19 +57,12 @@ class ParquetInput:
 
     def _records(self, key: str, number: int) -> list[memoryview]:
         records = self._decoded.get((key, number))
-        if records is not None:
-            self._decoded.move_to_end((key, number))
-            return records
-        index = self._indexes[key]
-        group = index.row_groups[number]
-        records = row_group_records(
-            index, number, self._objects[key][group.start : group.start + group.length]
-        )
-        self._decoded[key, number] = records
-        self._decoded_bytes += _size(records)
-        while self._decoded_bytes > MAX_DECODED_BYTES and len(self._decoded) > 1:
-            _, oldest = self._decoded.popitem(last=False)
-            self._decoded_bytes -= _size(oldest)
+        if records is None:
+            index = self._indexes[key]
+            group = index.row_groups[number]
+            data = self._objects[key][group.start : group.start + group.length]
+            records = row_group_records(index, number, data)
+            self._decoded.keep((key, number), records, sum(map(len, records)))
         return records
 
 
@@ -84,7 +76,3 @@ class PieceBatches:
     def __iter__(self) -> Iterator[PlainBatch]:
         for run in self._runs:
             yield from self._data.batches(run)
-
-
-def _size(records: Sequence[memoryview]) -> int:
-    return sum(map(len, records))

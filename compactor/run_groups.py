@@ -12,11 +12,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from compactor.recently_used import RecentlyUsed
 from compactor.rewrite import RewriteFailed
 from sequencer.api import Run
 from tailrace.object_store.api import ObjectStore
 from tailrace.parquet_object.encode import encode_records, rebuild
 from tailrace.parquet_object.read import ParquetIndex, PlainBatch, RowGroupRange, read_index, row_group_table
+from tailrace.parquet_object.schema import REPLAY_COLUMNS
 from tailrace.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
@@ -28,6 +30,10 @@ from tailrace.record_batch import (
 )
 
 Array = Any
+
+KEPT_FOOTER_BYTES = 4 << 20
+"""Footers take some ten times as much in memory."""
+KEPT_GROUP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -127,11 +133,16 @@ class PackedBatches:
 
 
 class ParquetRuns:
-    """Reads runs of Parquet objects; the footer of the object that was read last is kept."""
+    """Reads runs of Parquet objects, one partition after another.
+
+    Footers are kept, and row groups that several partitions share: each is read once for all of them, as long as there
+    is room.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._indexes: dict[str, ParquetIndex] = {}
+        self._indexes = RecentlyUsed[str, ParquetIndex](KEPT_FOOTER_BYTES)
+        self._shared = RecentlyUsed[tuple[str, int], Any](KEPT_GROUP_BYTES)
         self.read_bytes = 0
 
     async def groups(self, run: Run, columns: Sequence[str]) -> AsyncIterator[RunGroup]:
@@ -143,16 +154,24 @@ class ParquetRuns:
                 f"{run.key} has no run of partition {run.partition} from {run.base_offset} on"
             )
         for each in index.row_groups_for(run.topic_id, run.partition, run.base_offset):
-            start, length = index.bytes_of(each.number, columns)
-            data = await self._range(run.key, start, length)
-            yield _rows_of(index, each, row_group_table(index, each.number, data, columns), run)
+            table = self._shared.get((run.key, each.number))
+            if table is None and index.is_shared(each.number):
+                table = await self._table(run.key, index, each.number, REPLAY_COLUMNS)
+                self._shared.keep((run.key, each.number), table, table.nbytes)
+            elif table is None:
+                table = await self._table(run.key, index, each.number, columns)
+            yield _rows_of(index, each, table, run)
+
+    async def _table(self, key: str, index: ParquetIndex, number: int, columns: Sequence[str]) -> Any:
+        start, length = index.bytes_of(number, columns)
+        return row_group_table(index, number, await self._range(key, start, length), columns)
 
     async def _index(self, run: Run) -> ParquetIndex:
         held = self._indexes.get(run.key)
         if held is None:
             tail = await self._range(run.key, run.index_start, run.object_size - run.index_start)
             held = read_index(tail, run.object_size, crc=run.index_crc)
-            self._indexes = {run.key: held}  # runs of one object follow one another at most in one partition
+            self._indexes.keep(run.key, held, held.footer_bytes)
         return held
 
     async def _range(self, key: str, start: int, length: int) -> bytes:

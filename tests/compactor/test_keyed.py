@@ -563,3 +563,32 @@ def test_what_is_not_in_parquet_yet_is_not_read_for_a_pass() -> None:
             assert asked == ["find_batches"]
 
     asyncio.run(scenario())
+
+
+def test_partitions_that_share_objects_share_their_requests() -> None:
+    asked: list[str] = []
+
+    class Counting(MemoryStore):
+        async def get_range(self, key: str, start: int, length: int) -> bytes:
+            asked.append(key)
+            return await super().get_range(key, start, length)
+
+    async def scenario() -> None:
+        async with opened() as (log, clock):
+            log.store = Counting(clock)
+            await log.topic("t", 20, COMPACTED)
+            here = InProcess(log.store, clock, log.entropy)
+            no_merges = CompactionSettings(min_bytes=1, min_age_ms=0, merges=False)
+            for key in (b"a", b"b", b"c", b"c"):  # the last round has a pass over four objects
+                await log.produce(*[("t", number, batch((key, b"1"))) for number in range(20)])
+                asked.clear()
+                clock.advance(0.01)
+                summary = await run_cycle(
+                    log.sequencer, here, clock=clock, entropy=log.entropy, settings=no_merges, keyed=here
+                )
+            assert (summary.keyed.passes, summary.keyed.dropped) == (20, 20)
+            objects = [key for key in asked if key.endswith(".parquet")]
+            assert len(set(objects)) == 4
+            assert len(objects) == 2 * 4, "of each its footer and its only row group"
+
+    asyncio.run(scenario())

@@ -1,0 +1,31 @@
+"""Values that are kept as long as there is room."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class RecentlyUsed(Generic[K, V]):
+    """Values by key, of which the least recently used go when all are more than `most_bytes`; one always stays."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: K) -> V | None:
+        if key not in self._held:
+            return None
+        self._held.move_to_end(key)
+        return self._held[key][0]
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        self._held[key] = value, size
+        self._bytes += size
+        while self._bytes > self._most_bytes and len(self._held) > 1:
+            _, (_, gone) = self._held.popitem(last=False)
+            self._bytes -= gone
