@@ -26,7 +26,7 @@ from sequencer.store.state import Draft, Key
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Keeping:
     """Rows of a kind are kept for `ms` from the time `since` that they have, and as long as they are in use."""
 
     ms: int
@@ -38,19 +38,19 @@ class Kept:
         return self.since(row) + self.ms
 
 
-def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Kept]:
+def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Keeping]:
     """The kinds that are forgotten, and when."""
     used, created = attrgetter("updated_ms"), attrgetter("created_ms")
     return {
-        ProducerRow: Kept(settings.producer_expiry_ms, used, _has_open_range),
-        TransactionRow: Kept(settings.transactional_id_expiration_ms, used, _is_ongoing),
-        SwapRow: Kept(settings.swap_answers_ms, created),
-        AnswerRow: Kept(settings.request_answers_ms, created),
-        WriteRow: Kept(0, attrgetter("expires_ms")),
+        ProducerRow: Keeping(settings.producer_expiry_ms, used, _has_open_range),
+        TransactionRow: Keeping(settings.transactional_id_expiration_ms, used, _is_ongoing),
+        SwapRow: Keeping(settings.swap_answers_ms, created),
+        AnswerRow: Keeping(settings.request_answers_ms, created),
+        WriteRow: Keeping(0, attrgetter("expires_ms")),
     }
 
 
-def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], kept: Kept) -> int:
+def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], kept: Keeping) -> int:
     """Delete those of these rows that are no longer kept; how many."""
     forgotten = 0
     for key in keys:
