@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from tailrace.columns import parse_columns
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -46,7 +48,8 @@ class InvalidConfigValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """One config: `choices` for strings and lists, bounds (inclusive) for numbers.
+    """One config: `choices` for strings and lists, bounds (inclusive) for numbers, `parse` for texts that are not empty
+    (it raises ValueError).
 
     `broker_name` is the broker config that gives the topic's default (Kafka's synonym).
     """
@@ -60,6 +63,7 @@ class ConfigDefinition:
     choices: tuple[str, ...] | None = None
     broker_name: str | None = None
     has_effect: bool = True
+    parse: Callable[[str], object] | None = None
 
     def check(self, value: str) -> None:
         """Raise InvalidConfigValue unless the value is allowed."""
@@ -91,6 +95,11 @@ class ConfigDefinition:
             for part in parts:
                 if part not in self.choices:
                     raise InvalidConfigValue(f"{given}, allowed are {', '.join(self.choices)}")
+        elif self.parse is not None and value:
+            try:
+                self.parse(value)
+            except ValueError as error:
+                raise InvalidConfigValue(f"{self.name}: {error}") from error
 
     def _check_bounds(self, given: str, number: float) -> None:
         if self.minimum is not None and number < self.minimum:
@@ -138,6 +147,8 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         ConfigDefinition("segment.jitter.ms", _T.LONG, "0", _NO_DISKS, 0, LONG_MAX, broker_name="log.roll.jitter.ms", has_effect=False),
         ConfigDefinition("segment.ms", _T.LONG, str(7 * DAY_MS), _NO_DISKS, 1, LONG_MAX, broker_name="log.roll.ms", has_effect=False),
         ConfigDefinition("tailrace.latency", _T.STRING, "balanced", "How soon batches are stored, and so acknowledged. 'cost': once agent.linger_ms is over, never earlier. 'balanced': earlier, within agent.max_puts_per_second. 'fast': at once, within agent.fast_dollars_per_day. Topics share objects: the strictest of the batches that wait decides.", choices=("cost", "balanced", "fast"), broker_name="tailrace.latency"),
+        ConfigDefinition("tailrace.schema", _T.STRING, "raw", "How values become typed columns of the topic's table. 'raw': they stay bytes. 'json': each is an object, whose fields are columns; what does not fit is in the table's quarantine.", choices=("raw", "json"), broker_name="tailrace.schema"),
+        ConfigDefinition("tailrace.schema.columns", _T.STRING, "", "The columns of the topic's table, such as 'id long, name string, tags list<string>'; other fields are left out. Empty: all fields of the first values.", parse=parse_columns),
         ConfigDefinition("tailrace.table", _T.STRING, "none", "'iceberg': the compactor keeps an Iceberg table of the topic's compacted records, named like the topic.", choices=("none", "iceberg"), broker_name="tailrace.table"),
         ConfigDefinition("tailrace.table.snapshot.ms", _T.LONG, "21600000", "How long a snapshot of the table, and the files that it names, can be read after the next one has replaced it.", 0, LONG_MAX, broker_name="tailrace.table.snapshot.ms"),
         ConfigDefinition("unclean.leader.election.enable", _T.BOOLEAN, "false", _NO_DISKS + "There are no elections.", broker_name="unclean.leader.election.enable", has_effect=False),

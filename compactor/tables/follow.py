@@ -10,6 +10,7 @@ from uuid import UUID
 
 import structlog
 
+from compactor.columns.derive import ValueFormat
 from compactor.tables.sync import SyncedTable, TableSync, WantedTable
 from sequencer.api import (
     BrokerConfigsRequest,
@@ -98,9 +99,21 @@ def choose_tables(
         snapshot_ms[topic.topic_id] = int(effective("tailrace.table.snapshot.ms", topic.configs, cluster))
         if effective("tailrace.table", topic.configs, cluster) == "iceberg":
             wanted.add(topic.topic_id)
-            yield WantedTable(topic.topic_id, topic.name, snapshot_ms[topic.topic_id])
+            yield WantedTable(
+                topic.topic_id,
+                topic.name,
+                snapshot_ms[topic.topic_id],
+                values=_values_of(topic, cluster),
+            )
     default_ms = int(effective("tailrace.table.snapshot.ms", {}, cluster))
     for pin in pins:
         if pin.topic_id not in wanted:
             life_ms = snapshot_ms.get(pin.topic_id, default_ms)
             yield WantedTable(pin.topic_id, pin.topic_name, life_ms, is_wanted=False)
+
+
+def _values_of(topic: Topic, cluster: dict[str, str]) -> ValueFormat | None:
+    kind = effective("tailrace.schema", topic.configs, cluster)
+    if kind == "raw":
+        return None
+    return ValueFormat(kind, effective("tailrace.schema.columns", topic.configs, cluster))

@@ -26,6 +26,7 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    schema_to_pyarrow,
 )
 from pyiceberg.manifest import (
     DataFile,
@@ -44,15 +45,17 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.typedef import Record
 from sqlalchemy import make_url
 
+from compactor.columns.arrays import table_fields
+from compactor.columns.derive import QUARANTINE
 from compactor.tables.sync import LISTED_MS
-from compactor.tables.table import NewFile, TableChange, TableConflict, TableSnapshot
-from sequencer.api import ObjectDescription
+from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
+from tailrace.columns import Columns, columns_text
 from tailrace.object_store.open import object_url, s3_location
-from tailrace.parquet_object.read import ParquetIndex
-from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, SCHEMA
+from tailrace.parquet_object.schema import COLUMNS_WITH_BOUNDS, LOG_SCHEMA, SCHEMA
 
 CATALOG_NAME = "tailrace"
 TOPIC_ID = "tailrace.topic-id"
+COLUMNS = "tailrace.columns"
 SMALL_MANIFEST_ENTRIES = 2_000
 MOST_SMALL_MANIFESTS = 16
 """With more, a snapshot writes the small ones as one."""
@@ -76,8 +79,6 @@ _PROPERTIES = {
         if name not in COLUMNS_WITH_BOUNDS
     },
 }
-_SCHEMA = SCHEMA.set(SCHEMA.get_field_index("topic"), pa.field("topic", pa.string(), nullable=False))
-"""Iceberg has no dictionaries; the files keep theirs."""
 
 
 def open_catalog(uri: str, store_url: str) -> Catalog:
@@ -158,10 +159,11 @@ class IcebergTables:
             self._catalog.rename_table(
                 (self._namespace, name), (self._namespace, _name_aside(name, UUID(owner)))
             )
+        kind = QUARANTINE if name.endswith(QUARANTINE) else ""
         return self._catalog.create_table(
             (self._namespace, name),
-            schema=_SCHEMA,
-            location=object_url(self._store_url, f"{self._cluster_id}/tables/{topic_id}"),
+            schema=LOG_SCHEMA,
+            location=object_url(self._store_url, f"{self._cluster_id}/tables/{topic_id}{kind}"),
             properties={**_PROPERTIES, TOPIC_ID: str(topic_id)},
         )
 
@@ -202,12 +204,32 @@ class IcebergTable:
         ordered = sorted(self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
         return [TableSnapshot(snapshot.snapshot_id, _listed_ms(snapshot)) for snapshot in ordered]
 
-    def describe(self, path: str, described: ObjectDescription, index: ParquetIndex) -> DataFile:
+    def columns(self) -> str | None:
+        """See TopicTable."""
+        text: str | None = self._table.properties.get(COLUMNS)
+        return text
+
+    def schema(self) -> pa.Schema:
+        """See TopicTable. With field ids."""
+        return pa.schema([_plain(field) for field in schema_to_pyarrow(self._table.schema())])
+
+    def grow(self, columns: Columns) -> None:
+        """See TopicTable."""
+        transaction = Transaction(self._table)
+        try:
+            with transaction.update_schema() as update:
+                update.union_by_name(pa.schema(table_fields(columns)))
+            transaction.set_properties({COLUMNS: columns_text(columns)})
+            self._table = transaction.commit_transaction()
+        except CommitFailedException as error:
+            raise TableConflict(str(error)) from error
+
+    def describe(self, path: str, file: StoredFile) -> DataFile:
         """See TopicTable."""
         metadata = self._table.metadata
         schema = metadata.schema()
         statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=index.metadata,
+            parquet_metadata=file.metadata,
             stats_columns=compute_statistics_plan(schema, metadata.properties),
             parquet_column_mapping=parquet_path_to_id_mapping(schema),
         )
@@ -215,7 +237,7 @@ class IcebergTable:
             metadata,
             content=DataFileContent.DATA,
             file_path=path,
-            file_size_in_bytes=described.size,
+            file_size_in_bytes=file.size,
             **statistics.to_serialized_dict(),
         )
 
@@ -410,18 +432,36 @@ def _entries_of(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEnt
 
 
 def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """All files of the table's own that these snapshots name: manifest lists, manifests, deletes."""
+    """All files of the table's own that these snapshots name: manifest lists, manifests, deletes, derived files."""
     found: set[str] = set()
+    has_derived = COLUMNS in table.properties
     for snapshot in snapshots:
         found.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path in found:
                 continue
             found.add(manifest.manifest_path)
-            if manifest.content == ManifestContent.DELETES:
+            if manifest.content == ManifestContent.DELETES or has_derived:
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                found |= {entry.data_file.file_path for entry in entries}
+                paths = (entry.data_file.file_path for entry in entries)
+                found |= {path for path in paths if path.startswith(f"{table.location()}/")}
     return found
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """The field as Parquet files have it: Arrow's large types are the others, stored."""
+    kind = field.type
+    if pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_large_list(kind):
+        kind = pa.list_(_plain(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_plain(kind.key_field), _plain(kind.item_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_plain(part) for part in kind])
+    return field.with_type(kind)
 
 
 def _delete(table: Table, paths: Iterable[str]) -> None:

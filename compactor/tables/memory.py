@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+
+from compactor.columns.arrays import table_fields
 from compactor.tables.live import RowRange
-from compactor.tables.table import NewFile, TableChange, TableConflict, TableSnapshot
-from sequencer.api import ObjectDescription
-from tailrace.parquet_object.read import ParquetIndex
+from compactor.tables.table import NewFile, StoredFile, TableChange, TableConflict, TableSnapshot
+from tailrace.columns import Columns, columns_text, parse_columns
+from tailrace.parquet_object.schema import LOG_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +28,25 @@ class HeldSnapshot:
 class _Held:
     version: int = 0
     snapshots: list[HeldSnapshot] = field(default_factory=list)
+    columns: str | None = None
 
 
 class MemoryTables:
-    """Topics' tables by topic id."""
+    """Tables by topic id and name."""
 
     def __init__(self) -> None:
-        self.held: dict[UUID, _Held] = {}
+        self.held: dict[tuple[UUID, str], _Held] = {}
 
     def open(self, topic_id: UUID, name: str, *, create: bool) -> MemoryTable | None:
         """The topic's table."""
         if create:
-            self.held.setdefault(topic_id, _Held())
-        held = self.held.get(topic_id)
+            self.held.setdefault((topic_id, name), _Held())
+        held = self.held.get((topic_id, name))
         return None if held is None else MemoryTable(held)
 
     def drop(self, topic_id: UUID, name: str) -> None:
         """Forget the table."""
-        del self.held[topic_id]
+        del self.held[topic_id, name]
 
 
 class MemoryTable:
@@ -52,6 +56,7 @@ class MemoryTable:
         self._held = held
         self._version = held.version
         self._snapshots = list(held.snapshots)
+        self._columns = held.columns
 
     @property
     def current(self) -> HeldSnapshot | None:
@@ -66,9 +71,22 @@ class MemoryTable:
         """See TopicTable."""
         return [held.snapshot for held in self._snapshots]
 
-    def describe(self, path: str, described: ObjectDescription, index: ParquetIndex) -> Any:
+    def columns(self) -> str | None:
         """See TopicTable."""
-        return described.key
+        return self._columns
+
+    def schema(self) -> pa.Schema:
+        """See TopicTable."""
+        return pa.schema([*LOG_SCHEMA, *table_fields(parse_columns(self._columns) if self._columns else ())])
+
+    def grow(self, columns: Columns) -> None:
+        """See TopicTable."""
+        self._replace(self._snapshots)
+        self._held.columns = self._columns = columns_text(columns)
+
+    def describe(self, path: str, file: StoredFile) -> Any:
+        """See TopicTable."""
+        return path
 
     def exchange(
         self, change: TableChange, files: Mapping[str, NewFile], properties: Mapping[str, str]

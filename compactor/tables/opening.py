@@ -74,5 +74,6 @@ async def opened_tables(
                 tables,
                 path_of=lambda key: object_url(store_url, key),
                 executor=executor,
+                folder=f"{cluster_id}/tables",
             ),
         )

@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from compactor.columns.derive import QUARANTINE, QUARANTINE_COLUMNS, ValueFormat
 from compactor.tables.live import (
     FOOTERS_AT_ONCE,
     LiveFile,
@@ -32,12 +33,22 @@ from compactor.tables.live import (
 from compactor.tables.table import (
     Named,
     NewFile,
+    StoredFile,
     TableChange,
     Tables,
+    TableSnapshot,
     TopicTable,
     change_of,
     expired,
     is_stale,
+)
+from compactor.tables.values import (
+    DeriveHere,
+    TableFile,
+    ValueFiles,
+    dead_rows_of_part,
+    stored_file,
+    table_files,
 )
 from sequencer.api import PinTable, ReleaseTable, Sequencer
 from tailrace.object_store.api import ObjectStore
@@ -53,22 +64,45 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """A topic's table. `is_wanted`: False where the topic or its table is no longer there to be read."""
+    """A topic's table. `is_wanted`: False where the topic or its table is no longer there to be read.
+
+    `values`: how the topic's values become columns; None: they stay bytes.
+    """
 
     topic_id: UUID
     topic_name: str
     snapshot_ms: int
     is_wanted: bool = True
+    values: ValueFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SyncedTable:
-    """What one comparison found and did."""
+    """What one comparison found and did. `quarantined`: files in the quarantine."""
 
     files: int
     change: TableChange
     expired: int
     is_dropped: bool = False
+    quarantined: int = 0
+
+
+class _Pass(NamedTuple):
+    """One comparison, of a table and of its quarantine."""
+
+    wanted: WantedTable
+    now_ms: int
+    properties: dict[str, str]
+
+
+class _Compared(NamedTuple):
+    """`left`: snapshots that have not expired. `is_over`: the table is not wanted, and nobody reads it any more."""
+
+    files: int
+    change: TableChange
+    expired: int
+    left: list[TableSnapshot]
+    is_over: bool
 
 
 class TableSync:
@@ -82,70 +116,108 @@ class TableSync:
         *,
         path_of: Callable[[str], str],
         executor: Executor,
+        folder: str = "tables",
     ) -> None:
-        """`path_of`: an object's key as other programs name it. `executor`: for calls of the catalog, which block."""
+        """`path_of`: an object's key as other programs name it. `executor`: for calls of the catalog, which block.
+
+        `folder`: the tables' own files have keys below it.
+        """
         self._sequencer = sequencer
         self._store = store
         self._tables = tables
         self._path_of = path_of
         self._executor = executor
-        self._whole: OrderedDict[UUID, tuple[str, bool]] = OrderedDict()
+        self._folder = folder
+        self._values = ValueFiles(DeriveHere(store, self._blocking), self._blocking)
+        self._whole: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     async def sync(self, wanted: WantedTable) -> SyncedTable:
-        """Bring one table up to date.
+        """Bring one table up to date, and its quarantine.
 
-        Raises SequencerError, StoreError, InvalidParquetObject, TableConflict, and what the catalog raises.
+        Raises SequencerError, StoreError, InvalidParquetObject, TableConflict, ColumnsConflict, and what the catalog
+        raises.
         """
-        create = wanted.is_wanted
-        table = await self._blocking(
-            lambda: self._tables.open(wanted.topic_id, wanted.topic_name, create=create)
-        )
+        table = await self._open(wanted, wanted.topic_name, create=wanted.is_wanted)
         if table is None:
             await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
             return SyncedTable(0, change_of({}, {}), 0, is_dropped=True)
         pin = await self._sequencer.pin_table(PinTable(wanted.topic_id))
-        properties = {LISTED_MS: str(pin.now_ms)}
-        files: Sequence[LiveFile] = ()
+        work = _Pass(wanted, pin.now_ms, {LISTED_MS: str(pin.now_ms)})
+        data: list[TableFile] = []
+        quarantined: list[TableFile] = []
         if wanted.is_wanted:
             listing = await list_live_files(self._sequencer, wanted.topic_id)
-            files = listing.files
-            properties["tailrace.commit-number"] = str(listing.commit_number)
+            work.properties["tailrace.commit-number"] = str(listing.commit_number)
+            data, quarantined = await self._files_for(wanted, table, listing.files)
+        done = await self._compare(work, table, data)
+        is_alone = await self._sync_quarantine(work, table, quarantined)
+        if done.is_over and is_alone:
+            await self._blocking(lambda: self._tables.drop(wanted.topic_id, wanted.topic_name))
+            await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
+            return SyncedTable(0, done.change, done.expired, is_dropped=True)
+        if done.left:
+            kept_from_ms = min(snapshot.listed_ms for snapshot in done.left)
+            await self._sequencer.pin_table(PinTable(wanted.topic_id, kept_from_ms))
+        return SyncedTable(done.files, done.change, done.expired, quarantined=len(quarantined))
+
+    async def _open(self, wanted: WantedTable, name: str, *, create: bool) -> TopicTable | None:
+        return await self._blocking(lambda: self._tables.open(wanted.topic_id, name, create=create))
+
+    async def _files_for(
+        self, wanted: WantedTable, table: TopicTable, files: Sequence[LiveFile]
+    ) -> tuple[list[TableFile], list[TableFile]]:
+        """What the table is to name for the live objects, and what its quarantine is to name."""
+        if wanted.values is None:
+            return [TableFile(file, file.object.key) for file in files], []
+        prefix = f"{self._folder}/{wanted.topic_id}"
+        names = await self._values.names(wanted.values, table, files, prefix)
+        return table_files(files, names, prefix)
+
+    async def _sync_quarantine(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> bool:
+        """Bring the quarantine up to date after its table; whether there is none (any more)."""
+        if await self._blocking(table.columns) is None:
+            return True
+        name = work.wanted.topic_name + QUARANTINE
+        quarantine = await self._open(work.wanted, name, create=bool(files))
+        if quarantine is None:
+            return True
+        if await self._blocking(quarantine.columns) is None:
+            await self._blocking(lambda: quarantine.grow(QUARANTINE_COLUMNS))
+        done = await self._compare(work, quarantine, files)
+        if done.is_over:
+            await self._blocking(lambda: self._tables.drop(work.wanted.topic_id, name))
+        return done.is_over
+
+    async def _compare(self, work: _Pass, table: TopicTable, files: Sequence[TableFile]) -> _Compared:
+        """Make the table name these files, and forget snapshots that are over."""
+        wanted, properties = work.wanted, dict(work.properties)
         named = await self._blocking(table.named)
         should, new = await self._wanted_files(wanted.topic_id, files, named, table)
         change = change_of(named, should)
-        if change or (wanted.is_wanted and is_stale(table.snapshots(), pin.now_ms, wanted.snapshot_ms)):
+        if change or (wanted.is_wanted and is_stale(table.snapshots(), work.now_ms, wanted.snapshot_ms)):
             swaps = sorted(path.rpartition("/")[2].removesuffix(".parquet") for path in change.added)
             properties["tailrace.swaps"] = ",".join(swaps[:SWAPS_NAMED])
             await self._blocking(lambda: table.exchange(change, new, properties))
-        return await self._expire(
-            wanted=wanted, table=table, change=change, files=len(should), now_ms=pin.now_ms
-        )
+        over, left = await self._expire(work, table)
+        is_over = not wanted.is_wanted and not should and len(left) <= 1
+        return _Compared(len(should), change, expired=over, left=left, is_over=is_over)
 
-    async def _expire(
-        self, wanted: WantedTable, table: TopicTable, change: TableChange, files: int, now_ms: int
-    ) -> SyncedTable:
+    async def _expire(self, work: _Pass, table: TopicTable) -> tuple[int, list[TableSnapshot]]:
+        """Forget snapshots that are over: how many, and those that are left."""
         snapshots = await self._blocking(table.snapshots)
-        over = expired(snapshots, now_ms, wanted.snapshot_ms)
+        over = expired(snapshots, work.now_ms, work.wanted.snapshot_ms)
         if over:
             await self._blocking(lambda: table.expire([snapshot.snapshot_id for snapshot in over]))
-        left = [snapshot for snapshot in snapshots if snapshot not in over]
-        if not wanted.is_wanted and not files and len(left) <= 1:
-            await self._blocking(lambda: self._tables.drop(wanted.topic_id, wanted.topic_name))
-            await self._sequencer.release_table(ReleaseTable(wanted.topic_id))
-            return SyncedTable(0, change, len(over), is_dropped=True)
-        if left:
-            kept_from_ms = min(snapshot.listed_ms for snapshot in left)
-            await self._sequencer.pin_table(PinTable(wanted.topic_id, kept_from_ms))
-        return SyncedTable(files, change, len(over))
+        return len(over), [snapshot for snapshot in snapshots if snapshot not in over]
 
     async def _wanted_files(
-        self, topic_id: UUID, files: Sequence[LiveFile], named: dict[str, str | None], table: TopicTable
+        self, topic_id: UUID, files: Sequence[TableFile], named: dict[str, str | None], table: TopicTable
     ) -> tuple[dict[str, str | None], dict[str, NewFile]]:
         """What the table is to say, and the files that it does not say it of yet. Footers of these are read."""
         should: dict[str, str | None] = {}
-        unknown: list[LiveFile] = []
+        unknown: list[TableFile] = []
         for file in files:
-            path, deletes = self._path_of(file.object.key), deletes_of(file)
+            path, deletes = self._path_of(file.key), deletes_of(file)
             is_whole = self._known(file, deletes)
             if path in named and named[path] == deletes:
                 should[path] = deletes
@@ -162,32 +234,39 @@ class TableSync:
                     new[found.named.path] = found
         return should, new
 
-    def _known(self, file: LiveFile, deletes: str) -> bool | None:
+    def _known(self, file: TableFile, deletes: str) -> bool | None:
         """Whether these live ranges are all rows (True) or none (False) of the file; None: its footer says."""
-        known = self._whole.get(file.object.object_id)
+        known = self._whole.get(file.key)
         return known[1] if known is not None and known[0] == deletes else None
 
-    async def _described(self, topic_id: UUID, file: LiveFile, table: TopicTable) -> NewFile | None:
-        """The file with its dead rows; None where no row is live."""
-        index = await read_footer(self._store, file.object)
-        live = live_rows(index.header, topic_id, file.ranges)
+    async def _described(self, topic_id: UUID, file: TableFile, table: TopicTable) -> NewFile | None:
+        """The file with its dead rows; None where no row of the log's own file is live."""
+        described = file.live.object
+        index = await read_footer(self._store, described)
+        live = live_rows(index.header, topic_id, file.live.ranges)
         dead = dead_rows(index.header, live)
-        path, deletes = self._path_of(file.object.key), deletes_of(file)
-        if not live or not dead:
-            self._whole[file.object.object_id] = (deletes, bool(live))
+        if file.is_partial and dead:
+            dead = await dead_rows_of_part(self._store, file)
+        path, deletes = self._path_of(file.key), deletes_of(file)
+        is_named = bool(live) or file.is_derived
+        if not dead or not is_named:
+            self._whole[file.key] = (deletes, is_named)
             if len(self._whole) > KNOWN_FILES:
                 self._whole.popitem(last=False)
-        if not live:
+        if not is_named:
             return None
-        description = await self._blocking(lambda: table.describe(path, file.object, index))
+        stored = StoredFile(described.size, index.metadata)
+        if file.is_derived:
+            stored = await stored_file(self._store, file.key)
+        description = await self._blocking(lambda: table.describe(path, stored))
         return NewFile(Named(path, deletes if dead else None), description, tuple(dead))
 
     async def _blocking(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
 
-def deletes_of(file: LiveFile) -> str:
+def deletes_of(file: TableFile) -> str:
     """The name of the deletes that leave a file's live ranges: another one for other ranges."""
-    ranges: list[LiveRange] = sorted(file.ranges)
+    ranges: list[LiveRange] = sorted(file.live.ranges)
     digest = blake2b(repr([tuple(each) for each in ranges]).encode(), digest_size=12).hexdigest()
-    return f"{file.object.object_id}-{digest}"
+    return f"{file.key.rpartition('/')[2].removesuffix('.parquet')}-{digest}"

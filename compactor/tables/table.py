@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
+import pyarrow as pa
+
 from compactor.tables.live import RowRange
-from sequencer.api import ObjectDescription
-from tailrace.parquet_object.read import ParquetIndex
+from tailrace.columns import Columns
 
 LEAST_RENEWAL_MS = 60_000
 """The least time between snapshots of an unchanged table."""
@@ -29,6 +30,13 @@ class Named(NamedTuple):
 
     path: str
     deletes: str | None
+
+
+class StoredFile(NamedTuple):
+    """A Parquet file's size in bytes, and its footer, a `pyarrow.parquet.FileMetaData`."""
+
+    size: int
+    metadata: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,19 @@ class TopicTable(Protocol):
         """Oldest first; the last is the current one."""
         ...
 
-    def describe(self, path: str, described: ObjectDescription, index: ParquetIndex) -> Any:
+    def columns(self) -> str | None:
+        """The columns beside those of the log, as `tailrace.columns` writes them; None before the first `grow`."""
+        ...
+
+    def schema(self) -> pa.Schema:
+        """All columns, as data files with columns of their own are to have them."""
+        ...
+
+    def grow(self, columns: Columns) -> None:
+        """Have these columns beside those of the log; they hold all that are there. Raises TableConflict."""
+        ...
+
+    def describe(self, path: str, file: StoredFile) -> Any:
         """What the table keeps of a data file."""
         ...
 

@@ -35,6 +35,9 @@ SCHEMA = pa.schema(
     ]
 )
 
+LOG_SCHEMA = SCHEMA.set(SCHEMA.get_field_index("topic"), pa.field("topic", pa.string(), nullable=False))
+"""The same without a dictionary, which Iceberg does not have; the files keep theirs."""
+
 REPLAY_COLUMNS = ["offset", "timestamp", "create_timestamp", "key", "value", "headers"]
 """All that rebuilding batches needs; the rest stands in the header."""
 

@@ -94,6 +94,8 @@ def show(
     import asyncio
 
     async def ask(log: OpenedLog) -> dict[str, Any]:
+        from compactor.tables.iceberg import COLUMNS
+
         async with _tables(log) as (tables, _):
             found = await asyncio.to_thread(lambda: tables.iceberg.find(topic))
             if found is None:
@@ -101,6 +103,7 @@ def show(
             return {
                 "table": f"{log.settings.tables.namespace}.{topic}",
                 "metadata": found.metadata_location,
+                "columns": found.properties.get(COLUMNS),
                 "snapshots": [
                     {
                         "snapshot_id": each.snapshot_id,
@@ -116,6 +119,8 @@ def show(
         print_json(found)
         return
     print(f"table: {found['table']}\nmetadata: {found['metadata']}")
+    if found["columns"] is not None:
+        print(f"columns: {found['columns']}")
     columns = ("snapshot_id", "timestamp_ms", "total-data-files", "total-records", "total-position-deletes")
     rows = [[each.get(column, "") for column in columns] for each in found["snapshots"]]
     print_table([column.replace("_", " ").replace("-", " ") for column in columns], rows)
@@ -149,6 +154,7 @@ def repair(
         "removed": len(done.change.removed),
         "deletes_added": len(done.change.covered),
         "deletes_removed": len(done.change.uncovered),
+        "quarantined_files": done.quarantined,
         "snapshots_expired": done.expired,
         "dropped": done.is_dropped,
     }

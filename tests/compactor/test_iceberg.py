@@ -81,8 +81,9 @@ async def opened(root: Path, partitions: int = 2, catalog: str = "") -> AsyncIte
             namespace=NAMESPACE, store_url=str(root), cluster_id="c",
         )  # fmt: skip
         syncing = TableSync(
-            log.sequencer, store, tables, path_of=lambda key: object_url(str(root), key), executor=executor
-        )
+            log.sequencer, store, tables,
+            path_of=lambda key: object_url(str(root), key), executor=executor, folder="c/tables",
+        )  # fmt: skip
         try:
             yield World(log, clock, root, tables, syncing, catalog)
         finally:

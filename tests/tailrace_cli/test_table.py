@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from sequencer.api import (
@@ -73,8 +74,16 @@ async def _fill(data: Path) -> None:
                     sequencer, InProcess(store, clock, entropy), clock=clock, entropy=entropy,
                     settings=CompactionSettings(min_bytes=1, min_age_ms=0),
                 )  # fmt: skip
-        change = ConfigChange("tailrace.table", ConfigOperation.SET, "iceberg")
-        await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "flights", [change]))
+        await log.topic("carriers")
+        await log.produce(("carriers", 0, batch_of([b'{"carrier": "UA"}', b"?"])))
+        await run_cycle(
+            sequencer, InProcess(store, clock, entropy), clock=clock, entropy=entropy,
+            settings=CompactionSettings(min_bytes=1, min_age_ms=0, topics=frozenset(["carriers"])),
+        )  # fmt: skip
+        table = ConfigChange("tailrace.table", ConfigOperation.SET, "iceberg")
+        schema = ConfigChange("tailrace.schema", ConfigOperation.SET, "json")
+        await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "flights", [table]))
+        await sequencer.alter_config(AlterConfig(ConfigScope.TOPIC, "carriers", [table, schema]))
         await sequencer.delete_records(DeleteRecords([DeleteRecordsPartition(topic.topic_id, 1, 7)]))
         await sequencer.close()
 
@@ -139,12 +148,23 @@ def test_a_repaired_table_is_read_as_the_page_says(
 ) -> None:
     done = json.loads(run(folder, "table", "repair", "flights", "--data", "data", "--json"))
     assert (done["files"], done["added"], done["deletes_added"]) == (1, 1, 1)
-    (listed,) = json.loads(run(folder, "table", "list", "--data", "data", "--json"))
-    assert (listed["topic"], listed["wanted"]) == ("flights", True)
+    listed = json.loads(run(folder, "table", "list", "--data", "data", "--json"))
+    assert {each["topic"]: each["wanted"] for each in listed} == {"flights": True, "carriers": True}
     assert "total position deletes" in run(folder, "table", "show", "flights", "--data", "data")
     monkeypatch.chdir(folder)
     exec(IN_PYICEBERG, {})
     assert capsys.readouterr().out == "53\n"
+
+
+def test_a_table_with_columns_shows_them_and_its_quarantine(folder: Path) -> None:
+    done = json.loads(run(folder, "table", "repair", "carriers", "--data", "data", "--json"))
+    assert (done["files"], done["quarantined_files"]) == (1, 1)
+    assert "columns: carrier string" in run(folder, "table", "show", "carriers", "--data", "data")
+    catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{folder}/data/tailrace.db")
+    typed = catalog.load_table("tailrace.carriers").scan().to_arrow()
+    assert typed["carrier"].to_pylist() == ["UA"]
+    unfit = catalog.load_table("tailrace.carriers__quarantine").scan().to_arrow()
+    assert unfit["value"].to_pylist() == [b"?"]
 
 
 def test_a_query_sees_files_and_tail_as_one(folder: Path) -> None:

@@ -1,0 +1,120 @@
+"""Decoded values as Arrow columns: types, the names of columns, and arrays.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from tailrace.columns import Columns, ColumnType, DecimalType, ListOf, MapOf, Scalar, StructOf, TypedColumn
+from tailrace.parquet_object.schema import SCHEMA
+
+FieldOf = Callable[[int, TypedColumn], Callable[[Any], Any]]
+"""What reads the field of a column, by its number and name, from a decoded struct; None where it has none."""
+
+_NOT_IN_NAMES = re.compile(r"\W")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SCALARS = {
+    Scalar.BOOLEAN: pa.bool_(),
+    Scalar.INT: pa.int32(),
+    Scalar.LONG: pa.int64(),
+    Scalar.FLOAT: pa.float32(),
+    Scalar.DOUBLE: pa.float64(),
+    Scalar.DATE: pa.date32(),
+    Scalar.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    Scalar.STRING: pa.string(),
+    Scalar.BINARY: pa.binary(),
+}
+
+
+def column_names(columns: Columns, taken: Iterable[str] = ()) -> list[str]:
+    """The columns' names in a table. Engines compare names without case, and a dot is the path of a nested field.
+
+    A name that is taken, by one of the log's columns or by an earlier field, gets `value_` before it.
+    """
+    used = {name.lower() for name in taken}
+    names: list[str] = []
+    for column in columns:
+        name = _NOT_IN_NAMES.sub("_", column.name)
+        while name.lower() in used:
+            name = f"value_{name}"
+        used.add(name.lower())
+        names.append(name)
+    return names
+
+
+def table_fields(columns: Columns) -> list[pa.Field]:
+    """The columns beside those of the log."""
+    return _fields(columns, SCHEMA.names)
+
+
+def _fields(columns: Columns, taken: Iterable[str] = ()) -> list[pa.Field]:
+    names = column_names(columns, taken)
+    return [pa.field(name, arrow_type(column.type)) for name, column in zip(names, columns, strict=True)]
+
+
+def arrow_type(kind: ColumnType) -> pa.DataType:
+    """The type of a column's array."""
+    match kind:
+        case Scalar():
+            return _SCALARS[kind]
+        case DecimalType(precision, scale):
+            return pa.decimal128(precision, scale)
+        case ListOf(element):
+            return pa.list_(pa.field("element", arrow_type(element)))
+        case MapOf(value):
+            return pa.map_(pa.string(), arrow_type(value))
+        case StructOf(fields):
+            return pa.struct(_fields(fields))
+
+
+def arrays_of(columns: Columns, rows: Sequence[Any], field_of: FieldOf) -> list[pa.Array]:
+    """An array a column. Raises what Arrow raises for a value that its type does not hold."""
+    arrays: list[pa.Array] = []
+    for number, column in enumerate(columns):
+        read = field_of(number, column)
+        arrays.append(array_of(column.type, [None if row is None else read(row) for row in rows], field_of))
+    return arrays
+
+
+def array_of(kind: ColumnType, values: Sequence[Any], field_of: FieldOf) -> pa.Array:
+    """The values as an array of the type. Raises as `arrays_of`."""
+    match kind:
+        case StructOf(fields):
+            missing = pa.array([value is None for value in values], pa.bool_())
+            children = arrays_of(fields, values, field_of)
+            return pa.StructArray.from_arrays(children, fields=_fields(fields), mask=missing)
+        case ListOf(element):
+            offsets, parts = _flattened(values)
+            kind_of = arrow_type(kind)
+            return pa.ListArray.from_arrays(offsets, array_of(element, parts, field_of), type=kind_of)
+        case MapOf(value):
+            offsets, items = _flattened([None if given is None else list(given.items()) for given in values])
+            keys = pa.array([item[0] for item in items], pa.string())
+            held = array_of(value, [item[1] for item in items], field_of)
+            return pa.MapArray.from_arrays(offsets, keys, held)
+        case Scalar.TIMESTAMP:
+            return pa.array([_moment(value) for value in values], _SCALARS[kind])
+        case _:
+            return pa.array(values, arrow_type(kind))
+
+
+def _flattened(values: Sequence[Any]) -> tuple[pa.Array, list[Any]]:
+    """All parts of the lists, and where each list begins; null where there is none."""
+    offsets: list[int | None] = []
+    parts: list[Any] = []
+    for value in values:
+        offsets.append(None if value is None else len(parts))
+        parts += value or ()
+    return pa.array([*offsets, len(parts)], pa.int32()), parts
+
+
+def _moment(value: datetime | int | None) -> datetime | None:
+    """A number counts milliseconds since the Unix epoch."""
+    return _EPOCH + timedelta(milliseconds=value) if isinstance(value, int) else value

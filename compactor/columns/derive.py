@@ -1,0 +1,246 @@
+"""One task: a Parquet object of the log read, and its records written again with typed columns in place of the value.
+
+Two files come of an object: the rows whose values fit, and, where there are others, these with the reason and the bytes
+of their values. Rows keep their order. The object itself stays as it is.
+
+A file's name says all that its contents depend on, so a task that runs twice writes the same file twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compactor.columns.arrays import column_names, table_fields
+from compactor.columns.json_values import JsonValues, inferred
+from compactor.columns.values import fit
+from sequencer.api import ObjectDescription
+from tailrace.columns import columns_text, parse_columns
+from tailrace.object_store.api import ObjectExists, ObjectStore
+from tailrace.parquet_object.read import read_index
+from tailrace.parquet_object.schema import LOG_SCHEMA, SCHEMA
+
+SAMPLED_ROWS = 10_000
+SAMPLED_BYTES = 16 << 20
+DECODED_BYTES = 16 << 20
+QUARANTINE = "__quarantine"
+"""What the name of a topic's quarantine ends with, and the place of its files."""
+QUARANTINE_COLUMNS = parse_columns("reason string")
+"""Beside those of the log."""
+_QUARANTINE_SCHEMA = pa.schema([*LOG_SCHEMA, *table_fields(QUARANTINE_COLUMNS)])
+_NAME = re.compile(r"([0-9a-f-]{36})\.([0-9a-f]{16})\.([0-9]+)\.parquet")
+
+T = TypeVar("T")
+Blocking = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+async def run_here(call: Callable[[], T]) -> T:
+    """Call it at once."""
+    return call()
+
+
+class ValueFormat(msgspec.Struct, frozen=True, array_like=True):
+    """How a topic's values are encoded. `columns`: those that its config names; "": whatever its values have."""
+
+    kind: str
+    columns: str = ""
+
+
+class ValuesName(NamedTuple):
+    """The name of a file of typed columns, which is its quarantine's, too. `unfit`: rows that are in the quarantine."""
+
+    object_id: UUID
+    fingerprint: str
+    unfit: int
+
+    def __str__(self) -> str:
+        return f"{self.object_id}.{self.fingerprint}.{self.unfit}.parquet"
+
+    @classmethod
+    def of(cls, path: str) -> ValuesName | None:
+        """The name at the end of a path; None where it is another file's."""
+        found = _NAME.fullmatch(path.rpartition("/")[2])
+        return None if found is None else cls(UUID(found[1]), found[2], int(found[3]))
+
+
+class DeriveOrder(msgspec.Struct, frozen=True, array_like=True):
+    """How the objects of a topic become files with typed columns.
+
+    `prefix`: the key of the table's folder. `columns`: those of the table, "" where none are known yet; `schema`: all
+    of its columns, as Arrow stores a schema.
+    """
+
+    prefix: str
+    encoding: ValueFormat
+    columns: str
+    schema: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one for other columns."""
+        depends_on = f"{self.encoding.kind}\n{self.encoding.columns}\n{self.columns}"
+        return blake2b(depends_on.encode(), digest_size=8).hexdigest()
+
+
+class DeriveItem(msgspec.Struct, frozen=True, array_like=True):
+    """An object of the log, and what is to come of it."""
+
+    object: ObjectDescription
+    order: DeriveOrder
+
+
+class DeriveOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What came of an object: its file, or columns that the table is to have before it is asked for again."""
+
+    object_id: UUID
+    unfit: int = 0
+    columns: str = ""
+
+
+def values_key(prefix: str, name: ValuesName) -> str:
+    """Where the rows are that fit."""
+    return f"{prefix}/values/{name}"
+
+
+def quarantine_key(prefix: str, name: ValuesName) -> str:
+    """Where the other rows are."""
+    return f"{prefix}{QUARANTINE}/values/{name}"
+
+
+class DerivedFiles(NamedTuple):
+    """The outcome, and the files to write, by key."""
+
+    outcome: DeriveOutcome
+    files: dict[str, memoryview]
+
+
+async def derive(
+    item: DeriveItem, store: ObjectStore, run: Blocking[DerivedFiles] = run_here
+) -> DeriveOutcome:
+    """Write the object's files. `run`: calls what blocks. Raises StoreError, InvalidParquetObject."""
+    data = await store.get(item.object.key)
+    outcome, files = await run(lambda: derived_files(item, data))
+    for key, written in files.items():
+        with suppress(ObjectExists):
+            await store.put(key, [written], if_absent=True)
+    return outcome
+
+
+def derived_files(item: DeriveItem, data: bytes) -> DerivedFiles:
+    """What comes of the object's bytes. Raises InvalidParquetObject."""
+    read_index(memoryview(data)[item.object.index_start :], item.object.size, crc=item.object.index_crc)
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    if not item.order.columns:
+        found = inferred(_sample(file))
+        if found:
+            return DerivedFiles(DeriveOutcome(item.object.object_id, columns=columns_text(found)), {})
+    sheets = _Sheets(item.order)
+    for number in range(file.num_row_groups):
+        for rows in _parts(file.read_row_group(number)):
+            sheets.add(rows)
+    name = ValuesName(item.object.object_id, item.order.fingerprint, sheets.unfit)
+    files = {values_key(item.order.prefix, name): sheets.values.close()}
+    if sheets.quarantine is not None:
+        files[quarantine_key(item.order.prefix, name)] = sheets.quarantine.close()
+    return DerivedFiles(DeriveOutcome(item.object.object_id, unfit=sheets.unfit), files)
+
+
+def _sample(file: pq.ParquetFile) -> Iterator[bytes]:
+    size = 0
+    values = (
+        value
+        for batch in file.iter_batches(batch_size=1_000, columns=["value"])
+        for value in batch.column(0).to_pylist()
+        if value is not None
+    )
+    for value in itertools.islice(values, SAMPLED_ROWS):
+        size += len(value)
+        if size > SAMPLED_BYTES:
+            return
+        yield value
+
+
+def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows in parts of about DECODED_BYTES of values each: decoded, these take many times the room."""
+    lengths = pc.fill_null(pc.binary_length(rows["value"]), 0).to_numpy()
+    part_of = np.cumsum(lengths, dtype=np.int64) // DECODED_BYTES
+    starts = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(rows)]
+    for start, end in itertools.pairwise(starts):
+        yield rows.slice(start, end - start)
+
+
+class _Sheet:
+    """A file that is written in memory."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._schema = schema
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            write_page_index=True,
+            write_page_checksum=True,
+        )
+
+    def add(self, columns: dict[str, Any], row_count: int) -> None:
+        """Write a row group; columns that are not given are null."""
+        arrays = [
+            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(row_count, field.type)
+            for field in self._schema
+        ]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        self._writer.write_table(table, row_group_size=max(1, row_count))
+
+    def close(self) -> memoryview:
+        """The whole file."""
+        self._writer.close()
+        return memoryview(self._sink.getvalue())
+
+
+class _Sheets:
+    """The two files of an object as they grow."""
+
+    def __init__(self, order: DeriveOrder) -> None:
+        known = parse_columns(order.columns) if order.columns else ()
+        chosen = parse_columns(order.encoding.columns) if order.encoding.columns else known
+        chosen_names = {column.name for column in chosen}
+        named = list(zip(known, column_names(known, SCHEMA.names), strict=True))
+        self._columns = tuple(column for column, _ in named if column.name in chosen_names)
+        self._names = [name for column, name in named if column.name in chosen_names]
+        self._decoder = JsonValues(self._columns, is_strict=not order.encoding.columns)
+        self.values = _Sheet(pa.ipc.read_schema(pa.py_buffer(order.schema)))
+        self.quarantine: _Sheet | None = None
+        self.unfit = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in the rows of a row group."""
+        fitted = fit(self._columns, self._decoder, rows["value"].to_pylist())
+        does_fit = pa.array([reason is None for reason in fitted.reasons], pa.bool_())
+        typed = dict(zip(self._names, fitted.arrays, strict=True))
+        kept = rows.filter(does_fit)
+        self.values.add({**_columns_of(kept.drop_columns(["value"])), **typed}, len(kept))
+        if len(kept) == len(rows):
+            return
+        self.unfit += len(rows) - len(kept)
+        if self.quarantine is None:
+            self.quarantine = _Sheet(_QUARANTINE_SCHEMA)
+        unfit = rows.filter(pc.invert(does_fit))
+        reasons = pa.array([reason for reason in fitted.reasons if reason is not None], pa.string())
+        self.quarantine.add({**_columns_of(unfit), "reason": reasons}, len(unfit))
+
+
+def _columns_of(table: pa.Table) -> dict[str, Any]:
+    return dict(zip(table.column_names, table.columns, strict=True))

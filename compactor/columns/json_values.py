@@ -1,0 +1,179 @@
+"""JSON values: decoded to columns that are known, and the columns that a sample of values has.
+
+A value fits if it is one object whose fields have the columns' types. Numbers with a fraction are not integers; nothing
+is rounded, nothing parsed out of a string but dates, times, decimals, and binary (base64).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import operator
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, NamedTuple, Optional, TypeAlias
+
+import msgspec
+
+from tailrace.buffers import Buffer
+from tailrace.columns import (
+    MAX_COLUMNS,
+    MAX_NESTING,
+    Columns,
+    ColumnType,
+    DecimalType,
+    ListOf,
+    MapOf,
+    Scalar,
+    StructOf,
+    TypedColumn,
+    is_name,
+)
+
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
+_SCALARS: dict[Scalar, Any] = {
+    Scalar.BOOLEAN: bool,
+    Scalar.INT: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)],
+    Scalar.LONG: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
+    Scalar.FLOAT: float,
+    Scalar.DOUBLE: float,
+    Scalar.DATE: datetime.date,
+    Scalar.TIMESTAMP: datetime.datetime | Annotated[int, msgspec.Meta(ge=_FIRST_MS, le=_LAST_MS)],
+    Scalar.STRING: str,
+    Scalar.BINARY: bytes,
+}
+
+
+class ValueUnfit(ValueError):
+    """A value has no place in the columns; the message says why."""
+
+
+class JsonValues:
+    """Decodes values. `is_strict`: a field that is no column makes a value unfit; else it is left out."""
+
+    def __init__(self, columns: Columns, *, is_strict: bool) -> None:
+        self._decoder = msgspec.json.Decoder(_struct(columns, is_strict))
+
+    def decode(self, value: Buffer) -> Any:
+        """What `field_of` reads. Raises ValueUnfit."""
+        try:
+            return self._decoder.decode(value)
+        except RecursionError:
+            raise ValueUnfit("the value is nested too deep") from None
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise ValueUnfit(str(error)) from None
+
+    @staticmethod
+    def field_of(number: int, column: TypedColumn) -> Callable[[Any], Any]:
+        """See arrays.FieldOf."""
+        return operator.attrgetter(f"f{number}")
+
+
+def _struct(columns: Columns, is_strict: bool) -> type[msgspec.Struct]:
+    """A type whose fields have the columns' types; each may be missing or null."""
+    return msgspec.defstruct(
+        "Row",
+        [(f"f{number}", _optional(column.type, is_strict), None) for number, column in enumerate(columns)],
+        rename={f"f{number}": column.name for number, column in enumerate(columns)},
+        forbid_unknown_fields=is_strict,
+        gc=False,
+    )
+
+
+def _optional(kind: ColumnType, is_strict: bool) -> Any:
+    return Optional[_type(kind, is_strict)]  # noqa: UP045 - made of a value
+
+
+def _type(kind: ColumnType, is_strict: bool) -> Any:
+    match kind:
+        case Scalar():
+            return _SCALARS[kind]
+        case DecimalType():
+            return decimal.Decimal
+        case ListOf(element):
+            return list[_optional(element, is_strict)]  # type: ignore[misc]
+        case MapOf(value):
+            return dict[str, _optional(value, is_strict)]  # type: ignore[misc]
+        case StructOf(fields):
+            return _struct(fields, is_strict)
+
+
+def inferred(values: Iterable[Buffer]) -> Columns:
+    """The columns of these values, as many as a table can have.
+
+    Integers are long, other numbers double, and what is null in all values is string. Where two values differ in a
+    field's type, the first one counts.
+    """
+    sample = _Sample()
+    for value in values:
+        try:
+            found = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            sample.add(found)
+    return _columns(sample.shape)
+
+
+_Shape: TypeAlias = "Scalar | _ListShape | dict[str, _Shape] | None"
+"""A type as far as it is known; None: only nulls were seen."""
+
+
+class _ListShape(NamedTuple):
+    element: _Shape
+
+
+class _Sample:
+    """The shape of the values so far."""
+
+    def __init__(self) -> None:
+        self.shape: dict[str, _Shape] = {}
+        self._left = MAX_COLUMNS
+
+    def add(self, value: dict[str, Any]) -> None:
+        self._add_fields(self.shape, value, 1)
+
+    def _add_fields(self, shape: dict[str, _Shape], value: dict[str, Any], depth: int) -> None:
+        known = {name.lower() for name in shape}
+        for name, field in value.items():
+            if name not in shape:
+                if name.lower() in known or not is_name(name) or not self._left:
+                    continue
+                known.add(name.lower())
+                self._left -= 1
+                shape[name] = None
+            shape[name] = self._with(shape[name], field, depth + 1)
+
+    def _with(self, shape: _Shape, value: Any, depth: int) -> _Shape:
+        """The shape that also has this value, if it can."""
+        if isinstance(value, dict | list) and depth > MAX_NESTING:
+            return shape
+        if isinstance(value, dict) and (shape is None or isinstance(shape, dict)):
+            shape = {} if shape is None else shape
+            self._add_fields(shape, value, depth)
+        elif isinstance(value, list) and (shape is None or isinstance(shape, _ListShape)):
+            element = None if shape is None else shape.element
+            for each in value:
+                element = self._with(element, each, depth + 1)
+            shape = _ListShape(element)
+        elif shape is None:
+            shape = _SHAPES.get(type(value))
+        elif shape is Scalar.LONG and isinstance(value, float):
+            shape = Scalar.DOUBLE
+        return shape
+
+
+_SHAPES = {bool: Scalar.BOOLEAN, int: Scalar.LONG, float: Scalar.DOUBLE, str: Scalar.STRING}
+
+
+def _columns(shape: dict[str, _Shape]) -> Columns:
+    return tuple(TypedColumn(name, _settled(each)) for name, each in shape.items())
+
+
+def _settled(shape: _Shape) -> ColumnType:
+    if isinstance(shape, _ListShape):
+        return ListOf(_settled(shape.element))
+    if isinstance(shape, dict):
+        return StructOf(_columns(shape)) if shape else MapOf(Scalar.STRING)
+    return Scalar.STRING if shape is None else shape

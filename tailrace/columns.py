@@ -1,0 +1,259 @@
+"""The typed columns of a topic's values, as text: `id long, tags list<string>, place struct<lat double, lon double>`.
+
+Types are Iceberg's, by its names. A field may always be missing. A name that is no identifier stands in backquotes.
+`merged` is how columns evolve, by Iceberg's rules: columns are added, int becomes long, float double, a decimal's
+precision grows; nothing else changes.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+MAX_COLUMNS = 1_000
+"""Of a table, with those inside of others."""
+MAX_NESTING = 10
+MAX_NAME_CHARACTERS = 255
+MAX_DECIMAL_DIGITS = 38
+
+T = TypeVar("T")
+
+
+class InvalidColumns(ValueError):
+    """The text names no columns; the message says where and why."""
+
+
+class ColumnsConflict(ValueError):
+    """A column would change to a type that Iceberg does not allow; the message names it and both types."""
+
+
+class Scalar(enum.StrEnum):
+    """Types without parts. `TIMESTAMP`: a moment, in microseconds."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    STRING = "string"
+    BINARY = "binary"
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType:
+    """A number of at most `precision` digits, of which `scale` come after the point."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision}, {self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list."""
+
+    element: ColumnType
+
+    def __str__(self) -> str:
+        return f"list<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """Values by keys that are strings."""
+
+    value: ColumnType
+
+    def __str__(self) -> str:
+        return f"map<string, {self.value}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StructOf:
+    """Fields by name, in order."""
+
+    fields: Columns
+
+    def __str__(self) -> str:
+        return f"struct<{columns_text(self.fields)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumn:
+    """A field of the values. `name` is the field's own."""
+
+    name: str
+    type: ColumnType
+
+    def __str__(self) -> str:
+        is_plain = _IDENTIFIER.fullmatch(self.name) is not None
+        name = self.name if is_plain else "`" + self.name.replace("`", "``") + "`"
+        return f"{name} {self.type}"
+
+
+ColumnType: TypeAlias = Scalar | DecimalType | ListOf | MapOf | StructOf
+Columns: TypeAlias = tuple[TypedColumn, ...]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_IN_NAMES = re.compile(r'[\x00-\x1f\x7f"\\]')
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|([0-9]{1,9})|([<>(),]))")
+_WIDER = {(Scalar.INT, Scalar.LONG): Scalar.LONG, (Scalar.FLOAT, Scalar.DOUBLE): Scalar.DOUBLE}
+
+
+def is_name(text: str) -> bool:
+    """Whether a column can have this name."""
+    return 0 < len(text) <= MAX_NAME_CHARACTERS and _NOT_IN_NAMES.search(text) is None
+
+
+def columns_text(columns: Columns) -> str:
+    """What `parse_columns` reads."""
+    return ", ".join(map(str, columns))
+
+
+def parse_columns(text: str) -> Columns:
+    """The columns that a text names. Raises InvalidColumns."""
+    reader = _Reader(text)
+    columns = reader.columns(1)
+    if reader.place < len(text.rstrip()):
+        raise reader.wrong("a comma or the end")
+    return columns
+
+
+class _Reader:
+    """Reads a text from its start."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._count = 0
+        self.place = 0
+
+    def wrong(self, expected: str) -> InvalidColumns:
+        seen = self._text[self.place : self.place + 20].strip()
+        return InvalidColumns(f"at character {self.place}, {seen!r}: {expected} is expected")
+
+    def columns(self, depth: int) -> Columns:
+        found = self._separated(lambda: TypedColumn(self._name(), self._type(depth)))
+        names = {column.name.lower() for column in found}
+        if len(names) < len(found):
+            raise InvalidColumns("a column is named twice; names may not differ in case alone")
+        return tuple(found)
+
+    def _separated(self, read: Callable[[], T]) -> list[T]:
+        found = [read()]
+        while self._take(","):
+            found.append(read())
+        return found
+
+    def _name(self) -> str:
+        token = self._token()
+        if token is None or not (token[1] or token[2]):
+            raise self.wrong("a column's name")
+        name = token[1][1:-1].replace("``", "`") if token[1] else token[2]
+        self.place = token.end()
+        self._count += 1
+        if not is_name(name) or self._count > MAX_COLUMNS:
+            raise InvalidColumns(
+                f"at most {MAX_COLUMNS} columns are allowed, with names of at most {MAX_NAME_CHARACTERS} characters,"
+                " no control character, quotation mark or backslash among them"
+            )
+        return name
+
+    def _type(self, depth: int) -> ColumnType:
+        token = self._token()
+        word = token[2] if token is not None else None
+        if token is None or not word:
+            raise self.wrong("a type")
+        if depth > MAX_NESTING:
+            raise InvalidColumns(f"types are nested more than {MAX_NESTING} deep")
+        if word in set(Scalar):
+            self.place = token.end()
+            return Scalar(word)
+        if word not in ("decimal", "list", "map", "struct"):
+            names = ", ".join(Scalar)
+            raise self.wrong(f"a type ({names}, decimal(p, s), list<t>, map<string, t>, struct<name t, ...>)")
+        self.place = token.end()
+        if word == "decimal":
+            return self._decimal()
+        self._need("<")
+        found = self._nested(word, depth + 1)
+        self._need(">")
+        return found
+
+    def _nested(self, word: str, depth: int) -> ColumnType:
+        if word == "struct":
+            return StructOf(self.columns(depth))
+        if word == "list":
+            return ListOf(self._type(depth))
+        if self._type(depth) is not Scalar.STRING:
+            raise InvalidColumns("a map's keys are strings: map<string, t>")
+        self._need(",")
+        return MapOf(self._type(depth))
+
+    def _decimal(self) -> DecimalType:
+        self._need("(")
+        precision = self._number()
+        scale = self._number() if self._take(",") else 0
+        self._need(")")
+        if not 1 <= precision <= MAX_DECIMAL_DIGITS or scale > precision:
+            raise InvalidColumns(
+                f"decimal({precision}, {scale}): at most {MAX_DECIMAL_DIGITS} digits are allowed,"
+                " and no more of them after the point"
+            )
+        return DecimalType(precision, scale)
+
+    def _number(self) -> int:
+        token = self._token()
+        if token is None or not token[3]:
+            raise self.wrong("a number")
+        self.place = token.end()
+        return int(token[3])
+
+    def _need(self, mark: str) -> None:
+        if not self._take(mark):
+            raise self.wrong(repr(mark))
+
+    def _take(self, mark: str) -> bool:
+        token = self._token()
+        if token is None or token[4] != mark:
+            return False
+        self.place = token.end()
+        return True
+
+    def _token(self) -> re.Match[str] | None:
+        return _TOKEN.match(self._text, self.place)
+
+
+def merged(old: Columns, new: Columns, where: str = "") -> Columns:
+    """The columns that hold the values of both. Raises ColumnsConflict."""
+    found = {column.name: column.type for column in old}
+    for column in new:
+        known = found.get(column.name)
+        path = f"{where}{column.name}"
+        found[column.name] = column.type if known is None else _merged_type(known, column.type, path)
+    return tuple(TypedColumn(name, kind) for name, kind in found.items())
+
+
+def _merged_type(old: ColumnType, new: ColumnType, path: str) -> ColumnType:
+    if old == new:
+        return old
+    match old, new:
+        case Scalar(), Scalar() if (old, new) in _WIDER or (new, old) in _WIDER:
+            return _WIDER.get((old, new)) or _WIDER[new, old]
+        case DecimalType(), DecimalType() if old.scale == new.scale:
+            return DecimalType(max(old.precision, new.precision), old.scale)
+        case ListOf(), ListOf():
+            return ListOf(_merged_type(old.element, new.element, f"{path}.element"))
+        case MapOf(), MapOf():
+            return MapOf(_merged_type(old.value, new.value, f"{path}.value"))
+        case StructOf(), StructOf():
+            return StructOf(merged(old.fields, new.fields, f"{path}."))
+    raise ColumnsConflict(f"column {path} is {old}; it can't become {new}")

@@ -1,0 +1,148 @@
+"""Values into columns: what fits, what does not and why, and hostile values."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.columns import values as values_module
+from compactor.columns.arrays import column_names, table_fields
+from compactor.columns.derive import ValuesName
+from compactor.columns.json_values import JsonValues, inferred
+from compactor.columns.values import FittedValues, fit
+from tailrace.columns import MAX_COLUMNS, Scalar, TypedColumn, columns_text, parse_columns
+
+
+def fitted(columns: str, *given: Any, is_strict: bool = True) -> FittedValues:
+    """Values as JSON, or as the bytes that are given; None is a tombstone."""
+    parsed = parse_columns(columns)
+    values = [value if isinstance(value, bytes | None) else json.dumps(value).encode() for value in given]
+    return fit(parsed, JsonValues(parsed, is_strict=is_strict), values)
+
+
+def rows(found: FittedValues) -> list[tuple[Any, ...]]:
+    return list(zip(*(array.to_pylist() for array in found.arrays), strict=True))
+
+
+def test_each_type_has_its_values() -> None:
+    found = fitted(
+        "b boolean, i int, l long, f float, d double, n decimal(6, 2), day date, at timestamp, s string, x binary,"
+        " many list<struct<a int>>, by map<string, list<long>>, in struct<deep struct<a string>>",
+        {
+            "b": True, "i": -(2**31), "l": 2**63 - 1, "f": 1, "d": 2.5, "n": "12.50", "day": "2024-02-29",
+            "at": "2024-02-29T01:02:03.000004+01:00", "s": "ü", "x": "AAE=", "many": [{"a": 1}, None, {}],
+            "by": {"k": [1, None], "none": None}, "in": {"deep": {"a": "z"}},
+        },
+        {"at": 1_500, "many": [], "by": {}, "in": {}},
+        None,
+    )  # fmt: skip
+    assert found.reasons == [None, None, None]
+    at = datetime(2024, 2, 29, 0, 2, 3, 4, tzinfo=UTC)
+    assert rows(found) == [
+        (
+            True, -(2**31), 2**63 - 1, 1.0, 2.5, Decimal("12.50"), date(2024, 2, 29), at, "ü", b"\0\1",
+            [{"a": 1}, None, {"a": None}], [("k", [1, None]), ("none", None)], {"deep": {"a": "z"}},
+        ),
+        (*[None] * 7, datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC), None, None, [], [], {"deep": None}),
+        (None,) * 13,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "value", "reason"),
+    [
+        ("a int", {"a": 2**31}, "`int` <= 2147483647"),
+        ("a long", {"a": 2**63}, "`int` <= 9223372036854775807"),
+        ("a long", {"a": 1.0}, "got `float`"),
+        ("a long", {"a": True}, "got `bool`"),
+        ("a string", {"a": 1}, "got `int`"),
+        ("a decimal(6, 2)", {"a": "1.255"}, "data loss"),
+        ("a decimal(6, 2)", {"a": 12345.5}, "precision"),
+        ("a timestamp", {"a": "yesterday"}, "Invalid RFC3339"),
+        ("a timestamp", {"a": 10**18}, "`int` <= 253402300799999"),
+        ("a binary", {"a": "?"}, "Invalid base64"),
+        ("a list<struct<b int>>", {"a": [{}, {"b": "x"}]}, r"\$.a\[1\].b"),
+        ("a string", {"b": 1}, "unknown field `b`"),
+        ("a struct<b int>", {"a": {"c": 1}}, r"unknown field `c` - at `\$.a`"),
+        ("a string", [1], "Expected `object`, got `array`"),
+        ("a string", b"", "truncated"),
+        ("a string", b'{"a": "\xff"}', "utf-8"),
+        ("a string", b'{"a": "\\ud800"}', "JSON|surrog|truncated"),
+        ("a string", b'{"a": "x"} {}', "trailing"),
+    ],
+)
+def test_what_does_not_fit_says_why_and_harms_no_other(columns: str, value: Any, reason: str) -> None:
+    found = fitted(columns, {}, value, {})
+    assert [each is None for each in found.reasons] == [True, False, True]
+    assert len(found.arrays[0]) == 2
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(found.reasons[1])
+
+
+def test_hostile_values_are_unfit_and_cost_themselves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values_module, "MAX_VALUE_BYTES", 100_000)
+    deep = b'{"z":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    wide = {f"f{number}": number for number in range(5_000)}
+    found = fitted("a string", deep, {"a": "x" * 100_001}, wide, {"a": "ok"}, is_strict=False)
+    assert rows(found) == [(None,), ("ok",)]
+    assert [reason and reason[:30] for reason in found.reasons] == [
+        "the value is nested too deep", "the value has 100010 bytes; at", None, None,
+    ]  # fmt: skip
+    assert inferred([deep, b"nonsense", b"7"]) == ()
+    assert len(inferred([json.dumps(wide).encode()])) == MAX_COLUMNS
+
+
+def test_the_columns_of_a_sample() -> None:
+    sample = [
+        {"i": 1, "n": None, "list": [], "map": {}, "in": [{"x": 1}, {"y": "s"}], "I": 2, 'q"': 1},
+        {"i": 1.5, "n": True, "a b": [1, 2.5], "in": "another type", "s": "x"},
+    ]
+    found = inferred(json.dumps(value).encode() for value in sample)
+    assert columns_text(found) == (
+        "i double, n boolean, list list<string>, map map<string, string>, in list<struct<x long, y string>>,"
+        " `a b` list<double>, s string"
+    )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8"), max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abC"), inner, max_size=3),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "offset"]), json_values, min_size=1, max_size=3))
+def test_the_columns_of_one_value_are_text_and_a_schema(value: dict[str, Any]) -> None:
+    stored = json.dumps(value).encode()
+    columns = inferred([stored])
+    assert parse_columns(columns_text(columns)) == columns
+    found = fit(columns, JsonValues(columns, is_strict=True), [stored, b"{}"])
+    assert found.reasons[1] is None
+    pa.schema(table_fields(columns))
+
+
+def test_names_of_columns_are_those_that_engines_can_tell_apart() -> None:
+    columns = tuple(TypedColumn(name, Scalar.INT) for name in ("offset", "a.b", "a b", "Value_offset", "id"))
+    assert column_names(columns, ["offset"]) == [
+        "value_offset",
+        "a_b",
+        "value_a_b",
+        "value_Value_offset",
+        "id",
+    ]
+
+
+def test_a_derived_files_name_is_read_back() -> None:
+    text = "35bf992d-c9e9-4616-a12e-7696a6cecc1b.5d8c1faf98465b5d.2.parquet"
+    name = ValuesName.of(f"file:///x/values/{text}")
+    assert name is not None
+    assert (str(name), name.unfit) == (text, 2)
+    assert ValuesName.of("35bf992d-c9e9-4616-a12e-7696a6cecc1b.parquet") is None

@@ -1,0 +1,183 @@
+"""Tables with typed columns over a compacted log, as pyiceberg and DuckDB read them, and their quarantines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from compactor.columns.derive import ValueFormat
+from compactor.tables.iceberg import open_catalog
+from compactor.tables.sync import SyncedTable, WantedTable
+from tailrace.columns import ColumnsConflict
+from tests.compactor.test_iceberg import LIFE_MS, NAMESPACE, World, opened
+from tests.support.compaction import batch_of, compacted_here
+
+JSON = ValueFormat("json")
+
+
+@dataclass(slots=True)
+class Typed:
+    """A world whose topic has typed columns."""
+
+    world: World
+    encoding: ValueFormat | None = JSON
+
+    async def produce(self, *values: Any, partition: int = 0) -> None:
+        """Values as JSON, or as the bytes that are given."""
+        stored = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
+        await self.world.log.produce(("a", partition, batch_of(stored)))
+
+    async def sync(self, *, is_wanted: bool = True) -> SyncedTable:
+        self.world.clock.advance(1)
+        topic_id = self.world.log.topics["a"].topic_id
+        return await self.world.syncing.sync(
+            WantedTable(topic_id, "a", LIFE_MS, is_wanted, self.encoding if is_wanted else None)
+        )
+
+    async def round(self, *, merges: bool = False) -> SyncedTable:
+        await compacted_here(self.world.log, merges=merges)
+        return await self.sync()
+
+    def rows(self, *columns: str, table: str = "a") -> list[tuple[Any, ...]]:
+        """The rows as pyiceberg scans them; DuckDB counts as many."""
+        scanned = self.scan(table)
+        [(count,)] = duckdb.sql('select count(distinct (partition, "offset")) from scanned').fetchall()
+        assert count == len(scanned)
+        chosen = [scanned[column].to_pylist() for column in columns]
+        return sorted(zip(*chosen, strict=True), key=repr)
+
+    def scan(self, table: str = "a") -> pa.Table:
+        catalog = open_catalog(self.world.catalog, str(self.world.root))
+        return catalog.load_table((NAMESPACE, table)).scan().to_arrow()
+
+
+def test_values_become_columns_that_the_first_ones_have(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as world:
+            typed = Typed(world)
+            await typed.produce({"id": 1, "offset": 7, "at": {"lat": 1.5}}, {"id": 2, "tags": ["x"]})
+            await typed.round()
+            await typed.produce({"id": 3}, {"id": "four"}, b"{", {"id": 5, "new": 1}, partition=1)
+            done = await typed.round()
+            assert done.quarantined == 1
+            assert typed.rows("partition", "offset", "id", "value_offset", "at", "tags", "value") == [
+                (0, 0, 1, 7, {"lat": 1.5}, None, None),
+                (0, 1, 2, None, None, ["x"], None),
+                (1, 0, 3, None, None, None, None),
+            ]
+            assert typed.rows("partition", "offset", "value", "reason", table="a__quarantine") == [
+                (1, 1, b'{"id": "four"}', "Expected `int | null`, got `str` - at `$.id`"),
+                (1, 2, b"{", "Input data was truncated"),
+                (1, 3, b'{"id": 5, "new": 1}', "Object contains unknown field `new`"),
+            ]
+            assert not (await typed.sync()).change
+            records = await world.log.records("a", 1)
+            assert [record.value for record in records][1:3] == [b'{"id": "four"}', b"{"]
+
+    asyncio.run(scenario())
+
+
+def test_a_mended_schema_brings_the_quarantine_into_the_table(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world, ValueFormat("json", "id int"))
+            await typed.produce({"id": 1, "left out": 1}, {"id": 3_000_000_000}, {"id": "x"})
+            await typed.produce({"id": 4})
+            await typed.round()
+            before = {file.key async for file in world.log.store.list("") if "/values/" in file.key}
+            typed.encoding = ValueFormat("json", "id long, name string")
+            await typed.sync()
+            assert typed.rows("offset", "id", "name") == [
+                (0, 1, None),
+                (1, 3_000_000_000, None),
+                (3, 4, None),
+            ]
+            assert typed.rows("offset", table="a__quarantine") == [(2,)]
+            typed.encoding = ValueFormat("json", "name string")
+            await typed.produce({"id": 5, "name": "five"})
+            await typed.round()
+            assert (4, None, "five") in typed.rows("offset", "id", "name")
+            world.clock.advance(LIFE_MS / 1000)
+            await typed.sync()
+            world.clock.advance(LIFE_MS / 1000)
+            await typed.sync()
+            left = {file.key async for file in world.log.store.list("") if "/values/" in file.key}
+            assert not before & left, "files that no snapshot names are deleted"
+
+            typed.encoding = ValueFormat("json", "id string")
+            with pytest.raises(ColumnsConflict, match="column id is long; it can't become string"):
+                await typed.sync()
+
+    asyncio.run(scenario())
+
+
+def test_merges_and_deleted_records_are_seen_in_table_and_quarantine(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 2) as world:
+            typed = Typed(world)
+            for number in range(3):
+                await typed.produce({"id": number}, b"bad", {"id": number})
+                await typed.produce(b"bad", b"", {"id": number}, partition=1)
+                await typed.round()
+            await world.delete_below(0, 2)
+            await world.delete_below(1, 8)
+            await typed.sync()
+            kept = [(0, 2), (0, 3), (0, 5), (0, 6), (0, 8), (1, 8)]
+            assert typed.rows("partition", "offset") == kept
+            assert typed.rows("partition", "offset", table="a__quarantine") == [(0, 4), (0, 7)]
+            done = await typed.round(merges=True)
+            assert done.files < 3, "the objects were merged"
+            assert typed.rows("partition", "offset") == kept
+            assert typed.rows("partition", "offset", table="a__quarantine") == [(0, 4), (0, 7)]
+            await world.delete_below(0, 4)
+            await typed.sync()
+            assert typed.rows("partition", "offset") == kept[2:]
+
+    asyncio.run(scenario())
+
+
+def test_a_table_changes_between_bytes_and_columns_and_ends_with_its_quarantine(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world, None)
+            await typed.produce({"id": 1}, b"bad")
+            await typed.round()
+            assert typed.rows("offset", "value") == [(0, b'{"id": 1}'), (1, b"bad")]
+            typed.encoding = JSON
+            await typed.sync()
+            assert typed.rows("offset", "value", "id") == [(0, None, 1)]
+            assert typed.rows("offset", table="a__quarantine") == [(1,)]
+            typed.encoding = None
+            await typed.sync()
+            assert typed.rows("offset", "value", "id") == [(0, b'{"id": 1}', None), (1, b"bad", None)]
+            assert typed.rows("offset", table="a__quarantine") == []
+            for _ in range(3):
+                world.clock.advance(LIFE_MS / 1000)
+                done = await typed.sync(is_wanted=False)
+            assert done.is_dropped
+            assert [file.key async for file in world.log.store.list("") if "/tables/" in file.key] == []
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_frozen_before_an_object_comes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, 1) as world:
+            typed = Typed(world)
+            await typed.produce(b"garbage", b"[1]")
+            await typed.round()
+            assert typed.rows("offset") == []
+            assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
+            await typed.produce({"id": 1})
+            await typed.round()
+            assert typed.rows("offset", "id") == [(2, 1)]
+            assert typed.rows("offset", table="a__quarantine") == [(0,), (1,)]
+
+    asyncio.run(scenario())
