@@ -10,7 +10,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 
 
 
 class StoreMetrics:
-    """A `tailrace.object_store.metered.StoreObserver`: requests as S3 bills them, bytes, and latencies."""
+    """The observer of a metered and of a hedged store: requests as S3 bills them, repeats, bytes, and latencies."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -23,6 +23,10 @@ class StoreMetrics:
         self._received = Counter(
             "tailrace_object_store_received_bytes", "Bytes got from the object store.", registry=registry
         )
+        self._repeats = Counter(
+            "tailrace_object_store_repeats", "Requests made again, by why: hedge, lost or retry.",
+            ["operation", "reason"], registry=registry,
+        )  # fmt: skip
         self._seconds = Histogram(
             "tailrace_object_store_request_duration_seconds", "Time of a call to the object store.",
             ["operation"], buckets=_SECONDS, registry=registry,
@@ -43,6 +47,10 @@ class StoreMetrics:
         self._sent.inc(sent_bytes)
         self._received.inc(received_bytes)
         self._seconds.labels(operation).observe(seconds)
+
+    def repeated(self, operation: str, reason: str) -> None:
+        """Count one attempt that was not its call's first; `observe` counts it, too."""
+        self._repeats.labels(operation, reason).inc()
 
 
 class CacheMetrics:

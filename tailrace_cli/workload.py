@@ -83,8 +83,10 @@ class UnitCosts:
     """What an item of compaction has of source bytes (compactor.plan)."""
     hedged_puts: float = 0.05
     """One PUT in twenty is sent twice (docs/decisions/0020)."""
+    hedged_gets: float = 0.05
+    """At most one GET in twenty is sent twice (docs/decisions/0030)."""
     gets_per_chunk: float = 1.05
-    """Of one that reads old records in order (docs/performance.md)."""
+    """Of one that reads old records in order, hedges included (docs/performance.md)."""
 
 
 UNIT_COSTS = UnitCosts()
@@ -167,7 +169,7 @@ def usage_of(workload: Workload, units: UnitCosts = UNIT_COSTS) -> Usage:
     load, data = load_of(workload, units), workload.mib_per_second * MIB
     kept = data * workload.retention_hours * _HOUR * (workload.parquet_ratio or 1.0)
     crossing = 0.0 if workload.is_zone_aware else (workload.zones - 1) / workload.zones
-    gets = load.tail_gets + load.catch_up_gets + load.compaction_gets
+    gets = load.tail_gets * (1 + units.hedged_gets) + load.catch_up_gets + load.compaction_gets
     per_second = Usage(
         puts=load.objects * (1 + units.hedged_puts) + load.compaction_puts,
         gets=gets,

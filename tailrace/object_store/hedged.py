@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tailrace.buffers import Buffer
 from tailrace.clock import Clock, Entropy
@@ -21,6 +21,15 @@ T = TypeVar("T")
 
 _WINDOW = 200  # latencies remembered per operation
 _FREE_HEDGES = 10  # before the share of hedged calls is held
+
+
+class RepeatObserver(Protocol):
+    """Called for each attempt but a call's first, on the event loop; must not block."""
+
+    def repeated(self, operation: str, reason: str) -> None:
+        """Another attempt was begun. `operation`: "put" or "get", which HEADs count as. `reason`: "hedge" (the one
+        before is slow), "lost" (it is silent for so long that it counts as lost) or "retry" (it failed)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Patience:
             but never less than `least_hedge_seconds`.
         attempts: at most this many in all.
         backoff_seconds: pause after a failed attempt; doubled each time, with jitter.
-        hedged_share: share of calls that may be hedged, so that a slow store doesn't get twice the load.
+        hedged_share: share of calls that may be hedged, so that a slow store doesn't get twice the load. 0: none.
         lost_seconds: silence after which an attempt counts as lost and another is made, whatever the share and
             `attempts`; four times the median latency, if that is more. Doubled each time.
     """
@@ -48,7 +57,9 @@ class Patience:
 
 
 PUT_PATIENCE = Patience(deadline_seconds=2.0, first_hedge_seconds=0.4, least_hedge_seconds=0.05)
-GET_PATIENCE = Patience(deadline_seconds=10.0, first_hedge_seconds=0.15, least_hedge_seconds=0.02)
+GET_PATIENCE = Patience(
+    deadline_seconds=10.0, first_hedge_seconds=0.15, least_hedge_seconds=0.02, hedged_share=0.05
+)
 
 
 class HedgedStore:
@@ -65,10 +76,11 @@ class HedgedStore:
         *,
         put: Patience = PUT_PATIENCE,
         get: Patience = GET_PATIENCE,
+        observer: RepeatObserver | None = None,
     ) -> None:
         self._inner = inner
-        self._put = _Persistence(clock, entropy, put)
-        self._get = _Persistence(clock, entropy, get)
+        self._put = _Persistence("put", clock, entropy, patience=put, observer=observer)
+        self._get = _Persistence("get", clock, entropy, patience=get, observer=observer)
 
     @property
     def hedges(self) -> int:
@@ -115,7 +127,17 @@ class HedgedStore:
 class _Persistence:
     """Repeats a call until it is answered or the deadline has passed; remembers latencies."""
 
-    def __init__(self, clock: Clock, entropy: Entropy, patience: Patience) -> None:
+    def __init__(
+        self,
+        operation: str,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        patience: Patience,
+        observer: RepeatObserver | None,
+    ) -> None:
+        self._operation = operation
+        self._observer = observer
         self._clock = clock
         self._entropy = entropy
         self._patience = patience
@@ -195,15 +217,23 @@ class _Persistence:
         await self._clock.sleep(seconds)
 
     def _may_hedge(self) -> bool:
-        return self.hedges < _FREE_HEDGES + self.calls * self._patience.hedged_share
+        share = self._patience.hedged_share
+        return share > 0 and self.hedges < _FREE_HEDGES + self.calls * share
 
     def _count(self, running: Sequence[object], because_of_failure: bool, is_lost: bool) -> None:
         if because_of_failure:
             self.retries += 1
+            reason = "retry"
         elif is_lost:
             self.lost += 1
+            reason = "lost"
         elif running:
             self.hedges += 1
+            reason = "hedge"
+        else:
+            return
+        if self._observer is not None:
+            self._observer.repeated(self._operation, reason)
 
     def _lost_seconds(self) -> float:
         seen = sorted(self._latencies)

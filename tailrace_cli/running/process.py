@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -34,8 +34,8 @@ from tailrace.clock import Clock, Entropy, SystemClock, SystemEntropy
 from tailrace.cost import BadPrices, Prices, read_prices
 from tailrace.http_server import HttpServer
 from tailrace.object_store.api import ObjectStore
-from tailrace.object_store.hedged import HedgedStore
-from tailrace.object_store.metered import MeteredStore, StoreObserver
+from tailrace.object_store.hedged import GET_PATIENCE, PUT_PATIENCE, HedgedStore
+from tailrace.object_store.metered import MeteredStore
 from tailrace.object_store.open import open_store
 from tailrace.rpc import RpcSecurity
 from tailrace.rpc.link import split_address
@@ -142,14 +142,16 @@ class Runtime:
 
 
 @asynccontextmanager
-async def opened_store(
-    url: str, runtime: Runtime, observer: StoreObserver | None
-) -> AsyncIterator[ObjectStore]:
-    """The store; each attempt is metered, PUTs and GETs are hedged."""
+async def opened_store(url: str, runtime: Runtime, observer: StoreMetrics) -> AsyncIterator[ObjectStore]:
+    """The store; each attempt is metered. PUTs and GETs are repeated where they fail or are lost, and hedged on S3: a
+    slow disk is not made faster by reading twice."""
     inner = open_store(url, clock=runtime.clock)
     metered = MeteredStore(inner, runtime.clock, observer)
+    put, get = PUT_PATIENCE, GET_PATIENCE
+    if not url.startswith("s3:"):
+        put, get = replace(put, hedged_share=0.0), replace(get, hedged_share=0.0)
     try:
-        yield HedgedStore(metered, runtime.clock, runtime.entropy)
+        yield HedgedStore(metered, runtime.clock, runtime.entropy, put=put, get=get, observer=observer)
     finally:
         await inner.close()
 

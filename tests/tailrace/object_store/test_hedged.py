@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from tailrace.object_store.api import ObjectMissing, StoreUnavailable
-from tailrace.object_store.hedged import HedgedStore
+from tailrace.object_store.hedged import GET_PATIENCE, HedgedStore
 from tailrace.object_store.memory import MemoryStore
 from tests.support.clocks import ManualClock, SeededEntropy
 from tests.support.faulty_store import FaultPlan, Faults, FaultyStore, Operation
@@ -40,6 +41,36 @@ def test_a_silent_get_is_asked_again() -> None:
         assert (store.hedges, store.retries) == (1, 0)
 
     asyncio.run(scenario())
+
+
+def test_gets_are_hedged_for_one_in_twenty_at_most_and_never_where_that_is_switched_off() -> None:
+    async def hedged(share: float) -> tuple[int, list[tuple[str, str]]]:
+        _, faulty, clock = make()
+        told: list[tuple[str, str]] = []
+
+        class Observer:
+            def repeated(self, operation: str, reason: str) -> None:
+                told.append((operation, reason))
+
+        patience = replace(GET_PATIENCE, hedged_share=share, lost_seconds=100.0)
+        store = HedgedStore(faulty, clock, SeededEntropy(2), get=patience, observer=Observer())
+        await store.put("k", [b"x"])
+        for _ in range(400):
+            faulty.plan = FaultPlan(get=HANGS)
+            get = asyncio.create_task(store.get("k"))
+            await settle()
+            faulty.plan = FaultPlan()
+            clock.advance(0.2)
+            await settle()
+            if not get.done():
+                clock.advance(11)
+            await asyncio.gather(get, return_exceptions=True)
+        return store.hedges, told
+
+    hedges, told = asyncio.run(hedged(GET_PATIENCE.hedged_share))
+    assert 20 <= hedges <= 30
+    assert told.count(("get", "hedge")) == hedges
+    assert asyncio.run(hedged(0.0)) == (0, [])
 
 
 def test_a_failed_put_is_repeated_within_its_deadline() -> None:
