@@ -4,11 +4,13 @@ What holds: for each chunk and zone there is one GET, whatever the number of rea
 the zone agree on the ring and the owner keeps the chunk. Where they don't, or a peer is silent, a reader
 pays with a GET of its own and never with an error.
 
-Memory is cut in three, so that no kind of reader starves another:
+Memory has three shares, so that no kind of reader starves another:
 
     fresh     what this agent uploaded, by age; its tail readers find it here without a request to anyone
     tail      S3-FIFO: chunks of young runs, fetched or owned
     catch-up  what was read last of old runs and of Parquet, and what was read ahead of their readers: at most half
+
+Tail and catch-up borrow what is not used of the others' shares; its owner takes it back chunk by chunk, as it needs it.
 """
 
 from __future__ import annotations
@@ -66,10 +68,11 @@ class ChunkCache:
         self._peers = peers
         self._observer: CacheObserver = observer if observer is not None else NoObserver()
         fresh = int(settings.memory_bytes * settings.fresh_share)
-        catch_up = int(settings.memory_bytes * settings.catch_up_share)
+        self._catch_up_share = int(settings.memory_bytes * settings.catch_up_share)
+        self._tail_share = settings.memory_bytes - fresh - self._catch_up_share
         self._fresh: ByAge[ChunkId, ChunkBytes] = ByAge(fresh)
-        self._catch_up: ByTurn[ChunkId, ChunkBytes] = ByTurn(catch_up)
-        self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(settings.memory_bytes - fresh - catch_up)
+        self._catch_up: ByTurn[ChunkId, ChunkBytes] = ByTurn(self._catch_up_share)
+        self._tail: S3Fifo[ChunkId, ChunkBytes] = S3Fifo(self._tail_share)
         self._from_store: SingleFlight[ChunkId, _Brought] = SingleFlight()
         self._from_peer: SingleFlight[ChunkId, _Brought] = SingleFlight()
         self._again: SingleFlight[ChunkId, ChunkBytes] = SingleFlight()
@@ -129,7 +132,7 @@ class ChunkCache:
             async with self._tail_gets.passing(("again", chunk.id)):
                 fetched = await self._fetch(chunk)
             self.forget(chunk.id)
-            self._tail.put(chunk.id, fetched, fetched.size)
+            self._put_tail(chunk.id, fetched)
             return fetched
 
         return await self._again.do(chunk.id, fetch)
@@ -140,10 +143,11 @@ class ChunkCache:
         All of it stays a while for the readers of this agent; what it owns stays on as any chunk does.
         """
         for index, chunk in enumerate(cut(parts, self.settings.chunk_bytes)):
-            for old, fresh, size in self._fresh.put(ChunkId(key, index), chunk, chunk.size):
+            for old, fresh, _ in self._fresh.put(ChunkId(key, index), chunk, chunk.size):
                 if old not in self._tail and self._ring().is_mine(old):
                     # Joined: as parts it would keep whole receive buffers alive for a few bytes of each.
-                    self._tail.put(old, ChunkBytes([bytes(fresh.joined())], is_trusted=True), size)
+                    self._put_tail(old, ChunkBytes([bytes(fresh.joined())], is_trusted=True))
+            self._take_back()
 
     def has(self, chunk: ChunkId) -> bool:
         """Whether the chunk is in memory, or on its way there."""
@@ -165,7 +169,7 @@ class ChunkCache:
         partitions in it were read. The task is the cache's own: only look at it.
         """
         unread = sum(self._unasked.values()) + self._catch_up.unread_bytes
-        if unread + chunk.length > self._catch_up.budget_bytes // 2:
+        if unread + chunk.length > self._catch_up_share // 2:
             return None
         self._unasked[chunk.id] = chunk.length
         task = asyncio.create_task(self._fetch_ahead(chunk), name=f"read ahead {chunk.id}")
@@ -251,9 +255,28 @@ class ChunkCache:
 
     def _keep(self, chunk: ChunkId, data: ChunkBytes, is_catch_up: bool) -> None:
         if is_catch_up:
-            self._catch_up.put(chunk, data, data.size, is_read=self._unasked.pop(chunk, None) is None)
+            is_read = self._unasked.pop(chunk, None) is None
+            free = self.settings.memory_bytes - self._fresh.bytes_held - self._tail.bytes_held
+            self._catch_up.budget_bytes = max(self._catch_up_share, free)
+            self._catch_up.put(chunk, data, data.size, is_read=is_read)
+            self._take_back()
         else:
-            self._tail.put(chunk, data, data.size)
+            self._put_tail(chunk, data)
+
+    def _put_tail(self, chunk: ChunkId, data: ChunkBytes) -> None:
+        free = self.settings.memory_bytes - self._fresh.bytes_held - self._catch_up.bytes_held
+        self._tail.budget_bytes = max(self._tail_share, free)
+        self._tail.put(chunk, data, data.size)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Evict what was borrowed of a share that its owner has just begun to use."""
+        excess = self.bytes_held - self.settings.memory_bytes
+        if excess > 0:
+            self._catch_up.shrink_to(max(self._catch_up_share, self._catch_up.bytes_held - excess))
+            excess = self.bytes_held - self.settings.memory_bytes
+        if excess > 0:
+            self._tail.shrink_to(max(self._tail_share, self._tail.bytes_held - excess))
 
     async def _fetch_ahead(self, chunk: ChunkRef) -> ChunkBytes:
         brought, _ = await asyncio.shield(self._bring(chunk, True))

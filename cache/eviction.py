@@ -37,7 +37,6 @@ class S3Fifo(Generic[K, V]):
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
-        self._small_budget = int(budget_bytes * SMALL_SHARE)
         self._small: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._main: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._ghosts: OrderedDict[K, int] = OrderedDict()
@@ -78,8 +77,7 @@ class S3Fifo(Generic[K, V]):
         ghost = self._ghosts.pop(key, None)
         if ghost is not None:
             self._ghost_bytes -= ghost
-        while self.bytes_held + size > self.budget_bytes:
-            self._evict_one()
+        self.shrink_to(self.budget_bytes - size)
         entry = _Entry(value, size)
         if ghost is None:
             self._small[key] = entry
@@ -99,8 +97,13 @@ class S3Fifo(Generic[K, V]):
         if entry is not None:
             self._main_bytes -= entry.size
 
+    def shrink_to(self, most_bytes: int) -> None:
+        """Evict until no more than this is held."""
+        while self.bytes_held > most_bytes:
+            self._evict_one()
+
     def _evict_one(self) -> None:
-        if self._small and (self._small_bytes > self._small_budget or not self._main):
+        if self._small and (self._small_bytes > self.budget_bytes * SMALL_SHARE or not self._main):
             self._evict_small()
         else:
             self._evict_main()
@@ -222,8 +225,7 @@ class ByTurn(Generic[K, V]):
         self.remove(key)
         if size > self.budget_bytes:
             return False
-        while self.bytes_held + size > self.budget_bytes:
-            self.remove(next(iter(self._read or self._unread)))
+        self.shrink_to(self.budget_bytes - size)
         if is_read:
             self._read[key] = _Entry(value, size)
             self._read_bytes += size
@@ -231,6 +233,11 @@ class ByTurn(Generic[K, V]):
             self._unread[key] = _Entry(value, size)
             self.unread_bytes += size
         return True
+
+    def shrink_to(self, most_bytes: int) -> None:
+        """Evict until no more than this is held."""
+        while self.bytes_held > most_bytes:
+            self.remove(next(iter(self._read or self._unread)))
 
     def remove(self, key: K) -> None:
         """Forget a value; nothing happens where there is none."""
