@@ -27,8 +27,8 @@ class CacheSettings(SettingsSection):
     fresh_share: float = Field(default=0.25, ge=0, le=1)
     """Share of `memory_bytes` for objects that this agent uploaded; the oldest are evicted first."""
     catch_up_share: float = Field(default=0.35, ge=0, le=1)
-    """Share of `memory_bytes` for readers of old runs, which can never evict the chunks of tail readers from theirs. Both
-    borrow what the others do not use."""
+    """Share of `memory_bytes` for readers of old runs, which never evict the tail readers' share. Both borrow what the
+    others do not use."""
     tail_gets: int = Field(default=64, ge=1, le=10_000)
     """Concurrent store reads for the tail."""
     catch_up_gets: int = Field(default=8, ge=1, le=10_000)
