@@ -45,7 +45,7 @@ check: setup ## Style, types, layers.
 	$(BIN)/lint-imports
 
 test: setup ## All tests.
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations 10
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --max-worker-restart 1 --durations 10
 
 integration: setup ## The integration tests alone.
 	$(BIN)/python -m pytest -q tests/integration
