@@ -153,6 +153,8 @@ class Dispatcher:
 
     def _learn(self, asked: _Asked, shape: ProduceShape, connection: KafkaConnection) -> None:
         """The second request of a shape was admitted: take those like it without looking at the rest again."""
+        if asked.context.access.tenant is not None:
+            return  # its names are translated on the way to the handler
         (named,) = asked.request.topic_data
         kept = structs.replace(
             asked, request=TopicProduceData(named.name, named.topic_id)
@@ -213,6 +215,7 @@ class Dispatcher:
                 principal=connection.access.principal,
                 client_id=client_id,
                 connection=connection,
+                tenant=connection.access.tenant,
                 received_bytes=len(frame),
             )
         return RequestContext(

@@ -26,6 +26,7 @@ from agent.fetch.share_sessions import ShareSessions
 from agent.fetch.tail import Tail
 from agent.gateway.door import GatewayDoor
 from agent.groups.coordinator import GroupCoordinator
+from agent.handlers import AT_ONCE, HANDLERS
 from agent.identity import AgentIdentity
 from agent.memory_budget import MemoryBudget
 from agent.neighbour import METHOD as PING
@@ -35,7 +36,7 @@ from agent.produce.lanes import CLOSE_SESSION_SECONDS, Lane, Lanes
 from agent.produce.sealing import Share
 from agent.quotas.precedence import book_of
 from agent.quotas.quotas import Quotas
-from agent.security.access import Access
+from agent.security.admission import Admission
 from agent.security.audit import Audit
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.doors import ClientSecurity, CurrentAcls, Logins, open_doors
@@ -48,6 +49,7 @@ from agent.security.users import Users
 from agent.services import Services
 from agent.settings import AgentSettings
 from agent.telemetry import AgentTelemetry
+from agent.tenants.border import bordered, bordered_at_once
 from cache.chunk_cache import ChunkCache
 from cache.observer import CacheObserver
 from cache.peer import ChunkRequest, PeerClients, PeerServer
@@ -391,20 +393,25 @@ class Agent:
             audit=Audit(self.telemetry, self._clock),
         )
         acls = CurrentAcls(self.catalog, settings.super_users) if clients.is_authenticating else None
-        if acls is not None:
-            self._dispatcher = Dispatcher(self.services, GUARDED, GUARDED_AT_ONCE)
+        admission = Admission(acls, logins.audit, clients.tenants)
+        behind, behind_at_once = (HANDLERS, AT_ONCE) if acls is None else (GUARDED, GUARDED_AT_ONCE)
+        self._dispatcher = Dispatcher(self.services, behind, behind_at_once)
+        self._dispatcher_of_tenants = Dispatcher(
+            self.services, bordered(behind), bordered_at_once(behind_at_once)
+        )
         self._doors = open_doors(
             clients,
             logins=logins,
             dispatch=self._dispatcher,
-            acls=acls,
+            of_tenants=self._dispatcher_of_tenants,
+            admission=admission,
             max_request_bytes=self._settings.max_request_bytes,
             clock=self._clock,
         )
         self._http_logins = HttpLogins(
             users=logins.users,
             tokens=logins.tokens,
-            anybody=Access(acls=acls, audit=logins.audit),
+            admission=admission,
             limits=logins.limits,
             clock=self._clock,
             entropy=self._entropy,
@@ -422,6 +429,7 @@ class Agent:
             listener=listener or names[0],
             logins=self._http_logins,
             dispatch=self._dispatcher,
+            dispatch_of_tenants=self._dispatcher_of_tenants,
             budget=self._budget,
             opened=self._quotas.opened,
         )

@@ -145,3 +145,25 @@ class Deferred:
     def response(self) -> Any:
         """The answer."""
         return self._make(self._given)
+
+    def changed(self, change: Callable[[Any], Any]) -> Deferred:
+        """One whose answer is what `change` makes of this one's."""
+        return _Changed(self, change)
+
+
+class _Changed(Deferred):
+    """Refers to the first one, and the first never to it."""
+
+    __slots__ = ("_change", "_first")
+
+    def __init__(self, first: Deferred, change: Callable[[Any], Any]) -> None:
+        self._first = first
+        self._change = change
+
+    def then(self, call: Callable[[Deferred], None]) -> None:
+        change = self._change
+        self._first.then(lambda first: call(_Changed(first, change)))
+
+    def response(self) -> Any:
+        response = self._first.response()
+        return response.changed(self._change) if isinstance(response, Deferred) else self._change(response)

@@ -16,6 +16,9 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 API_NAMES = {api: api.name for api in ApiKey}
 MAX_THROTTLED = 100
 """Throttled clients with metrics of their own; those after them share OTHERS."""
+MAX_TENANTS = 1_000
+OTHER_TENANTS = "(other tenants)"
+"""No tenant can have this name; those after the first MAX_TENANTS share it."""
 OTHERS = Holder("(others)", "(others)", "(others)")
 _BYTES = tuple(4.0**power for power in range(5, 15))
 
@@ -131,6 +134,8 @@ class AgentTelemetry:
             "tailrace_cluster_share", "This agent's share of a budget of the cluster, per second.",
             ["of"], registry=self.registry,
         )  # fmt: skip
+        self._tenant_requests = self._counter("tenant_requests", "Requests of tenants' clients.", "tenant")
+        self._tenants: set[str] = set()
         self.topics = TopicCounters(self.registry)
         self.topic_dollars = TopicDollars(self.registry)
 
@@ -143,6 +148,14 @@ class AgentTelemetry:
             else:
                 self._throttled_names[holder] = None
         self.throttle_seconds.labels(quota, *(name or "" for name in holder)).inc(ms / 1_000)
+
+    def tenant_asked(self, tenant: str) -> None:
+        """Count one request of a tenant's client."""
+        if tenant not in self._tenants:
+            if len(self._tenants) >= MAX_TENANTS:
+                tenant = OTHER_TENANTS
+            self._tenants.add(tenant)
+        self._tenant_requests.labels(tenant).inc()
 
     def count_refused_peers(self, read: Callable[[], float]) -> None:
         """Export what `read` returns: RPC connections refused since the start."""

@@ -10,6 +10,7 @@ from uuid import UUID
 from tailrace.clock import Entropy
 from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchRequest, PartitionData
+from tailrace.tenants import Tenant
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -58,6 +59,8 @@ class FetchSession:
     epoch: int
     partitions: OrderedDict[PartitionKey, RequestedPartition] = field(default_factory=OrderedDict)
     client: str = ""
+    tenant: Tenant | None = None
+    """Whose clients may go on with it; an id is a number that anybody can guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +106,22 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, client: str) -> FetchContext | ErrorCode:
+    def begin(
+        self, request: FetchRequest, client: str, tenant: Tenant | None = None
+    ) -> FetchContext | ErrorCode:
         """The fetch to be done, or why it can't be."""
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.tenant != tenant:
+            session = None
         requested = _requested(request)
         if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            if request.session_id in self._sessions:
+            if session is not None:
                 self._drop(request.session_id)
             session = None
             may_open = self._limit and len(requested) <= MAX_SESSION_PARTITIONS
             if request.session_epoch == INITIAL_EPOCH and may_open:
-                session = self._open(requested, client)
+                session = self._open(requested, client, tenant)
             return FetchContext(requested, session, is_incremental=False)
-        session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if request.session_epoch != session.epoch:
@@ -134,13 +141,13 @@ class FetchSessions:
         self._make_room(0, 0)
         return FetchContext(list(session.partitions.values()), session, is_incremental=True)
 
-    def _open(self, requested: list[RequestedPartition], client: str) -> FetchSession:
+    def _open(self, requested: list[RequestedPartition], client: str, tenant: Tenant | None) -> FetchSession:
         self._make_room(1, len(requested))
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = self._entropy.below(2**31)
         partitions = OrderedDict((partition.key, partition) for partition in requested)
-        session = FetchSession(session_id, 1, partitions, client)
+        session = FetchSession(session_id, 1, partitions, client, tenant)
         self._sessions[session_id] = session
         self._partition_count += len(session.partitions)
         return session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from agent.gateway.errors import HttpRefusal
 from agent.gateway.settings import GatewaySettings
 from agent.gateway.telemetry import GatewayTelemetry
 from tailrace.clock import Clock
+from tailrace.tenants import Tenant
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -32,6 +33,12 @@ class GatewayParts:
     telemetry: GatewayTelemetry
     cluster_id: Callable[[], str]
     draining: asyncio.Future[None]
+
+    def seen_by(self, tenant: Tenant | None) -> GatewayParts:
+        """As a tenant's client sees them."""
+        if tenant is None:
+            return self
+        return replace(self, cluster_id=lambda: tenant.cluster_id(self.cluster_id()))
 
     async def done(self, awaited: asyncio.Future[Any], seconds: float) -> bool:
         """Wait until this is done (True), or the gateway is to end or the time has passed (False)."""

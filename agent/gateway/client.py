@@ -56,6 +56,7 @@ class GatewayClient:
         self.peer_host = access.host
         self.produce_shape: ProduceShape | None = None
         self._door = door
+        self._dispatch = door.dispatch if access.tenant is None else door.dispatch_of_tenants
         self._clock = clock
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -88,7 +89,7 @@ class GatewayClient:
         self.leadership = KnownLeadership()  # it follows no leader, so that nothing sends it away
         await self._charge(charge)
         try:
-            reply = await self._door.dispatch(frame, self)
+            reply = await self._dispatch(frame, self)
             await self._made(reply)
         finally:
             self._door.budget.give(charge)

@@ -102,7 +102,8 @@ class Gateway:
     def _serving(self, route: Route, root: str) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
             access = await self._access(request)
-            if request.match_info.get("cluster_id", self._parts.cluster_id()) != self._parts.cluster_id():
+            parts = self._parts.seen_by(access.tenant)
+            if request.match_info.get("cluster_id", parts.cluster_id()) != parts.cluster_id():
                 raise HttpRefusal(404, f"There is no cluster {request.match_info['cluster_id']} here.")
             if self._parts.draining.done():
                 raise HttpRefusal(503, "The agent is about to end. Ask another one.", 50302)
@@ -110,7 +111,7 @@ class Gateway:
             call = HttpCall(
                 request=request,
                 client=client,
-                parts=self._parts,
+                parts=parts,
                 root=root,
                 check_login=partial(self._access, request),
             )

@@ -1,10 +1,17 @@
-"""Regular expressions over topic names, by RE2: matching takes time linear in the length of the names."""
+"""Regular expressions over topic names, by RE2: matching takes time linear in the length of the names.
+
+That of a tenant's client is stored with the tenant before it, and finds topics of the tenant alone, by the names that
+its clients use: `~acme~^ord.*` finds `acme~orders`. No topic's name begins with the mark, so no other expression is
+taken for one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import re2
+
+from tailrace.tenants import MARK, Tenant, tenant_of
 
 MAX_PATTERN_BYTES = 1_024
 _OPTIONS = re2.Options()
@@ -16,10 +23,23 @@ class InvalidPattern(Exception):
     """The regular expression is malformed or too large."""
 
 
+def pattern_of_tenant(tenant: Tenant, pattern: str) -> str:
+    """A tenant's expression as it is stored."""
+    return MARK + tenant.stored(pattern)
+
+
+def local_pattern(stored: str) -> str:
+    """The expression as the client wrote it."""
+    tenant = tenant_of(stored.removeprefix(MARK)) if stored.startswith(MARK) else None
+    return stored if tenant is None else tenant.local(stored.removeprefix(MARK))
+
+
 class TopicPattern:
     """A compiled expression. Raises InvalidPattern."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, stored: str) -> None:
+        pattern = local_pattern(stored)
+        self._prefix = stored[len(MARK) : len(stored) - len(pattern)]
         if len(pattern.encode()) > MAX_PATTERN_BYTES:
             raise InvalidPattern(f"a regular expression has {MAX_PATTERN_BYTES} bytes at most")
         try:
@@ -29,7 +49,10 @@ class TopicPattern:
 
     def matches(self, names: Iterable[str]) -> frozenset[str]:
         """The names that match completely."""
-        return frozenset(name for name in names if self._compiled.fullmatch(name))
+        skipped, matches = len(self._prefix), self._compiled.fullmatch
+        if not skipped:
+            return frozenset(name for name in names if matches(name))
+        return frozenset(name for name in names if name.startswith(self._prefix) and matches(name[skipped:]))
 
 
 def _text(error: Exception) -> str:

@@ -30,6 +30,7 @@ from tailrace.kafka.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
+from tailrace.tenants import local_name
 
 A = TypeVar("A")
 V = TypeVar("V")
@@ -46,7 +47,7 @@ async def describe_acls(
     if context.access.acls is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     try:
-        wanted = _filter(request)
+        wanted = filter_of(request)
         await services.catalog.refresh()
     except EXPECTED as error:
         return DescribeAclsResponse(error_code=code_of(error), error_message=str(error))
@@ -81,7 +82,7 @@ async def delete_acls(
 ) -> DeleteAclsResponse:
     """Remove what each filter matches, and say what that was."""
     results = [DeleteAclsFilterResult() for _ in request.filters]
-    filters = _readable(context, zip(request.filters, results, strict=True), _filter)
+    filters = _readable(context, zip(request.filters, results, strict=True), filter_of)
     for first in range(0, len(filters), MAX_CHANGES):
         some = filters[first : first + MAX_CHANGES]
         try:
@@ -126,13 +127,13 @@ def _acl(creation: AclCreation) -> Acl:
         )
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
-    if acl.resource_type is ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+    if acl.resource_type is ResourceType.CLUSTER and local_name(acl.resource_name) != CLUSTER_NAME:
         raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     check_acl(acl)
     return acl
 
 
-def _filter(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+def filter_of(given: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     """The filter. Raises InvalidRequest."""
     try:
         return AclFilter(

@@ -115,7 +115,7 @@ async def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | HeldResponse:
     """Serve one fetch; see the module."""
-    fetch = services.sessions.begin(request, context.client_id)
+    fetch = services.sessions.begin(request, context.client_id, context.access.tenant)
     if isinstance(fetch, ErrorCode):
         return FetchResponse(error_code=fetch, session_id=0)
     if context.charge is not None:

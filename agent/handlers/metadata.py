@@ -7,7 +7,6 @@ epoch shown is the ring's generation, which never falls.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Hashable
 
 from agent.catalog import KnownTopic, Snapshot
@@ -33,9 +32,9 @@ from tailrace.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tailrace.tenants import is_topic_name, local_name
 from tailrace.turns import Turns
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDPOINT_BROKERS = 1
 PARTITIONS_IN_A_TURN = 1_000
 """Partitions that are placed in one turn of the loop."""
@@ -50,11 +49,6 @@ FIRST_NULL_NAME_VERSION = 12
 KAFKAS_OWN_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Where Kafka keeps what is the sequencer's here. A client that reads them is told that they are not there: an empty
 topic made up for it would say that no group has ever committed."""
-
-
-def is_legal_topic_name(name: str) -> bool:
-    """Kafka's rule: 1 to 249 of letters, digits, `.`, `_`, `-`, and neither `.` nor `..`."""
-    return _LEGAL_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 async def handle(
@@ -126,7 +120,9 @@ def _topics_to_create(
     if not creates_topics(services, context, request):
         return []
     names = [topic.name for topic in request.topics or [] if topic.name]
-    unknown = [name for name in names if name not in snapshot.by_name and name not in KAFKAS_OWN_TOPICS]
+    unknown = [
+        name for name in names if name not in snapshot.by_name and local_name(name) not in KAFKAS_OWN_TOPICS
+    ]
     return list(dict.fromkeys(unknown))
 
 
@@ -146,7 +142,10 @@ def wants_all(context: RequestContext, request: MetadataRequest) -> bool:
 
 
 def _may_be_kept(context: RequestContext, request: MetadataRequest) -> bool:
-    """Whether other clients may get the same answer: not where it says what this one may do."""
+    """Whether other clients may get the same answer: not where it says what this one may do, or is to be translated
+    for its tenant."""
+    if context.access.tenant is not None:
+        return False
     says_operations = (
         request.include_cluster_authorized_operations or request.include_topic_authorized_operations
     )
@@ -235,7 +234,7 @@ def _wants_departed(context: RequestContext) -> bool:
 
 
 async def _create(services: Services, name: str) -> ErrorCode:
-    if not is_legal_topic_name(name):
+    if not is_topic_name(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     try:
         await services.sequencer.create_topic(CreateTopic(name, services.settings.default_partitions, {}))
@@ -267,7 +266,7 @@ async def _wanted(
             error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id
         )
     name = topic.name or ""
-    if not is_legal_topic_name(name):
+    if not is_topic_name(name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
         error = refused.get(name, ErrorCode.NONE) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

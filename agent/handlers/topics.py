@@ -7,7 +7,7 @@ from collections import Counter
 
 from agent.errors import EXPECTED, PARTITION_CODES, RequestRefused, code_of
 from agent.handlers.configs import LOG_DIR
-from agent.handlers.metadata import CREATED_AT_ONCE, is_legal_topic_name
+from agent.handlers.metadata import CREATED_AT_ONCE
 from agent.services import RequestContext, Services
 from sequencer.api import (
     MAX_REPLICATION_FACTOR,
@@ -54,6 +54,7 @@ from tailrace.kafka.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from tailrace.tenants import is_topic_name
 from tailrace.topic_config import TOPIC_CONFIGS, InvalidConfigValue, check_topic_configs, effective
 
 MAX_CREATION_SECONDS = 15.0
@@ -117,7 +118,7 @@ async def _create(
     request: CreateTopicsRequest,
     result: CreatableTopicResult,
 ) -> None:
-    if not is_legal_topic_name(topic.name):
+    if not is_topic_name(topic.name):
         raise RequestRefused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {topic.name!r}: 1 to 249 letters, digits, '.', '_' or '-' are allowed, "

@@ -46,20 +46,21 @@ class QuotaBook:
         """Whether there is any quota but those of addresses."""
         return bool(self._limits.keys() - {CONNECTION_CREATION_RATE})
 
-    def of_client(self, key: str, user: str, client_id: str) -> Bound | None:
-        """The bound of a user's client; None where it has none."""
+    def of_client(self, key: str, user: str, client_id: str, default: str = DEFAULT) -> Bound | None:
+        """The bound of a user's client; None where it has none. `default`: the name of all that have no quota of their
+        own, which each tenant has for itself."""
         limits = self._limits.get(key)
         if limits is None:
             return None
         for of_user, of_client in (
             (user, client_id),
-            (user, DEFAULT),
+            (user, default),
             (user, None),
-            (DEFAULT, client_id),
-            (DEFAULT, DEFAULT),
-            (DEFAULT, None),
+            (default, client_id),
+            (default, default),
+            (default, None),
             (None, client_id),
-            (None, DEFAULT),
+            (None, default),
         ):
             limit = limits.get(QuotaEntity(of_user, of_client))
             if limit is not None:

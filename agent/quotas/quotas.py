@@ -25,9 +25,11 @@ from tailrace.quotas import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
+    DEFAULT,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from tailrace.tenants import Tenant
 
 T = TypeVar("T")
 
@@ -87,15 +89,25 @@ class Quotas:
         self.is_on = book.has_client_quotas
 
     def charge(
-        self, api: int, principal: str, client_id: str, connection: MutedConnection, received_bytes: int
+        self,
+        api: int,
+        principal: str,
+        client_id: str,
+        connection: MutedConnection,
+        received_bytes: int,
+        tenant: Tenant | None = None,
     ) -> Charge | None:
         """The account of one request; None where no quota holds for it."""
-        user = principal.partition(":")[2]
+        user, default = principal.partition(":")[2], DEFAULT
+        if tenant is not None:
+            client_id, default = tenant.stored(client_id), tenant.stored(DEFAULT)
         moved = taken = None
         key = _QUOTA_OF.get(api)
         if key is not None:
-            moved = self._meter(key, self._book.of_client(key, user, client_id))
-        taken = self._meter(REQUEST_PERCENTAGE, self._book.of_client(REQUEST_PERCENTAGE, user, client_id))
+            moved = self._meter(key, self._book.of_client(key, user, client_id, default))
+        taken = self._meter(
+            REQUEST_PERCENTAGE, self._book.of_client(REQUEST_PERCENTAGE, user, client_id, default)
+        )
         if moved is None and taken is None:
             return None
         return Charge(

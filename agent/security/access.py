@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
 from tailrace.acls import OPERATIONS, Operation, ResourceType
+from tailrace.tenants import Tenant
 
-ANONYMOUS = "User:ANONYMOUS"
+ANONYMOUS_USER = "ANONYMOUS"
+ANONYMOUS = f"User:{ANONYMOUS_USER}"
 """Kafka's principal of a client that has not logged in."""
 
 
@@ -18,7 +20,8 @@ class Access:
     """A client: its listener ('' for the only one), address and principal.
 
     `acls`: the newest ones; None if this agent checks no ACLs. `password_user`: the user whose password or SCRAM
-    credentials the client logged in by; None after any other login.
+    credentials the client logged in by; None after any other login. `tenant`: whose client it is; then the principal
+    has its stored name, and the ACLs are the tenant's.
     """
 
     listener: str = ""
@@ -27,6 +30,7 @@ class Access:
     acls: Callable[[], AclIndex] | None = None
     audit: Audit | None = None
     password_user: str | None = None
+    tenant: Tenant | None = None
 
     def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do this with the resource of this name."""

@@ -9,16 +9,21 @@ from functools import partial
 
 from agent.catalog import Catalog
 from agent.connection import Dispatch
+from agent.security.admission import Admission
 from agent.security.audit import Audit
 from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.listeners import Listener, SecurityProtocol, parse_rules
 from agent.security.oauthbearer import OAuthBearerExchange, TokenCheck
+from agent.security.placing import TenantRules, parse_tenants
 from agent.security.sasl import Exchange, PlainExchange, ScramExchange
 from agent.security.sessions import Door
 from agent.security.settings import SecuritySettings
 from agent.security.users import MECHANISMS, Users
+from agent.tenants.acl_names import deciding_acls, owner_of
+from tailrace.acls import Acl
 from tailrace.clock import Clock
+from tailrace.tenants import Tenant
 from tailrace.tls import Tls
 
 
@@ -29,6 +34,12 @@ class ClientSecurity:
     listeners: tuple[Listener, ...] = ()
     settings: SecuritySettings = field(default_factory=SecuritySettings)
     tls: Tls | None = None
+
+    @property
+    def tenants(self) -> TenantRules:
+        """Which clients belong to a tenant. Raises BadListener."""
+        names = [listener.name for listener in self.listeners]
+        return parse_tenants(self.settings.tenant_listeners, self.settings.tenant_rules, names)
 
     @property
     def is_authenticating(self) -> bool:
@@ -48,19 +59,36 @@ class ClientSecurity:
 
 
 class CurrentAcls:
-    """The index of the catalog's ACLs, rebuilt when they change."""
+    """The index of the catalog's ACLs, rebuilt when they change; and that of each tenant's, made when it is asked."""
 
     def __init__(self, catalog: Catalog, super_users: Sequence[str]) -> None:
         self._catalog = catalog
         self._super_users = super_users
         self._version = -1
         self._index = AclIndex((), super_users)
+        self._by_tenant: dict[Tenant | None, list[Acl]] | None = None
+        self._of_tenants: dict[Tenant, AclIndex] = {}
 
     def __call__(self) -> AclIndex:
         known = self._catalog.security
         if known.version != self._version:
             self._version, self._index = known.version, AclIndex(known.acls, self._super_users)
+            self._by_tenant = None
+            self._of_tenants.clear()
         return self._index
+
+    def of(self, tenant: Tenant) -> AclIndex:
+        """What decides on the requests of a tenant's clients: its own ACLs alone."""
+        self()
+        index = self._of_tenants.get(tenant)
+        if index is None:
+            if self._by_tenant is None:
+                self._by_tenant = {}
+                for acl in self._catalog.security.acls:
+                    self._by_tenant.setdefault(owner_of(acl), []).append(acl)
+            acls = deciding_acls(tenant, self._by_tenant.get(tenant, ()))
+            index = self._of_tenants[tenant] = AclIndex(acls, self._super_users)
+        return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +100,14 @@ class Logins:
     limits: ConnectionLimits
     audit: Audit
 
-    def mechanisms(self, settings: SecuritySettings) -> dict[str, Callable[[], Exchange]]:
-        """The factory of exchanges for each enabled mechanism."""
+    def mechanisms(self, settings: SecuritySettings, prefix: str) -> dict[str, Callable[[], Exchange]]:
+        """The factory of exchanges for each enabled mechanism. `prefix`: of the stored names of a tenant's users."""
         made: dict[str, Callable[[], Exchange]] = {}
         for name in settings.sasl_mechanisms:
             if name == "PLAIN":
-                made[name] = partial(PlainExchange, self.users)
+                made[name] = partial(PlainExchange, self.users, prefix)
             elif name in MECHANISMS:
-                made[name] = partial(ScramExchange, self.users, MECHANISMS[name])
+                made[name] = partial(ScramExchange, self.users, MECHANISMS[name], prefix)
             elif self.tokens is not None:
                 made[name] = partial(OAuthBearerExchange, self.tokens)
         return made
@@ -90,24 +118,25 @@ def open_doors(
     *,
     logins: Logins,
     dispatch: Dispatch,
-    acls: Callable[[], AclIndex] | None,
+    of_tenants: Dispatch,
+    admission: Admission,
     max_request_bytes: int,
     clock: Clock,
 ) -> dict[str, Door]:
-    """A door for each listener, by name."""
+    """A door for each listener, by name. `of_tenants`: serves the clients of tenants, `dispatch` all others."""
     name_of = None
     if security.tls is not None and security.settings.client_auth != "none":
         from agent.security.certificates import distinguished_name
 
         name_of = distinguished_name
     rules = parse_rules(security.settings.principal_mapping_rules)
-    mechanisms = logins.mechanisms(security.settings)
     return {
         listener.name: Door(
             listener=listener,
             dispatch=dispatch,
-            acls=acls,
-            mechanisms=mechanisms,
+            dispatch_of_tenants=of_tenants,
+            admission=admission,
+            mechanisms=logins.mechanisms(security.settings, admission.tenants.prefix_of(listener.name)),
             settings=security.settings,
             max_request_bytes=max_request_bytes,
             clock=clock,

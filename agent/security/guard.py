@@ -228,9 +228,7 @@ def guarded(api: str, guards: Sequence[Guard], handler: Handler) -> Handler:
 def _with_more(response: Any, field: str, rows: list[Any]) -> Any:
     """The handler's answer with these rows added, also if it is deferred. None (acks=0) stays None."""
     if isinstance(response, Deferred):
-        whole = Deferred(lambda part: _with_more(part.response(), field, rows))
-        response.then(whole.is_ready)
-        return whole
+        return response.changed(lambda part: _with_more(part, field, rows))
     if isinstance(response, HeldResponse):
         return msgspec.structs.replace(response, response=_with_more(response.response, field, rows))
     if response is not None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from agent.security.access import Access
+from agent.security.access import ANONYMOUS_USER, Access
+from agent.security.admission import Admission
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.oauthbearer import TokenCheck
+from agent.security.placing import NoTenant
 from agent.security.sasl import Login, LoginFailed
 from agent.security.users import Users
 from tailrace.acls import CLUSTER_NAME, Operation, ResourceType
@@ -38,15 +40,14 @@ class _Remembered:
 class HttpLogins:
     """Who sends a request, by its Authorization header: Basic with a user's password, or Bearer with a token.
 
-    `anybody`: what an anonymous client may do; its ACLs and audit log are those of every user. Without ACLs nobody has
-    to log in.
+    Without ACLs nobody has to log in.
     """
 
     def __init__(
         self,
         users: Users,
         tokens: TokenCheck | None,
-        anybody: Access,
+        admission: Admission,
         limits: ConnectionLimits,
         clock: Clock,
         entropy: Entropy,
@@ -55,7 +56,7 @@ class HttpLogins:
         self.limits = limits
         self._users = users
         self._tokens = tokens
-        self._anybody = anybody
+        self._admission = admission
         self._clock = clock
         self._delay_seconds = delay_seconds
         self._entropy = entropy
@@ -64,30 +65,34 @@ class HttpLogins:
 
     async def access(self, authorization: str, host: str, listener: str) -> Access:
         """The client and what it may do. Raises LoginFailed, after a pause and with a line in the audit log."""
-        client = replace(self._anybody, listener=listener, host=host)
-        if client.acls is None:
-            return client
+        admission = self._admission
         scheme, _, value = authorization[:MAX_HEADER_CHARACTERS].partition(" ")
+        user, is_basic = ANONYMOUS_USER, scheme.lower() == "basic"
         try:
-            login = await self._login(host, scheme.lower(), value.strip())
-        except LoginFailed as error:
+            if admission.acls is not None:
+                prefix = admission.tenants.prefix_of(listener)
+                user = (await self._login(host, scheme.lower(), value.strip(), prefix)).user
+            return admission.access(user, listener=listener, host=host, by_password=is_basic)
+        except (LoginFailed, NoTenant) as error:
             self.limits.login_failed(host)
-            if client.audit is not None:
-                client.audit.login_failed(host, listener, scheme, str(error))
+            admission.audit.login_failed(host, listener, scheme, str(error))
             await self._clock.sleep(self._delay_seconds)
-            raise
-        return replace(client, principal=f"User:{login.user}")
+            raise LoginFailed(str(error)) from error
 
-    async def _login(self, host: str, scheme: str, value: str) -> Login:
-        """The login that the header proves. Raises LoginFailed."""
+    async def _login(self, host: str, scheme: str, value: str, prefix: str) -> Login:
+        """The login that the header proves. Raises LoginFailed.
+
+        Args:
+            prefix: of the names under which the listener's users are stored.
+        """
         if self.limits.is_closed_to(host):
             raise LoginFailed("too many failed logins (max_failed_logins_per_minute)")
         self._key = self._key or self._entropy.uuid().bytes + self._entropy.uuid().bytes
-        digest = hmac.digest(self._key, f"{scheme} {value}".encode(), "sha256")
+        digest = hmac.digest(self._key, f"{prefix} {scheme} {value}".encode(), "sha256")
         known, version = self._remembered.get(digest), self._users.version
         if known is not None and known.security_version == version and known.until > self._clock.monotonic():
             return known.login
-        login = await self._checked(scheme, value)
+        login = await self._checked(scheme, value, prefix)
         seconds = REMEMBERED_SECONDS
         if login.expires_ms is not None:
             seconds = min(seconds, (login.expires_ms - self._clock.wall_ms()) / 1000)
@@ -96,7 +101,7 @@ class HttpLogins:
         self._remembered[digest] = _Remembered(login, version, self._clock.monotonic() + seconds)
         return login
 
-    async def _checked(self, scheme: str, value: str) -> Login:
+    async def _checked(self, scheme: str, value: str, prefix: str) -> Login:
         if scheme == "bearer" and self._tokens is not None:
             return await self._tokens.login(value)
         if scheme != "basic":
@@ -105,7 +110,7 @@ class HttpLogins:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             raise LoginFailed("the header is not Base64 of USER:PASSWORD") from None
-        if not is_name(user) or not password or not await self._users.check_password(user, password):
+        if not is_name(user) or not password or not await self._users.check_password(prefix + user, password):
             raise LoginFailed("Invalid username or password")
         return Login(user)
 
@@ -128,7 +133,8 @@ class HttpLogin:
             access = await self._logins.access(given, request.remote or "?", LISTENER)
         except LoginFailed:
             return _unauthorized("the login failed")
-        if access.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        is_operator = access.tenant is None  # a tenant's cluster is not the one that the pages show
+        if is_operator and access.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
             return None
         access.note_refused("HTTP", Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         return web.Response(status=403, text=f"{access.principal} may not DESCRIBE the cluster\n")

@@ -49,10 +49,11 @@ class Exchange(Protocol):
 
 
 class PlainExchange:
-    """`[authzid] NUL user NUL password`, in one token."""
+    """`[authzid] NUL user NUL password`, in one token. `prefix`: of the names under which the users are stored."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, prefix: str = "") -> None:
         self._users = users
+        self._prefix = prefix
 
     async def answer(self, token: bytes) -> Step:
         parts = _text(token).split("\0")
@@ -61,16 +62,17 @@ class PlainExchange:
         acts_as, user, password = parts
         if acts_as not in ("", user):
             raise LoginFailed("Client requested an authorization id that is different from username")
-        if not await self._users.check_password(user, password):
+        if not await self._users.check_password(self._prefix + user, password):
             raise LoginFailed("Invalid username or password")
         return Step(b"", Login(user))
 
 
 class ScramExchange:
-    """Two tokens: the user's name; then the proof that the client knows the password."""
+    """Two tokens: the user's name; then the proof that the client knows the password. `prefix`: as for PLAIN."""
 
-    def __init__(self, users: Users, mechanism: ScramMechanism) -> None:
+    def __init__(self, users: Users, mechanism: ScramMechanism, prefix: str = "") -> None:
         self._users = users
+        self._prefix = prefix
         self._mechanism = mechanism
         name = NAMES[mechanism]
         self._failed = f"Authentication failed due to invalid credentials with SASL mechanism {name}"
@@ -91,7 +93,8 @@ class ScramExchange:
         self._begin(message, None)
         if not is_name(self._user):
             raise LoginFailed(self._failed)
-        server = self._begin(message, await self._users.credentials(self._user, self._mechanism))
+        stored = await self._users.credentials(self._prefix + self._user, self._mechanism)
+        server = self._begin(message, stored)
         self._server = server
         return Step(server.get_server_first().encode())
 

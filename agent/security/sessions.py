@@ -17,11 +17,12 @@ from typing import Protocol
 import structlog
 
 from agent.connection import Dispatch, KafkaConnection, LikeBefore, Reply
-from agent.security.access import ANONYMOUS, ANYBODY, Access
+from agent.security.access import ANONYMOUS_USER, ANYBODY, Access
+from agent.security.admission import Admission
 from agent.security.audit import Audit
-from agent.security.authorize import AclIndex
 from agent.security.connection_limits import ConnectionLimits
 from agent.security.listeners import Listener, PrincipalRule, map_principal
+from agent.security.placing import NoTenant
 from agent.security.sasl import Exchange, Login, LoginFailed
 from agent.security.settings import SecuritySettings
 from tailrace.clock import Clock
@@ -62,7 +63,8 @@ class Door:
 
     listener: Listener
     dispatch: Dispatch
-    acls: Callable[[], AclIndex] | None
+    dispatch_of_tenants: Dispatch
+    admission: Admission
     mechanisms: Mapping[str, Callable[[], Exchange]]
     settings: SecuritySettings
     max_request_bytes: int
@@ -104,15 +106,15 @@ class Door:
             connection.abort()
         return late
 
-    def access(self, connection: KafkaConnection, principal: str, password_user: str | None = None) -> Access:
-        return Access(
-            listener=self.listener.name,
-            host=connection.peer_host,
-            principal=principal,
-            acls=self.acls,
-            audit=self.audit,
-            password_user=password_user,
+    def access(self, connection: KafkaConnection, user: str, *, by_password: bool = False) -> Access:
+        """See `Admission.access`."""
+        return self.admission.access(
+            user, listener=self.listener.name, host=connection.peer_host, by_password=by_password
         )
+
+    def dispatch_for(self, access: Access) -> Dispatch:
+        """What serves this client."""
+        return self.dispatch if access.tenant is None else self.dispatch_of_tenants
 
 
 class FirstRequest:
@@ -123,7 +125,7 @@ class FirstRequest:
 
     async def __call__(self, frame: memoryview, connection: KafkaConnection) -> Reply:
         door = self._door
-        principal = ANONYMOUS
+        user = ANONYMOUS_USER
         certificate = connection.peer_certificate()
         if certificate is not None and door.distinguished_name is not None:
             try:
@@ -136,11 +138,17 @@ class FirstRequest:
                 reason = f"no principal mapping rule fits {distinguished_name!r}"
                 door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", reason)
                 return Reply(close=True)
-            principal = f"User:{mapped}"
-            door.audit.logged_in(connection.peer_host, door.listener.name, "SSL", principal)
-        connection.access = door.access(connection, principal)
-        connection.serve_by(door.dispatch)
-        return await door.dispatch(frame, connection)
+            user = mapped
+        try:
+            access = connection.access = door.access(connection, user)
+        except NoTenant as error:
+            door.audit.login_failed(connection.peer_host, door.listener.name, "SSL", str(error))
+            return Reply(close=True)
+        if user is not ANONYMOUS_USER:
+            door.audit.logged_in(connection.peer_host, door.listener.name, "SSL", access.principal)
+        dispatch = door.dispatch_for(access)
+        connection.serve_by(dispatch)
+        return await dispatch(frame, connection)
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """None: the principal must be noted first."""
@@ -156,6 +164,7 @@ class SaslSession:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._dispatch = door.dispatch
         self._requests = 0
         self._mechanism = ""
         self._exchange: Exchange | None = None
@@ -168,23 +177,23 @@ class SaslSession:
             return await self._login_request(frame, connection)
         if self._logged_in_by:
             if self._is_valid():
-                return await self._door.dispatch(frame, connection)
+                return await self._dispatch(frame, connection)
             return self._refused(connection, "the session has expired, and the client did not log in again")
         self._requests += 1
         if key != ApiKey.API_VERSIONS or self._mechanism or self._requests > MAX_LOGIN_REQUESTS:
             return self._refused(connection, f"API {key} was requested before the login")
-        return await self._door.dispatch(frame, connection)
+        return await self._dispatch(frame, connection)
 
     def at_once(self, frame: memoryview, connection: KafkaConnection) -> Reply | None:
         """As the listener's own dispatcher, once the client has logged in."""
         if self._logged_in_by and self._is_valid():
-            return self._door.dispatch.at_once(frame, connection)
+            return self._dispatch.at_once(frame, connection)
         return None
 
     def usual(self, connection: KafkaConnection) -> LikeBefore | None:
         """In the same way."""
         if self._logged_in_by and self._is_valid():
-            return self._door.dispatch.usual(connection)
+            return self._dispatch.usual(connection)
         return None
 
     def _is_valid(self) -> bool:
@@ -256,7 +265,11 @@ class SaslSession:
     def _accept(self, login: Login, connection: KafkaConnection) -> int:
         """Accept the login. Returns for how many ms, 0: no limit. Raises LoginFailed."""
         door = self._door
-        principal = f"User:{login.user}"
+        try:
+            access = door.access(connection, login.user, by_password=self._mechanism != "OAUTHBEARER")
+        except NoTenant as error:
+            raise LoginFailed("the user belongs to no tenant") from error
+        principal = access.principal
         if self._logged_in_by not in ("", principal):
             raise LoginFailed("Cannot change principals during re-authentication")
         lifetimes = [door.settings.max_session_ms] if door.settings.max_session_ms else []
@@ -268,8 +281,7 @@ class SaslSession:
             if not door.limits.logged_in(principal):
                 raise LoginFailed(f"{principal} has too many connections (max_connections_per_principal)")
             door.pending.pop(connection, None)
-            password_user = None if self._mechanism == "OAUTHBEARER" else login.user
-            connection.access = door.access(connection, principal, password_user)
+            connection.access, self._dispatch = access, door.dispatch_for(access)
             connection.allow_frames(door.max_request_bytes)
         door.audit.logged_in(connection.peer_host, door.listener.name, self._mechanism, principal)
         self._logged_in_by, self._exchange, self._requests = principal, None, 0

@@ -68,6 +68,11 @@ class SecuritySettings(SettingsSection):
     max_failed_logins_per_minute: int = Field(default=60, ge=0, le=1_000_000)
     """Failed logins from one IP address; above it its new connections are closed until the minute is over; 0: no
     limit."""
+    tenant_listeners: Texts = ()
+    """Listeners whose clients belong to a tenant, each `LISTENER=tenant`."""
+    tenant_rules: Texts = ()
+    """How the names of other clients become the names of their tenants, written as `principal_mapping_rules`; an empty
+    name: no tenant. With rules, a client that none matches is refused."""
     oauth_jwks: str = ""
     """For OAUTHBEARER: the file or the address (https://) of the JSON Web Key Set with the keys that sign tokens."""
     oauth_jwks_refresh_seconds: float = Field(default=300.0, ge=1, le=86_400)

@@ -41,6 +41,7 @@ from sequencer.store.rows import (
     key_of,
 )
 from sequencer.store.state import LOG_EPOCH, METADATA_VERSION, Draft, replace_row
+from tailrace.tenants import is_topic_name
 from tailrace.turns import Steps
 
 PARTITIONS_AS_A_STEP = 10
@@ -50,7 +51,6 @@ ValidateConfig = Callable[[str, Mapping[str, str]], None]
 """Called with 'topic' or 'broker' and all configs set; raises InvalidConfig."""
 
 _BROKER = re.compile(r"[0-9]{0,19}")
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def accept_any_config(scope: str, configs: Mapping[str, str]) -> None:
@@ -73,7 +73,7 @@ def create_topic(
     draft: Draft, request: CreateTopic, topic_id: UUID, validate: ValidateConfig, settings: SequencerSettings
 ) -> Steps[Topic]:
     """Make a topic with empty partitions."""
-    if _LEGAL_NAME.fullmatch(request.name) is None or request.name in (".", ".."):
+    if not is_topic_name(request.name):
         raise InvalidRequest(
             f"topic name {request.name[:300]!r}: allowed are 1 to 249 of a-z A-Z 0-9 . _ - but not '.' or '..'"
         )

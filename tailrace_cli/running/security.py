@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from agent.security.doors import ClientSecurity
 from agent.security.listeners import BadListener, parse_listeners, parse_rules
+from agent.security.placing import parse_tenants
 from tailrace.clock import Clock
 from tailrace.credentials import BadCredential, read_secrets
 from tailrace.rpc.link import split_address
@@ -105,6 +106,7 @@ def open_client_security(settings: Settings) -> ClientSecurity:
     try:
         listeners = parse_listeners(settings.listeners, settings.advertised_listeners)
         parse_rules(security.principal_mapping_rules)
+        parse_tenants(security.tenant_listeners, security.tenant_rules, [each.name for each in listeners])
     except BadListener as error:
         raise CommandFailed(str(error)) from error
     asks = security.client_auth != "none"

@@ -1,0 +1,48 @@
+"""From a user who has logged in to a client: its tenant, its principal, and the ACLs that decide on its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from agent.security.access import Access
+from agent.security.audit import Audit
+from agent.security.authorize import AclIndex
+from agent.security.placing import TenantRules
+from tailrace.tenants import Tenant
+
+
+class Acls(Protocol):
+    """The newest ACLs: those that decide on clients without a tenant, and those that decide on a tenant's."""
+
+    def __call__(self) -> AclIndex: ...
+
+    def of(self, tenant: Tenant) -> AclIndex: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What all listeners of an agent have in common. `acls`: None if the agent checks none."""
+
+    acls: Acls | None
+    audit: Audit
+    tenants: TenantRules
+
+    def access(self, user: str, *, listener: str, host: str, by_password: bool = False) -> Access:
+        """The client who has logged in as this user. Raises NoTenant.
+
+        Args:
+            by_password: by the password or the SCRAM credentials of a stored user.
+        """
+        placed = self.tenants.place(listener, user, by_password=by_password)
+        tenant, acls = placed.tenant, self.acls
+        return Access(
+            listener=listener,
+            host=host,
+            principal=f"User:{placed.user}",
+            acls=acls if acls is None or tenant is None else partial(acls.of, tenant),
+            audit=self.audit,
+            password_user=self.tenants.prefix_of(listener) + user if by_password else None,
+            tenant=tenant,
+        )

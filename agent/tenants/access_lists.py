@@ -1,0 +1,152 @@
+"""DescribeAcls, CreateAcls, DeleteAcls of a tenant: of its own ACLs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent.handlers.acls import filter_of
+from agent.tenants.acl_names import local_acl, stored_acl, stored_pattern, stored_principal
+from agent.tenants.visit import Visit
+from sequencer.api import InvalidRequest
+from tailrace.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tailrace.kafka.messages.create_acls import AclCreation
+from tailrace.kafka.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+)
+from tailrace.kafka.messages.describe_acls import AclDescription, DescribeAclsRequest, DescribeAclsResource
+
+_EVERYTHING = DescribeAclsRequest(
+    resource_type_filter=ResourceType.ANY,
+    pattern_type_filter=PatternType.ANY,
+    operation=Operation.ANY,
+    permission_type=Permission.ANY,
+)
+
+
+async def describe_acls(visit: Visit, request: Any) -> Any:
+    """Those that the filter matches as the client sees them."""
+    try:
+        wanted = filter_of(request)
+    except InvalidRequest:
+        return await visit.answer(request)  # which says what is wrong
+    response = await visit.answer(_EVERYTHING)
+    resources: dict[tuple[ResourceType, str, PatternType], DescribeAclsResource] = {}
+    for stored in _described(response.resources):
+        acl = local_acl(visit.tenant, stored)
+        if acl is not None and wanted.matches(acl):
+            pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
+            resource = resources.setdefault(pattern, DescribeAclsResource(*pattern))
+            resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission))
+    response.resources = list(resources.values())
+    return response
+
+
+def _described(resources: list[DescribeAclsResource]) -> Iterator[Acl]:
+    for resource in resources:
+        for row in resource.acls:
+            yield Acl(
+                resource_type=ResourceType(resource.resource_type),
+                resource_name=resource.resource_name,
+                pattern_type=PatternType(resource.pattern_type),
+                principal=row.principal,
+                host=row.host,
+                operation=Operation(row.operation),
+                permission=Permission(row.permission_type),
+            )
+
+
+async def create_acls(visit: Visit, request: Any) -> Any:
+    """As stored."""
+    return await visit.answer(
+        replace(request, creations=[_stored(visit, each) for each in request.creations])
+    )
+
+
+def _stored(visit: Visit, creation: AclCreation) -> AclCreation:
+    name, pattern_type = stored_pattern(visit.tenant, creation.resource_name, creation.resource_pattern_type)
+    return replace(
+        creation,
+        resource_name=name,
+        resource_pattern_type=pattern_type,
+        principal=stored_principal(visit.tenant, creation.principal),
+    )
+
+
+async def delete_acls(visit: Visit, request: Any) -> Any:
+    """Each filter becomes as many as it matches of the tenant's ACLs, each of which matches that ACL alone. One that
+    matches none stands before them, for the answer to a filter without matches."""
+    await visit.services.catalog.refresh_if_possible()
+    known = visit.services.catalog.security.acls
+    mine = [acl for acl in (local_acl(visit.tenant, stored) for stored in known) if acl is not None]
+    exact: list[DeleteAclsFilter] = []
+    counts: list[int] = []
+    for given in request.filters:
+        before = len(exact)
+        try:
+            wanted = filter_of(given)
+        except InvalidRequest:
+            exact.append(given)  # refused by the handler, which says what is wrong
+        else:
+            exact.append(_matching_none(visit))
+            exact.extend(_only(stored_acl(visit.tenant, acl)) for acl in mine if wanted.matches(acl))
+        counts.append(len(exact) - before)
+    response = await visit.answer(replace(request, filters=exact))
+    results = iter(response.filter_results)
+    response.filter_results = [_joined(visit, [next(results) for _ in range(count)]) for count in counts]
+    return response
+
+
+def _matching_none(visit: Visit) -> DeleteAclsFilter:
+    """No resource has an empty name."""
+    return _written(AclFilter(resource_name=visit.tenant.prefix, pattern_type=PatternType.LITERAL))
+
+
+def _only(acl: Acl) -> DeleteAclsFilter:
+    return _written(AclFilter(*(getattr(acl, name) for name in AclFilter.__struct_fields__)))
+
+
+def _written(wanted: AclFilter) -> DeleteAclsFilter:
+    return DeleteAclsFilter(
+        resource_type_filter=wanted.resource_type,
+        resource_name_filter=wanted.resource_name,
+        pattern_type_filter=wanted.pattern_type,
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=wanted.operation,
+        permission_type=wanted.permission,
+    )
+
+
+def _joined(visit: Visit, results: list[DeleteAclsFilterResult]) -> DeleteAclsFilterResult:
+    """The result of a filter from those of its parts: the first error, or all that was deleted."""
+    failed = next((result for result in results if result.error_code), None)
+    if failed is not None:
+        return failed
+    return DeleteAclsFilterResult(
+        matching_acls=[_shown(visit, each) for result in results for each in result.matching_acls]
+    )
+
+
+def _shown(visit: Visit, stored: DeleteAclsMatchingAcl) -> DeleteAclsMatchingAcl:
+    acl = Acl(
+        resource_type=ResourceType(stored.resource_type),
+        resource_name=stored.resource_name,
+        pattern_type=PatternType(stored.pattern_type),
+        principal=stored.principal,
+        host=stored.host,
+        operation=Operation(stored.operation),
+        permission=Permission(stored.permission_type),
+    )
+    local = local_acl(visit.tenant, acl)
+    assert local is not None, "only the tenant's own ACLs were named"
+    return replace(
+        stored,
+        resource_name=local.resource_name,
+        pattern_type=local.pattern_type,
+        principal=local.principal,
+    )

@@ -1,0 +1,195 @@
+"""What the declarations of messages do not say: APIs whose requests or answers concern the whole cluster.
+
+A rule stands on the tenant's side of the border: requests and answers have the names that clients use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from agent.catalog import KnownTopic
+from agent.errors import code_of
+from agent.groups.topic_pattern import InvalidPattern, TopicPattern
+from agent.handlers.configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
+from agent.handlers.metadata import wants_all
+from agent.security.needs import FAILED
+from agent.tenants.access_lists import create_acls, delete_acls, describe_acls
+from agent.tenants.client_quotas import alter_quotas, describe_quotas
+from agent.tenants.transactions import KnownProducers, producers_of
+from agent.tenants.visit import Rule, Visit
+from sequencer.api import SequencerError
+from tailrace.kafka import ApiKey
+from tailrace.kafka.apis import APIS
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_configs import AlterConfigsResourceResponse
+from tailrace.kafka.messages.describe_configs import DescribeConfigsResult
+from tailrace.kafka.messages.describe_log_dirs import DescribableLogDirTopic
+from tailrace.kafka.messages.describe_topic_partitions import TopicRequest
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse as IncrementallyAltered,
+)
+from tailrace.kafka.messages.metadata import MetadataRequestTopic
+from tailrace.kafka.messages.produce import PartitionProduceResponse, TopicProduceResponse
+
+ALTERED_BY_TENANTS = frozenset((RESOURCE_TOPIC, RESOURCE_GROUP))
+SEEN_BY_TENANTS = ALTERED_BY_TENANTS | {RESOURCE_BROKER, RESOURCE_BROKER_LOGGER}
+"""Other resources of configs (clients' metrics) concern the clients of all tenants."""
+LISTENER_CONFIGS = ("listeners", "advertised.listeners")
+
+
+async def _own_topics(visit: Visit) -> list[tuple[str, KnownTopic]]:
+    """The tenant's topics, by the names that its clients use."""
+    await visit.services.catalog.refresh_if_possible()
+    tenant = visit.tenant
+    by_name = visit.services.catalog.snapshot.by_name
+    return [(tenant.local(name), known) for name, known in by_name.items() if tenant.owns(name)]
+
+
+async def _metadata(visit: Visit, request: Any) -> Any:
+    """All topics are the tenant's. In version 0 a list of none would mean all; the border leaves the others out."""
+    if wants_all(visit.context, request):
+        topics = [MetadataRequestTopic(name=name) for name, _ in await _own_topics(visit)]
+        request = replace(request, topics=topics, allow_auto_topic_creation=False)
+    return await visit.answer(request)
+
+
+async def _topic_partitions(visit: Visit, request: Any) -> Any:
+    if not request.topics:
+        topics = [TopicRequest(name) for name, _ in await _own_topics(visit)]
+        if not topics:
+            return APIS[ApiKey.DESCRIBE_TOPIC_PARTITIONS].response()
+        request = replace(request, topics=topics)
+    return await visit.answer(request)
+
+
+async def _log_dirs(visit: Visit, request: Any) -> Any:
+    if request.topics is None:
+        topics = [
+            DescribableLogDirTopic(name, list(range(known.topic.partitions)))
+            for name, known in await _own_topics(visit)
+        ]
+        request = replace(request, topics=topics)
+    return await visit.answer(request)
+
+
+async def _describe_configs(visit: Visit, request: Any) -> Any:
+    """An agent's listeners are those of all tenants: a client is told of the one by which it came."""
+    kept = [each for each in request.resources if each.resource_type in SEEN_BY_TENANTS]
+    response = await visit.answer(replace(request, resources=kept))
+    for result in response.results:
+        if result.resource_type == RESOURCE_BROKER:
+            for row in result.configs:
+                if row.name in LISTENER_CONFIGS:
+                    row.value = _own_listener(visit, row.value or "")
+    response.results += [
+        _refused(DescribeConfigsResult, each)
+        for each in request.resources
+        if each.resource_type not in SEEN_BY_TENANTS
+    ]
+    return response
+
+
+def _own_listener(visit: Visit, listeners: str) -> str:
+    own = f"{visit.context.access.listener}://"
+    return ",".join(each for each in listeners.split(",") if each.startswith(own))
+
+
+def _alter_configs(kind: Any) -> Rule:
+    async def alter(visit: Visit, request: Any) -> Any:
+        kept = [each for each in request.resources if each.resource_type in ALTERED_BY_TENANTS]
+        response = await visit.answer(replace(request, resources=kept))
+        response.responses += [
+            _refused(kind, each) for each in request.resources if each.resource_type not in ALTERED_BY_TENANTS
+        ]
+        return response
+
+    return alter
+
+
+def _refused(kind: Any, resource: Any) -> Any:
+    return kind(
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, FAILED, resource.resource_type, resource.resource_name
+    )
+
+
+async def _list_config_resources(visit: Visit, request: Any) -> Any:
+    response = await visit.answer(request)
+    response.config_resources = [
+        each for each in response.config_resources if each.resource_type in SEEN_BY_TENANTS
+    ]
+    return response
+
+
+async def _list_transactions(visit: Visit, request: Any) -> Any:
+    """A pattern is matched with the names that the client uses, and is wrong or not whatever others have."""
+    pattern = request.transactional_id_pattern
+    if not pattern:
+        return await visit.answer(request)
+    try:
+        wanted = TopicPattern(pattern)
+    except InvalidPattern:
+        return APIS[ApiKey.LIST_TRANSACTIONS].response(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    response = await visit.answer(replace(request, transactional_id_pattern=None))
+    names = wanted.matches(row.transactional_id for row in response.transaction_states)
+    response.transaction_states = [
+        row for row in response.transaction_states if row.transactional_id in names
+    ]
+    return response
+
+
+class _Produce:
+    """The records of a transaction are of the producer that its transactional id has."""
+
+    def __init__(self) -> None:
+        self._producers = KnownProducers()
+
+    async def __call__(self, visit: Visit, request: Any) -> Any:
+        if request.transactional_id:
+            stored = visit.tenant.stored(request.transactional_id)
+            try:
+                fits = await self._producers.fits(visit.services.sequencer, stored, producers_of(request))
+            except SequencerError as error:
+                return _all_refused(request, code_of(error))
+            if not fits:
+                return _all_refused(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return await visit.answer(request)
+
+
+def _all_refused(request: Any, code: ErrorCode) -> Any:
+    if request.acks == 0:
+        return None
+    return APIS[ApiKey.PRODUCE].response(responses=list(_rows(request, code)))
+
+
+def _rows(request: Any, code: ErrorCode) -> Iterator[TopicProduceResponse]:
+    for topic in request.topic_data:
+        rows = [PartitionProduceResponse(each.index, code, base_offset=-1) for each in topic.partition_data]
+        yield TopicProduceResponse(topic.name, topic.topic_id, rows)
+
+
+async def _not_for_tenants(visit: Visit, request: Any) -> Any:
+    return APIS[request.api.key].response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def make_rules() -> dict[int, Rule]:
+    """The rules of one agent, by API."""
+    return {
+        ApiKey.PRODUCE: _Produce(),
+        ApiKey.METADATA: _metadata,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: _topic_partitions,
+        ApiKey.DESCRIBE_LOG_DIRS: _log_dirs,
+        ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+        ApiKey.ALTER_CONFIGS: _alter_configs(AlterConfigsResourceResponse),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs(IncrementallyAltered),
+        ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
+        ApiKey.LIST_TRANSACTIONS: _list_transactions,
+        ApiKey.DESCRIBE_ACLS: describe_acls,
+        ApiKey.CREATE_ACLS: create_acls,
+        ApiKey.DELETE_ACLS: delete_acls,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: alter_quotas,
+        ApiKey.DESCRIBE_QUORUM: _not_for_tenants,
+    }

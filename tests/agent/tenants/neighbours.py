@@ -1,0 +1,123 @@
+"""A bench with two tenants and things of nobody's, and clients of one of the tenants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from agent.dispatch import Dispatcher
+from agent.handlers import AT_ONCE, HANDLERS
+from agent.security.access import Access
+from agent.security.authorize import AclIndex
+from agent.security.guarded_handlers import GUARDED, GUARDED_AT_ONCE
+from agent.security.users import new_credentials
+from agent.tenants.border import bordered, bordered_at_once
+from sequencer.api import (
+    AddToTransaction,
+    AlterConfig,
+    AlterScram,
+    CommitOffsets,
+    ConfigChange,
+    ConfigOperation,
+    ConfigScope,
+    CreateAcls,
+    InitProducer,
+    OffsetPosition,
+    ScramMechanism,
+    ScramName,
+    TransactionRef,
+)
+from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.kafka import ApiKey, decode_response, encode_request
+from tailrace.quotas import QuotaEntity
+from tailrace.tenants import Tenant
+from tests.support.agents import AgentBench, connection, made
+
+ACME, OTHER = Tenant.named("acme"), Tenant.named("zwilling")
+SECRET, HIDDEN, NOBODYS = "umbra", "penumbra", "communal"
+"""Names of things of the other tenant, of which a client of `acme` guesses the first; and of no tenant's."""
+FORBIDDEN = (b"acme~", b"zwilling", HIDDEN.encode(), NOBODYS.encode())
+"""What no answer to a client of `acme` may contain."""
+
+
+class Client:
+    """A connection of a tenant's client that may do everything in its tenant."""
+
+    def __init__(self, bench: AgentBench, tenant: Tenant | None = ACME, *, is_guarded: bool = True) -> None:
+        self._bench = bench
+        handlers, at_once = (GUARDED, GUARDED_AT_ONCE) if is_guarded else (HANDLERS, AT_ONCE)
+        if tenant is not None:
+            handlers, at_once = bordered(handlers), bordered_at_once(at_once)
+        self._dispatch = Dispatcher(bench.services, handlers, at_once)
+        principal = "User:root" if tenant is None else f"User:{tenant.stored('root')}"
+        index = AclIndex((), {principal})
+        self.connection = connection()
+        self.connection.access = Access(
+            listener="INSIDE",
+            host="10.0.0.1",
+            principal=principal,
+            acls=(lambda: index) if is_guarded else None,
+            tenant=tenant,
+        )
+
+    async def frame(self, key: ApiKey, version: int, request: Any) -> bytes | None:
+        """The bytes of the answer, without their size; None for no answer."""
+        sent = b"".join(encode_request(7, key, version, request, "client"))
+        view = memoryview(sent)[4:]
+        reply = self._dispatch.at_once(view, self.connection)
+        if reply is None:
+            asked = asyncio.ensure_future(self._dispatch(view, self.connection))
+            reply = await self._bench.until(asked)
+        assert not reply.close, f"{key.name} v{version} is answered"
+        parts = await self._bench.until(asyncio.ensure_future(made(reply)))
+        return None if parts is None else b"".join(parts)[4:]
+
+    async def ask(self, key: ApiKey, version: int, request: Any) -> Any:
+        frame = await self.frame(key, version, request)
+        return None if frame is None else decode_response(key, version, frame)[1]
+
+
+async def there_is(bench: AgentBench, stored: str) -> UUID:
+    """A topic, a group with a position, a transactional id with an open transaction, a user, a quota, an ACL and a
+    group's config of this stored name. Returns the topic's id."""
+    sequencer = bench.services.sequencer
+    topic_id = (await bench.topic(stored)).topic_id
+    position = OffsetPosition(topic_id=topic_id, partition=0, offset=1, leader_epoch=-1, metadata="")
+    await sequencer.commit_offsets(CommitOffsets(stored, -1, -1, -1, [], [position]))
+    grant = await sequencer.init_producer(InitProducer(-1, -1, stored, 60_000))
+    reference = TransactionRef(stored, grant.producer_id, grant.producer_epoch)
+    await sequencer.add_to_transaction(AddToTransaction(reference, [(topic_id, 0)]))
+    name = ScramName(stored, ScramMechanism.SCRAM_SHA_256)
+    await sequencer.alter_scram(AlterScram([new_credentials(name, "secret", iterations=4096)], []))
+    await sequencer.create_acls(CreateAcls([acl_of(stored)]))
+    session = ConfigChange("consumer.session.timeout.ms", ConfigOperation.SET, "50000")
+    await sequencer.alter_config(AlterConfig(ConfigScope.GROUP, stored, [session]))
+    rate = ConfigChange("request_percentage", ConfigOperation.SET, "1000000.0")
+    await sequencer.alter_config(AlterConfig(ConfigScope.QUOTA, QuotaEntity(user=stored).text, [rate]))
+    await bench.services.catalog.refresh()
+    return topic_id
+
+
+def acl_of(stored: str) -> Acl:
+    return Acl(
+        ResourceType.TOPIC,
+        stored,
+        PatternType.LITERAL,
+        f"User:{stored}",
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+async def neighbourhood(bench: AgentBench) -> UUID:
+    """Everything of every tenant's. Returns the id of the other tenant's topic SECRET."""
+    await there_is(bench, NOBODYS)
+    await there_is(bench, ACME.stored("mine"))
+    await there_is(bench, OTHER.stored(HIDDEN))
+    return await there_is(bench, OTHER.stored(SECRET))
+
+
+Scenario = Callable[[AgentBench], Any]

@@ -1,0 +1,330 @@
+"""What the walk over all APIs does not reach: requests that follow on others, and what is a tenant's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent.groups.topic_pattern import TopicPattern, local_pattern, pattern_of_tenant
+from sequencer.api import InitProducer
+from tailrace.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tailrace.ids import NIL_TOPIC_ID
+from tailrace.kafka import ApiKey
+from tailrace.kafka.error_codes import ErrorCode
+from tailrace.kafka.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from tailrace.kafka.messages.create_acls import AclCreation, CreateAclsRequest
+from tailrace.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tailrace.kafka.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from tailrace.kafka.messages.describe_acls import DescribeAclsRequest
+from tailrace.kafka.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+)
+from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.kafka.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tailrace.kafka.messages.list_transactions import ListTransactionsRequest
+from tailrace.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tailrace.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.quotas import PRODUCER_BYTE_RATE
+from tests.agent.tenants.neighbours import ACME, OTHER, Client, there_is
+from tests.support.agents import AgentBench, batch, run
+
+
+def produce(*batches: bytes, topic: str = "orders", transactional_id: str | None = None) -> ProduceRequest:
+    rows = [PartitionProduceData(0, memoryview(records)) for records in batches]
+    return ProduceRequest(transactional_id, -1, 1_000, [TopicProduceData(topic, NIL_TOPIC_ID, rows)])
+
+
+def test_produce_requests_like_the_one_before_go_to_the_tenants_topic() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        nobodys = await bench.topic("orders", 1)
+        own = await bench.topic(ACME.stored("orders"), 1)
+        client = Client(bench)
+        for number in range(5):
+            response = await client.ask(ApiKey.PRODUCE, 9, produce(batch(b"value")))
+            (row,) = response.responses[0].partition_responses
+            assert (response.responses[0].name, row.error_code, row.base_offset) == ("orders", 0, number)
+        stored = [run.topic_id for commit in bench.sequencer.commits for run in commit.runs]
+        assert set(stored) == {own.topic_id} != {nobodys.topic_id}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_records_of_a_transaction_that_name_anothers_producer_are_refused(version: int) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await bench.topic(ACME.stored("orders"), 1)
+        await there_is(bench, OTHER.stored("tx"))
+        sequencer = bench.services.sequencer
+        others = await sequencer.init_producer(InitProducer(-1, -1, OTHER.stored("tx"), 60_000))
+        own = await sequencer.init_producer(InitProducer(-1, -1, ACME.stored("tx"), 60_000))
+        absent = own.producer_id + 1_000
+        told = []
+        for producer_id in (others.producer_id, absent):
+            records = transactional(producer_id, others.producer_epoch)
+            request = produce(records, transactional_id="tx")
+            response = await Client(bench).ask(ApiKey.PRODUCE, version, request)
+            told.append(response.responses[0].partition_responses[0].error_code)
+        assert told == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+        behind_own = transactional(own.producer_id, 0) + transactional(others.producer_id, 0)
+        response = await Client(bench).ask(
+            ApiKey.PRODUCE, version, produce(behind_own, transactional_id="tx")
+        )
+        row = response.responses[0].partition_responses[0]
+        assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    run(scenario)
+
+
+def transactional(producer_id: int, epoch: int) -> bytes:
+    """A batch with the attribute of transactions, and its CRC."""
+    from fastcrc.crc32 import iscsi as crc32c
+
+    records = bytearray(batch(b"value", producer=producer_id, epoch=epoch, sequence=0))
+    records[22] |= 0x10
+    records[17:21] = crc32c(records[21:]).to_bytes(4, "big")
+    return bytes(records)
+
+
+def test_a_fetch_session_is_gone_for_another_tenants_client() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for tenant in (ACME, OTHER):
+            await bench.topic(tenant.stored("orders"), 1)
+        opened = FetchRequest(
+            session_epoch=0, topics=[FetchTopic(topic="orders", partitions=[FetchPartition(0)])]
+        )
+        session_id = (await Client(bench, OTHER).ask(ApiKey.FETCH, 12, opened)).session_id
+        assert session_id
+        for tenant, code in (
+            (ACME, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+            (None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+            (OTHER, ErrorCode.NONE),
+        ):
+            request = FetchRequest(session_id=session_id, session_epoch=1)
+            assert (await Client(bench, tenant).ask(ApiKey.FETCH, 12, request)).error_code == code
+
+    run(scenario)
+
+
+def test_a_topics_name_may_be_as_long_as_without_tenants_and_has_no_mark() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        names = ["n" * 249, "n" * 250, "other~orders", "."]
+        request = CreateTopicsRequest(topics=[CreatableTopic(name, 1, 1) for name in names], timeout_ms=1_000)
+        response = await Client(bench).ask(ApiKey.CREATE_TOPICS, 7, request)
+        assert [topic.name for topic in response.topics] == names
+        wrong = ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert [topic.error_code for topic in response.topics] == [0, wrong, wrong, wrong]
+        assert set(bench.services.catalog.snapshot.by_name) == {ACME.stored("n" * 249)}
+
+    run(scenario)
+
+
+def test_kafkas_own_topics_are_not_made_up_for_a_tenant() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        request = MetadataRequest([MetadataRequestTopic(name="__consumer_offsets")], True)
+        response = await Client(bench).ask(ApiKey.METADATA, 12, request)
+        assert [topic.error_code for topic in response.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+    run(scenario)
+
+
+def test_topics_are_created_by_a_request_for_metadata_in_the_tenant() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        request = MetadataRequest([MetadataRequestTopic(name="fresh")], True)
+        response = await Client(bench).ask(ApiKey.METADATA, 12, request)
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [("fresh", 0)]
+        assert set(bench.services.catalog.snapshot.by_name) == {ACME.stored("fresh")}
+
+    run(scenario)
+
+
+ACLS = (
+    ("orders", PatternType.LITERAL, "User:alice", ResourceType.TOPIC),
+    ("*", PatternType.LITERAL, "User:*", ResourceType.GROUP),
+    ("or", PatternType.PREFIXED, "User:alice", ResourceType.TOPIC),
+    ("kafka-cluster", PatternType.LITERAL, "User:alice", ResourceType.CLUSTER),
+)
+
+
+def creation(name: str, pattern: PatternType, principal: str, kind: ResourceType) -> AclCreation:
+    return AclCreation(kind, name, pattern, principal, "*", Operation.DESCRIBE, Permission.ALLOW)
+
+
+def any_acl(kind: type[Any], **chosen: Any) -> Any:
+    wanted = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+    return kind(**(wanted | chosen))
+
+
+async def acls_seen(client: Client, **chosen: Any) -> set[tuple[str, int, str, int]]:
+    response = await client.ask(ApiKey.DESCRIBE_ACLS, 3, any_acl(DescribeAclsRequest, **chosen))
+    return {
+        (resource.resource_name, resource.pattern_type, acl.principal, resource.resource_type)
+        for resource in response.resources
+        for acl in resource.acls
+    }
+
+
+def test_acls_of_two_tenants_are_made_seen_and_deleted_apart() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        clients = {tenant: Client(bench, tenant) for tenant in (ACME, OTHER)}
+        for client in clients.values():
+            request = CreateAclsRequest(creations=[creation(*acl) for acl in ACLS])
+            response = await client.ask(ApiKey.CREATE_ACLS, 3, request)
+            assert [row.error_code for row in response.results] == [0] * len(ACLS)
+            assert await acls_seen(client) == set(ACLS)
+            literal = {acl for acl in ACLS if acl[1] is PatternType.LITERAL}
+            assert await acls_seen(client, pattern_type_filter=PatternType.LITERAL) == literal
+        filters = [
+            any_acl(DeleteAclsFilter, resource_type_filter=ResourceType.GROUP),
+            any_acl(DeleteAclsFilter, resource_name_filter="absent"),
+            any_acl(DeleteAclsFilter, principal_filter="User:alice"),
+        ]
+        response = await clients[ACME].ask(ApiKey.DELETE_ACLS, 3, DeleteAclsRequest(filters=filters))
+        deleted = [
+            [
+                (acl.resource_name, acl.pattern_type, acl.principal, acl.resource_type)
+                for acl in row.matching_acls
+            ]
+            for row in response.filter_results
+        ]
+        assert [len(rows) for rows in deleted] == [1, 0, 3]
+        assert {acl for rows in deleted for acl in rows} == set(ACLS)
+        assert await acls_seen(clients[ACME]) == set()
+        assert await acls_seen(clients[OTHER]) == set(ACLS)
+
+    run(scenario)
+
+
+def test_an_acl_that_a_tenant_made_gives_nothing_outside_of_it() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        everything = [
+            AclCreation(kind, name, PatternType.LITERAL, "User:*", "*", Operation.ALL, Permission.ALLOW)
+            for kind, name in (
+                (ResourceType.TOPIC, "*"),
+                (ResourceType.GROUP, "*"),
+                (ResourceType.TRANSACTIONAL_ID, "*"),
+                (ResourceType.CLUSTER, "kafka-cluster"),
+            )
+        ]
+        await Client(bench).ask(ApiKey.CREATE_ACLS, 3, CreateAclsRequest(creations=everything))
+        from agent.security.doors import CurrentAcls
+
+        acls = CurrentAcls(bench.services.catalog, ())
+        cluster = (Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+        own = (Operation.READ, ResourceType.TOPIC, ACME.stored("orders"))
+        others = (Operation.READ, ResourceType.TOPIC, OTHER.stored("orders"))
+        nobodys = (Operation.READ, ResourceType.TOPIC, "orders")
+
+        def may(index: Any, principal: str) -> list[bool]:
+            return [index.allows(principal, "h", *each) for each in (cluster, own, others, nobodys)]
+
+        assert may(acls.of(ACME), "User:acme~bob") == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert may(acls.of(OTHER), "User:zwilling~bob") == [False] * 4
+        for principal in ("User:bob", "User:acme~bob"):  # an agent that knows of no tenants
+            assert may(acls(), principal) == [False] * 4
+
+    run(scenario)
+
+
+def test_an_operators_acls_do_not_hold_for_a_tenants_users() -> None:
+    from agent.tenants.acl_names import deciding_acls
+
+    of_all = Acl(ResourceType.TOPIC, "*", PatternType.LITERAL, "User:*", "*", Operation.ALL, Permission.ALLOW)
+    assert deciding_acls(ACME, [of_all]) == []
+
+
+def quota(kind: str, name: str | None) -> EntryData:
+    return EntryData([EntityData(kind, name)], [OpData(PRODUCER_BYTE_RATE, 1_000.0)])
+
+
+def test_quotas_of_two_tenants_are_apart_and_those_of_addresses_are_the_operators() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        entries = [
+            quota("user", "alice"),
+            quota("client-id", None),
+            quota("ip", "10.0.0.1"),
+            quota("user", ""),
+        ]
+        response = await Client(bench).ask(
+            ApiKey.ALTER_CLIENT_QUOTAS, 1, AlterClientQuotasRequest(entries=entries)
+        )
+        assert [row.error_code for row in response.entries] == [
+            0,
+            0,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ErrorCode.INVALID_REQUEST,
+        ]
+        assert [row.entity[0].entity_name for row in response.entries] == ["alice", None, "10.0.0.1", ""]
+        for tenant, count in ((ACME, 2), (OTHER, 0)):
+            response = await Client(bench, tenant).ask(
+                ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest()
+            )
+            assert len(response.entries) == count
+        default = DescribeClientQuotasRequest(components=[ComponentData("client-id", 1, None)], strict=True)
+        response = await Client(bench).ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, default)
+        assert [entry.entity[0].entity_name for entry in response.entries] == [None]
+        quotas, connection = bench.services.quotas, Client(bench).connection
+        for tenant, is_charged in ((ACME, True), (OTHER, False), (None, False)):
+            charge = quotas.charge(ApiKey.PRODUCE, "User:x", "svc", connection, 1, tenant)
+            assert (charge is not None) == is_charged
+
+    run(scenario)
+
+
+def test_a_tenant_changes_no_config_of_agents() -> None:
+    async def scenario(bench: AgentBench) -> None:
+        for kind in (4, 8, 16):
+            request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(kind, "")])
+            response = await Client(bench).ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+            assert [row.error_code for row in response.responses] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("pattern", ["(", "o.*", ".*", "acme~.*"])
+def test_a_pattern_of_transactional_ids_is_matched_with_local_names(pattern: str) -> None:
+    async def scenario(bench: AgentBench) -> None:
+        await there_is(bench, OTHER.stored("other"))
+        answers = []
+        for has_own in (False, True):
+            if has_own:
+                await there_is(bench, ACME.stored("own"))
+            request = ListTransactionsRequest(transactional_id_pattern=pattern, duration_filter=-1)
+            answers.append(await Client(bench).ask(ApiKey.LIST_TRANSACTIONS, 2, request))
+        codes = [answer.error_code for answer in answers]
+        assert codes == [ErrorCode.INVALID_REGULAR_EXPRESSION if pattern == "(" else 0] * 2
+        named = [row.transactional_id for row in answers[1].transaction_states]
+        assert named == (["own"] if pattern in ("o.*", ".*") else [])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("^ord.*$", {"acme~orders"}),
+        (".*", {"acme~orders", "acme~other"}),
+        ("orders|zwilling~.*", {"acme~orders"}),
+        ("(?i)ORDERS", {"acme~orders"}),
+        (".*~.*", set()),
+    ],
+)
+def test_a_tenants_pattern_finds_its_own_topics_alone(pattern: str, found: set[str]) -> None:
+    stored = pattern_of_tenant(ACME, pattern)
+    names = ("acme~orders", "acme~other", "zwilling~orders", "orders")
+    assert TopicPattern(stored).matches(names) == found
+    assert local_pattern(stored) == pattern

@@ -1,0 +1,156 @@
+"""librdkafka on two tenants with the same names side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.agent.security.secured import Secured, in_thread, run_secured
+
+LISTENERS = tuple(f"{name}:PLAINTEXT://127.0.0.1:0" for name in ("ACME", "OTHER", "OPERATOR"))
+TENANTS = ("ACME=acme", "OTHER=zwilling")
+SECONDS = 30.0
+"""How long a client may wait for anything."""
+
+
+def settings(secured: Secured, listener: str, **more: Any) -> dict[str, Any]:
+    return {"bootstrap.servers": secured.bootstrap(listener), "log_level": 0, **more}
+
+
+def on_tenants(secured: Secured, work: Callable[[dict[str, Any], str], None]) -> Callable[[], None]:
+    def both() -> None:
+        for listener in ("ACME", "OTHER"):
+            work(settings(secured, listener), listener)
+
+    return both
+
+
+def consumed(consumer: Consumer, count: int) -> list[bytes]:
+    values: list[bytes] = []
+    until = time.monotonic() + SECONDS
+    while len(values) < count and time.monotonic() < until:
+        message = consumer.poll(1.0)
+        if message is not None and not message.error():
+            values.append(message.value())
+    return values
+
+
+def created(client: dict[str, Any]) -> AdminClient:
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(SECONDS)
+    return admin
+
+
+def produced(client: dict[str, Any], *values: str) -> None:
+    producer = Producer(client | {"enable.idempotence": True})
+    for value in values:
+        producer.produce("orders", value.encode())
+    assert producer.flush(SECONDS) == 0
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_of_one_name_in_two_tenants_read_their_own_topic_of_one_name(
+    protocol: str, tmp_path: Path
+) -> None:
+    def work(client: dict[str, Any], listener: str) -> None:
+        created(client)
+        produced(client, f"{listener}-1", f"{listener}-2")
+        pattern = "^ord.*" if protocol == "consumer" else "orders"
+        for _ in range(2):  # the second time from the committed offsets on
+            consumer = Consumer(
+                client | {"group.id": "billing", "group.protocol": protocol, "auto.offset.reset": "earliest"}
+            )
+            consumer.subscribe([pattern])
+            assert sorted(consumed(consumer, 2)) == [f"{listener}-{n}".encode() for n in (1, 2)]
+            consumer.commit(asynchronous=False)
+            consumer.close()
+            produced(client, f"{listener}-1", f"{listener}-2")
+
+    async def scenario(secured: Secured) -> None:
+        await in_thread(on_tenants(secured, work))
+
+    prompt = {"group_consumer_heartbeat_interval_ms": 200}
+    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS, agent=prompt)
+
+
+def transfer(client: dict[str, Any], listener: str) -> None:
+    """Read, write and commit in a transaction; then abort one."""
+    created(client)
+    produced(client, "in")
+    consumer = Consumer(
+        client
+        | {"group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        | {"enable.auto.commit": False}
+    )
+    consumer.subscribe(["orders"])
+    assert consumed(consumer, 1) == [b"in"]
+    producer = Producer(client | {"transactional.id": "tx"})
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce("orders", f"{listener}-out".encode(), partition=0)
+    producer.send_offsets_to_transaction(
+        consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), SECONDS
+    )
+    producer.commit_transaction(SECONDS)
+    producer.begin_transaction()
+    producer.produce("orders", b"aborted", partition=0)
+    producer.flush(SECONDS)
+    producer.abort_transaction(SECONDS)
+    assert consumed(consumer, 1) == [f"{listener}-out".encode()]
+    committed = consumer.committed([TopicPartition("orders", number) for number in (0, 1)], SECONDS)
+    assert sum(max(0, each.offset) for each in committed) >= 1
+    consumer.close()
+
+
+def test_transactions_of_one_id_in_two_tenants_do_not_fence_each_other(tmp_path: Path) -> None:
+    async def scenario(secured: Secured) -> None:
+        await in_thread(on_tenants(secured, transfer))
+
+    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS)
+
+
+def test_an_administrator_sees_its_own_tenant_and_the_operator_sees_all(tmp_path: Path) -> None:
+    def work(secured: Secured) -> None:
+        clusters = {}
+        for listener in ("ACME", "OTHER"):
+            client = settings(secured, listener)
+            admin = created(client)
+            if listener == "ACME":
+                admin.create_topics([NewTopic("acmes-own", 1, 1)])["acmes-own"].result(SECONDS)
+            metadata = admin.list_topics(timeout=SECONDS)
+            own = {"acmes-own"} if listener == "ACME" else set()
+            assert set(metadata.topics) == {"orders"} | own
+            assert [broker.port for broker in metadata.brokers.values()] == [
+                secured.wired.agent.kafka_ports[listener]
+            ]
+            clusters[listener] = metadata.cluster_id
+            consumer = Consumer(client | {"group.id": listener})
+            consumer.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
+            consumer.close()
+            groups = admin.list_consumer_groups().result(SECONDS).valid
+            assert [group.group_id for group in groups] == [listener]
+        assert clusters["ACME"] != clusters["OTHER"]
+        operator = AdminClient(settings(secured, "OPERATOR"))
+        assert set(operator.list_topics(timeout=SECONDS).topics) == {
+            "acme~orders",
+            "acme~acmes-own",
+            "zwilling~orders",
+        }
+        groups = operator.list_consumer_groups().result(SECONDS).valid
+        assert {group.group_id for group in groups} == {"acme~ACME", "zwilling~OTHER"}
+        other = AdminClient(settings(secured, "OTHER"))
+        with pytest.raises(KafkaException):
+            other.delete_topics(["acmes-own"])["acmes-own"].result(SECONDS)
+        other.delete_topics(["orders"])["orders"].result(SECONDS)
+        assert "acme~orders" in operator.list_topics(timeout=SECONDS).topics
+
+    async def scenario(secured: Secured) -> None:
+        await in_thread(lambda: work(secured))
+
+    run_secured(scenario, tmp_path, *LISTENERS, tenant_listeners=TENANTS)
