@@ -126,18 +126,23 @@ class LogReader:
 
     async def offsets_at(self, times_ms: Mapping[LogPartition, int]) -> dict[LogPartition, int | None]:
         """Of each partition the first offset with a record at or after the time; None where there is none."""
-        asked = list(times_ms)
-        queries = [OffsetQuery(each.topic_id, each.number, times_ms[each], True) for each in asked]
-        results = await all_offsets(self._index, queries)
-        offsets: dict[LogPartition, int | None] = {}
-        for partition, result in zip(asked, results, strict=True):
-            offsets[partition] = None
-            if result.run is not None:
-                first = max(result.log_start_offset, result.run.base_offset)
-                end = min(result.run.end_offset, result.last_stable_offset)
-                offsets[partition] = await self._first_at(
-                    OffsetRange(partition, first, end), times_ms[partition]
-                )
+        offsets: dict[LogPartition, int | None] = dict.fromkeys(times_ms)
+        asked = {
+            each: OffsetQuery(each.topic_id, each.number, time_ms, True) for each, time_ms in times_ms.items()
+        }
+        while asked:
+            results = await all_offsets(self._index, list(asked.values()))
+            found = dict(zip(asked, results, strict=True))
+            for partition, result in found.items():
+                query, run = asked.pop(partition), result.run
+                if run is None:
+                    continue
+                first = max(result.log_start_offset, run.base_offset)
+                end = min(run.end_offset, result.last_stable_offset)
+                within = OffsetRange(partition, first, end)
+                offsets[partition] = await self._first_at(within, query.timestamp)
+                if offsets[partition] is None:  # that record was aborted: one may follow
+                    asked[partition] = msgspec.structs.replace(query, from_offset=run.end_offset)
         return offsets
 
     async def committed(self, group: str, partitions: Iterable[LogPartition]) -> dict[LogPartition, int]:

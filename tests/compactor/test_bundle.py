@@ -27,7 +27,7 @@ def test_a_python_without_packages_has_what_tasks_and_the_source_need_in_the_arc
             top.symlink_to(path.parents[name.count("/") - 1] if "/" in name else path)
     assert not any((environment / name).exists() for name in LEFT_TO_THE_CLUSTER)
     bare = [sys.executable, "-I", "-S", "-c"]
-    modules = "compactor.job, compactor.spark_source.log_index, tailrace_cli.app, obstore, pandas"
+    modules = "compactor.job, compactor.spark_source.database_index, tailrace_cli.app, obstore, pandas"
     code = f"import sys; sys.path.append({str(environment)!r}); import {modules}"
     subprocess.run([*bare, code], check=True, timeout=300, cwd=tmp_path)
     without = subprocess.run([*bare, "import compactor"], capture_output=True, timeout=300, cwd=tmp_path)

@@ -26,7 +26,6 @@ from sequencer.api import (
     DeleteRecords,
     DeleteRecordsPartition,
     DeleteTopic,
-    MetadataRequest,
 )
 from sequencer.engine.committer import Committer
 from sequencer.store.memory import MemoryRowStore
@@ -34,8 +33,7 @@ from sequencer.store.sql.store import SqlRowStore
 from tailrace.clock import SystemClock, SystemEntropy
 from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression
-from tests.support.clocks import SeededEntropy
-from tests.support.compaction import Log, batch_of
+from tests.support.compaction import Log, batch_of, change_log
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -53,7 +51,9 @@ def flight(number: int) -> bytes:
     return json.dumps({"carrier": "UA" if number % 2 else "AA", "delay": number}).encode()
 
 
-def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: Any, tmp_path: Path) -> None:
+def test_a_log_on_sqlite_and_a_folder_is_compacted_merged_replayed_and_queried(
+    spark: Any, tmp_path: Path
+) -> None:
     async def scenario() -> tuple[list[str], int]:
         clock, entropy = SystemClock(), SystemEntropy()
         rows = SqlRowStore(f"sqlite:///{tmp_path}/rows.db", clock=clock, entropy=entropy)
@@ -73,7 +73,8 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
                     codec = Compression.ZSTD if partition == 1 else Compression.NONE
                     batches.append(("flights", partition, batch_of(values, codec=codec)))
                 await log.produce(*batches, ("planes", 0, batch_of([b"{}"])))
-            exact = [await log.replay("flights", 0), await log.replay("planes", 0)]
+            places = [("flights", 0), ("planes", 0)]
+            exact = [await log.replay(*place) for place in places]
             records = [await log.records("flights", partition) for partition in range(3)]
 
             summary = await compact(
@@ -82,12 +83,25 @@ def test_a_log_on_sqlite_and_a_folder_is_compacted_replayed_and_queried(spark: A
 
             assert (summary.failures, summary.refused) == ([], [])
             assert (summary.records, summary.partitions, summary.runs_replaced) == (number + 12, 4, 48)
-            assert [await log.replay("flights", 0), await log.replay("planes", 0)] == exact
+            made = [key for key in summary.keys if "/flights/" in key]
+            merging = CompactionSettings(min_bytes=1 << 40, min_age_ms=1 << 40)
+            merged = await compact(
+                sequencer,
+                str(tmp_path / "objects"),
+                spark=spark,
+                settings=merging,
+                clock=clock,
+                entropy=entropy,
+            )
+            assert (merged.failures, merged.refused, merged.objects) == ([], [], 0)
+            assert merged.merged_objects == len(made) > 1 and len(merged.keys) == 1
+            assert {run.key for run in await log.runs("flights", 2)} == set(merged.keys)
+            assert [await log.replay(*place) for place in places] == exact
             assert [await log.records("flights", partition) for partition in range(3)] == records
             for partition in range(3):
                 values = [flight(number + 10 * partition + each) for each in range(10)]
                 await log.produce(("flights", partition, batch_of(values)))
-            return [str(tmp_path / "objects" / key) for key in summary.keys if "/flights/" in key], number
+            return [str(tmp_path / "objects" / key) for key in merged.keys], number
         finally:
             await sequencer.close()
             await rows.close()
@@ -132,21 +146,7 @@ def test_a_stream_reads_each_record_once_across_compaction_and_restarts_and_fail
     store_url, database = str(tmp_path / "objects"), f"sqlite:///{tmp_path}/rows.db"
 
     def on_the_log(change: Callable[[Log], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            clock, entropy = SystemClock(), SystemEntropy()
-            sequencer = Committer(SqlRowStore(database, clock=clock, entropy=entropy), clock, entropy)
-            await sequencer.start()
-            store = open_store(store_url, clock=clock)
-            try:
-                log = Log(sequencer.sequencer, store, clock, SeededEntropy(entropy.below(1 << 60)))
-                known = (await log.sequencer.metadata(MetadataRequest())).topics or []
-                log.topics = {topic.name: topic for topic in known}
-                await change(log)
-            finally:
-                await sequencer.close()
-                await store.close()
-
-        asyncio.run(whole())
+        change_log(database, store_url, change)
 
     def streamed() -> list[tuple[int, str]]:
         """All that has come since the stream began."""

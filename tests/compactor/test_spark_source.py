@@ -283,6 +283,22 @@ def test_a_time_is_where_the_first_record_at_or_after_it_stands(is_compacted: bo
     on_a_log(scenario)
 
 
+def test_an_aborted_record_of_that_time_hides_none_that_came_later() -> None:
+    async def scenario(log: Log, index: CountedIndex) -> None:
+        topic = await log.topic("t")
+        producer = await log.producer("p")
+        await log.produce(("t", 0, batch_of([b"aborted"], at=T0 + 9_000, producer=producer)))
+        await log.finish(producer, is_commit=False)
+        await log.produce(("t", 0, batch_of([b"old"], at=T0)))
+        await log.produce(("t", 0, batch_of([b"a", b"b"], at=T0 + 4_999)))
+        reader = LogReader(index, log.store, ["value"])
+        bounds = await reader.bounds(await index.topics())
+        found = await offsets_at(Position("o", time_ms=T0 + 5_000), bounds, reader, if_none="error")
+        assert found == {LogPartition("t", topic.topic_id, 0): 4}
+
+    on_a_log(scenario)
+
+
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_a_query_reads_only_what_its_filters_want(is_compacted: bool) -> None:
     async def scenario(log: Log, index: CountedIndex) -> None:

@@ -24,7 +24,7 @@ from compactor.cycle import CompactionSettings, InProcess, run_cycle
 from compactor.order import SwapOrder
 from compactor.plan import Piece, PlanSettings, WorkItem, plan
 from compactor.rewrite import RewriteFailure, RewriteResult, try_rewrite
-from compactor.spark_source.log_index import DatabaseIndex
+from compactor.spark_source.database_index import DatabaseIndex
 from compactor.spark_source.log_reader import LogReader, OffsetRange
 from sequencer.api import (
     AbortedTransaction,

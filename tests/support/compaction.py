@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -23,6 +24,7 @@ from sequencer.api import (
     FindRequest,
     FoundPartition,
     InitProducer,
+    MetadataRequest,
     ObjectDescription,
     ObjectKind,
     OpenSession,
@@ -37,10 +39,13 @@ from sequencer.api import (
     Topic,
     TransactionRef,
 )
-from tailrace.clock import Clock
+from sequencer.engine.committer import Committer
+from sequencer.store.sql.store import SqlRowStore
+from tailrace.clock import Clock, SystemClock, SystemEntropy
 from tailrace.ids import TopicPartition
 from tailrace.mixed_object import BatchCoordinates, coordinates, seal
 from tailrace.object_store.api import ObjectStore
+from tailrace.object_store.open import open_store
 from tailrace.record_batch import Compression, read_header, split
 from tailrace.records import NewRecord, Record, decode_records, encode_batch
 from tests.support.clocks import ManualClock, SeededEntropy
@@ -88,6 +93,26 @@ def batch_of(
         base_sequence=sequence,
         is_transactional=True,
     )
+
+
+def change_log(database: str, store_url: str, change: Callable[[Log], Awaitable[None]]) -> None:
+    """Open a log of a database and a folder, change it, and close it."""
+
+    async def whole() -> None:
+        clock, entropy = SystemClock(), SystemEntropy()
+        sequencer = Committer(SqlRowStore(database, clock=clock, entropy=entropy), clock, entropy)
+        await sequencer.start()
+        store = open_store(store_url, clock=clock)
+        try:
+            log = Log(sequencer.sequencer, store, clock, SeededEntropy(entropy.below(1 << 60)))
+            known = (await log.sequencer.metadata(MetadataRequest())).topics or []
+            log.topics = {topic.name: topic for topic in known}
+            await change(log)
+        finally:
+            await sequencer.close()
+            await store.close()
+
+    asyncio.run(whole())
 
 
 @dataclass(slots=True)
