@@ -15,6 +15,7 @@ A refusal is for good: the bucket belongs to a newer incarnation, or knows commi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -90,6 +91,7 @@ class Checkpointer:
         self._interval_ms = interval_ms
         self._reservation = reservation
         self._chain = ChainState.unknown()
+        self._settle: Callable[[], Awaitable[None]] | None = None
         self._scan: _Scan | None = None
         self._exporting = asyncio.Lock()
         self._turns = Turns(ROWS_IN_A_TURN)
@@ -102,8 +104,16 @@ class Checkpointer:
 
     # --- what the committer calls
 
-    def begin(self, identity: Identity, epoch: int, state: HotState) -> None:
-        """A state was loaded: from here on the chain is a new one."""
+    def begin(
+        self,
+        identity: Identity,
+        epoch: int,
+        state: HotState,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """A state was loaded: from here on the chain is a new one. `settle` returns once all is shown that was in the
+        database when it was called; None where nothing is written but what is shown."""
+        self._settle = settle
         self._replace_chain(self._chain.successor(identity, epoch, state))
 
     def _replace_chain(self, chain: ChainState) -> None:
@@ -332,6 +342,9 @@ class Checkpointer:
     async def _write_cold_rows(self, writer: PartWriter) -> bool:
         try:
             await write_cold_rows(self._rows, writer)
+            if self._settle is not None:
+                # A page may have rows of a transaction that is not shown yet. The head must have all of it.
+                await self._settle()
         except (StoreError, SequencerError) as error:
             _log.warning("a checkpoint's snapshot is put off", reason=str(error))
             await self._clock.sleep(_RETRY_S)

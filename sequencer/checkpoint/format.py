@@ -8,6 +8,9 @@ order, make it exact, but for a write that the database had and the committer ha
 (`sequencer.recovery.bucket_scan` leaves it out). What is before the `replay_from` of the snapshot before it is then
 deleted: should a part be corrupt, the older snapshot and all heads since give the same rows.
 
+Producers are cold as well: a server has only some in memory. Version 1 had them among the hot rows; a reader of that
+version would forget those in the parts.
+
 Keys: `{cluster id}/meta/{incarnation}/{epoch}/{number}.head`, `....{part}.part`. All of them sort by age.
 
 A head promises that no offset at or above a partition's end in it plus `reservation` was or will be assigned
@@ -35,7 +38,7 @@ from tailrace import messagepack
 from tailrace.buffers import Buffer
 from tailrace.turns import Steps
 
-VERSION = 1
+VERSION = 2
 READABLE_VERSIONS = (VERSION - 1, VERSION)
 MAGIC = b"TRCK"
 MAX_UNPACKED_BYTES = 1 << 30

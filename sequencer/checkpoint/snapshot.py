@@ -9,7 +9,7 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint import format as checkpoint
 from sequencer.checkpoint.format import HeadPlace, Part
-from sequencer.store.rows import ObjectRow, Row, RowStore, RunRow
+from sequencer.store.rows import ObjectRow, ProducerKey, ProducerRow, Row, RowStore, RunRow
 from sequencer.store.state import HotState
 from tailrace.object_store.api import ObjectStore
 from tailrace.turns import Turns, in_turns
@@ -41,7 +41,7 @@ class PartWriter:
 
 
 async def write_cold_rows(rows: RowStore, writer: PartWriter) -> None:
-    """Store all objects and runs as parts. Raises StoreError, SequencerError."""
+    """Store all objects, producers and runs as parts. Raises StoreError, SequencerError."""
     objects: list[Row] = []
     key = ""
     while page := await rows.objects_after(key, PAGE_ROWS):
@@ -50,6 +50,7 @@ async def write_cold_rows(rows: RowStore, writer: PartWriter) -> None:
         if len(objects) >= PART_ROWS:
             await writer.put({ObjectRow: objects})
             objects = []
+    await _write_producers(rows, writer)
     runs: list[Row] = []
     last: tuple[UUID, int, int] | None = None
     while run_page := await rows.run_rows_after(last, PAGE_ROWS):
@@ -60,6 +61,13 @@ async def write_cold_rows(rows: RowStore, writer: PartWriter) -> None:
             objects, runs = [], []
     if objects or runs:
         await writer.put({ObjectRow: objects, RunRow: runs})
+
+
+async def _write_producers(rows: RowStore, writer: PartWriter) -> None:
+    last: ProducerKey | None = None
+    while page := await rows.producer_rows_after(last, PART_ROWS):
+        await writer.put({ProducerRow: page})
+        last = page[-1].key
 
 
 def has_many_hot_rows(state: HotState) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 from uuid import UUID
 
 from sequencer.api import AgentRef, RetentionSummary
@@ -16,13 +17,16 @@ from sequencer.engine.group_commit import ROWS_OF_A_GROUP, GroupCommit
 from sequencer.engine.requests import Context
 from sequencer.reading.upkeep import Upkeep
 from sequencer.rules import deleted_topics, groups, kept, leases, repeats, retention, transactions
-from sequencer.store.rows import AgentRow, ProducerRow, Row, SessionRow
+from sequencer.store.rows import AgentRow, ProducerKey, ProducerRow, Row, SessionRow
 from sequencer.store.state import Draft
 from tailrace.turns import Steps, Turns
 
 GROUPS_PER_STEP = 500
 """Consumer groups that one transaction of expiry looks at."""
 ROWS_IN_A_TURN = 5_000
+PRODUCER_PAGES = 20
+PRODUCERS_OF_A_PAGE = 1_000
+"""So many producers, in so many pages, are looked at by one call."""
 MOST_LOOKED_AT = 1_000_000
 """Rows of a kind that one call looks at."""
 
@@ -93,8 +97,8 @@ class Expiry:
         await self._upkeep.fill()
         removed.offsets = await self._expire_groups()
         for kind in self._upkeep.kept:
-            forgotten = await self._forget_unused(kind)
-            removed.producers += forgotten if kind is ProducerRow else 0
+            await self._forget_unused(kind)
+        removed.producers = await self._forget_producers()
         while True:
             plan = await retention.plan_retention(
                 self._context.state, self._context.reads, settings, self._upkeep.partitions
@@ -135,6 +139,9 @@ class Expiry:
             return
         upkeep.may_have_deleted_topics = True  # until a later call finds nothing
         await self._remove_rows(await deleted_topics.rows_of(state, gone))
+        for topic_id in gone:
+            while producers := await deleted_topics.producers_of(self._context.reads, topic_id):
+                await self._remove_rows(producers)
         await self._remove_rows(
             await deleted_topics.emptied_partitions(self._context.state, self._context.reads, gone)
         )
@@ -142,8 +149,10 @@ class Expiry:
     async def _remove_rows(self, rows: list[deleted_topics.Found]) -> None:
         step = self._settings.removal_step
         for at in range(0, len(rows), step):
-            remove = partial(deleted_topics.remove, found=rows[at : at + step])
-            await self._group_commit.decide("apply_retention", remove)
+            some = rows[at : at + step]
+            remove = partial(deleted_topics.remove, found=some)
+            producers = [cast("ProducerKey", key) for kind, key in some if kind is ProducerRow]
+            await self._group_commit.decide("apply_retention", remove, producers=producers)
 
     async def _remove_runs(self, partitions: list[tuple[UUID, int]], removed: _Removed) -> int:
         """Remove what lies below the log start of these partitions, some runs at a time. Returns how many."""
@@ -170,12 +179,34 @@ class Expiry:
             moved += await self._group_commit.decide("apply_retention", move)
         return moved
 
-    async def _forget_unused(self, kind: type[Row]) -> int:
-        """Forget rows that are no longer kept, some at a time. Returns how many."""
+    async def _forget_producers(self) -> int:
+        """Look at the next producers in the order of their keys, and forget those that are no longer kept. Returns how
+        many. Each call reads as many from the database, so that those of a week ago are found within some hours."""
+        producers, store, step = (
+            kept.kept_producers(self._settings),
+            self._context.reads,
+            self._settings.removal_step,
+        )
+        now_ms = await self._context.store.now_ms()
+        forgotten = 0
+        for _ in range(PRODUCER_PAGES):
+            page = await store.producer_rows_after(self._upkeep.last_producer, PRODUCERS_OF_A_PAGE)
+            over = [row.key for row in page if producers.until_ms(row) <= now_ms]
+            for first in range(0, len(over), step):
+                keys = over[first : first + step]
+                forget = partial(kept.forget, kind=ProducerRow, keys=keys, kept=producers)
+                forgotten += await self._group_commit.decide("apply_retention", forget, producers=keys)
+            self._upkeep.last_producer = page[-1].key if len(page) == PRODUCERS_OF_A_PAGE else None
+            if self._upkeep.last_producer is None:
+                break
+        return forgotten
+
+    async def _forget_unused(self, kind: type[Row]) -> None:
+        """Forget rows that are no longer kept, some at a time."""
         step, upkeep = self._settings.removal_step, self._upkeep
         now_ms = await self._context.store.now_ms()
         turns = Turns(ROWS_IN_A_TURN)
-        forgotten = looked = 0
+        looked = 0
         while looked < MOST_LOOKED_AT:
             keys, taken = upkeep.take_unused(kind, now_ms, step)
             looked += taken
@@ -184,11 +215,10 @@ class Expiry:
             if keys:
                 forget = partial(kept.forget, kind=kind, keys=keys, kept=upkeep.kept[kind])
                 try:
-                    forgotten += await self._group_commit.decide("apply_retention", forget)
+                    await self._group_commit.decide("apply_retention", forget)
                 finally:
                     upkeep.put_back_unused(kind, keys, now_ms)
             await turns.did(taken)
-        return forgotten
 
     async def _expire_groups(self) -> int:
         """Forget what no member comes back for, some groups at a time. Returns how many positions."""

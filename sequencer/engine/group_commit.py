@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
 from uuid import UUID
@@ -44,7 +44,7 @@ from sequencer.observer import SequencerObserver, timed
 from sequencer.reading.view import View
 from sequencer.rules import repeats, sessions
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import RowStore, SessionRow
+from sequencer.store.rows import ProducerKey, RowStore, SessionRow
 from sequencer.store.state import Draft
 from tailrace.clock import Clock, wait_for
 from tailrace.keepers import cause_of
@@ -82,7 +82,8 @@ class _QueuedPhase(enum.Enum):
 class _Queued:
     """A request on its way to the committer's task: a `commit`, or another request and the function that decides it.
 
-    `is_alone`: it awaits look-ups in the store, so it is a group of its own.
+    `is_alone`: it awaits look-ups in the store, so it is a group of its own. `producers`: which producers' rows its
+    decision reads; those of a commit follow from its batches.
     """
 
     name: str
@@ -90,6 +91,7 @@ class _Queued:
     decide: Decide | None = None
     is_alone: bool = False
     commit: CommitRequest | None = None
+    producers: Sequence[ProducerKey] = ()
     phase: _QueuedPhase = _QueuedPhase.WAITING
 
 
@@ -167,14 +169,19 @@ class GroupCommit:
     # --- what callers wait for
 
     @overload
-    async def decide(self, name: str, decide: Callable[[Draft], Steps[T]]) -> T: ...
+    async def decide(
+        self, name: str, decide: Callable[[Draft], Steps[T]], *, producers: Sequence[ProducerKey] = ()
+    ) -> T: ...
 
     @overload
-    async def decide(self, name: str, decide: Callable[[Draft], T]) -> T: ...
+    async def decide(
+        self, name: str, decide: Callable[[Draft], T], *, producers: Sequence[ProducerKey] = ()
+    ) -> T: ...
 
-    async def decide(self, name: str, decide: Decide) -> Any:
-        """Decide this in the committer's task; gives its answer once it is durable. `name` is for the log."""
-        return await self._queued(_Queued(name, self._new_answer(), decide))
+    async def decide(self, name: str, decide: Decide, *, producers: Sequence[ProducerKey] = ()) -> Any:
+        """Decide this in the committer's task; gives its answer once it is durable. `name` is for the log. `producers`:
+        the keys of the producers' rows that the decision reads."""
+        return await self._queued(_Queued(name, self._new_answer(), decide, producers=producers))
 
     async def decide_once(
         self, name: str, request_id: UUID, answer: type[V], decide: Callable[[Draft], V | Steps[V]]
@@ -344,8 +351,8 @@ class GroupCommit:
         # Should another take the lease meanwhile, the store refuses this epoch: nothing that was decided on this
         # state is written over what another committer wrote.
         draft = Draft(self._view.state, now_ms)
-        await self._look_up_objects(draft, group)
         turns = Turns(WORK_IN_A_TURN)
+        await self._look_up(draft, group, turns)
         waiting = deque(group)
         while waiting and len(draft.changes) < ROWS_OF_A_GROUP:
             before = len(draft.changes)
@@ -406,21 +413,34 @@ class GroupCommit:
             if id(request) not in waiting:
                 _fail(request, error)
 
-    async def _look_up_objects(self, draft: Draft, group: list[_Queued]) -> None:
-        """Read the object rows that the group's commits may name, early ones included: a retried batch names the object
-        of an earlier commit."""
+    async def _look_up(self, draft: Draft, group: list[_Queued], turns: Turns) -> None:
+        """Read the rows that the group's decisions may need and that are not in memory. No write is under way, so they
+        are as of the draft's state; they are kept no longer than the draft."""
         commits = [request.commit for request in group if request.commit is not None]
         for session_id in dict.fromkeys(commit.session_id for commit in commits):
-            commits += [
-                request.commit
-                for request in self._early.of(session_id).values()
-                if request.commit is not None
-            ]
+            early = self._early.of(session_id).values()
+            commits += [request.commit for request in early if request.commit is not None]
+        await self._look_up_objects(draft, commits)
+        keys = [key for request in group for key in request.producers]
+        for commit in commits:
+            keys += await in_turns(sessions.producers_of(commit.runs), turns)
+        await self._look_up_producers(draft, keys)
+
+    async def _look_up_objects(self, draft: Draft, commits: list[CommitRequest]) -> None:
+        """A retried batch names the object of an earlier commit."""
         named = dict.fromkeys(commit.object.object_id for commit in commits if commit.object is not None)
         if named:
             look_up = self._store.object_rows(list(named))
             for row in await timed(self._observer, self._clock, "look_up", look_up):
                 draft.objects[row.object_id] = row
+
+    async def _look_up_producers(self, draft: Draft, keys: list[ProducerKey]) -> None:
+        unknown = [key for key in dict.fromkeys(keys) if key not in draft.durable.producers]
+        if unknown:
+            draft.producers.update(dict.fromkeys(unknown))
+            look_up = self._store.producer_rows(unknown)
+            for row in await timed(self._observer, self._clock, "look_up", look_up):
+                draft.producers[row.key] = row
 
     async def _decide(
         self, draft: Draft, request: _Queued, outcomes: list[_Outcome], turns: Turns

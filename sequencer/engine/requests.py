@@ -435,7 +435,7 @@ QUERIES: dict[str, Query] = _by_name(
             Sequencer.live_files,
             lambda request, context: live_files(context.state, context.reader, context.reads, request),
         ),
-        _answers(
+        _looks_up(
             Sequencer.describe_producers, lambda request, context: context.reader.describe_producers(request)
         ),
         _looks_up(Sequencer.stamp_batches, _stamp_batches),

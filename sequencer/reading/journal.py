@@ -24,7 +24,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from sequencer.checkpoint.format import TABLE_ROWS, InvalidCheckpoint, Table, decode_table, encode_rows
-from sequencer.store.rows import HOT, Changes, CounterRow, JournalRow
+from sequencer.store.rows import JOURNALED, Changes, CounterRow, JournalRow
 from sequencer.store.state import Draft, HotState
 from tailrace.turns import Steps
 
@@ -38,7 +38,7 @@ DROPPED_AT_ONCE = 64
 """Limit of rows that one transaction drops: more than it adds."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Table])
-_HOT = frozenset(HOT)
+_KINDS = frozenset(JOURNALED)
 
 
 class JournalGap(Exception):
@@ -67,7 +67,7 @@ class Journal:
         tables: list[Table] = []
         draft.put(CounterRow(name=NUMBER, value=number))
         for kind, by_key in draft.changes.by_kind.items():
-            if kind not in _HOT:
+            if kind not in _KINDS:
                 continue
             rows = iter(by_key.items())
             while some := list(islice(rows, TABLE_ROWS)):
@@ -126,7 +126,7 @@ def changes_of(row: JournalRow, state: HotState) -> Steps[Changes]:
     try:
         for table in _decoder.decode(row.changes):
             kind, puts, deletes = decode_table(table)
-            if kind not in _HOT:
+            if kind not in _KINDS:
                 raise JournalGap(f"number {row.number} has rows of kind {kind.__name__}")
             for key in deletes:
                 changes.delete(kind, key)

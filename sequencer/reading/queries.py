@@ -9,7 +9,6 @@ ranges of an answer must be those of its own runs.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +56,6 @@ from sequencer.store.rows import (
     OpenRangeRow,
     PartitionBytes,
     PartitionRow,
-    ProducerRow,
     RowStore,
     ScannedRuns,
     SessionRow,
@@ -319,14 +317,16 @@ class Reader:
                 results.append(EpochResult(PartitionError.NONE, *_end_of_epoch(row, query.leader_epoch)))
         return EpochAnswer(results)
 
-    def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
+    async def describe_producers(self, request: ProducerQuery) -> ProducersAnswer:
         """The idempotent producers known on a partition."""
-        state = self._current()
-        if state.live_partition(request.topic_id, request.partition) is None:
+        topic_id, partition = request.topic_id, request.partition
+        if self._current().live_partition(topic_id, partition) is None:
             return ProducersAnswer(PartitionError.UNKNOWN_TOPIC_OR_PARTITION, [])
-        ids = state.producers_on.get(request.topic_id, request.partition) or {}
-        chosen = heapq.nsmallest(MAX_PAGE + 1, (number for number in ids if number > request.after))
-        rows = [state.get(ProducerRow, request.topic_id, request.partition, number) for number in chosen]
+        page = await self._store.producer_rows_after((topic_id, partition, request.after), MAX_PAGE + 1)
+        if self._settle is not None:
+            await self._settle()
+        state = self._current()
+        rows = [row for row in page if (row.topic_id, row.partition) == (topic_id, partition)]
         return ProducersAnswer(
             PartitionError.NONE,
             [
@@ -340,9 +340,8 @@ class Reader:
                     else began.first_offset,
                 )
                 for row in rows[:MAX_PAGE]
-                if row is not None
             ],
-            chosen[MAX_PAGE - 1] if len(chosen) > MAX_PAGE else -1,
+            rows[MAX_PAGE - 1].producer_id if len(rows) > MAX_PAGE else -1,
         )
 
     async def sizes(self, request: SizesRequest) -> SizesAnswer:
@@ -398,7 +397,7 @@ class Reader:
             live_bytes=sums.live_bytes,
             open_sessions=open_sessions,
             dead_sessions=state.count(SessionRow) - open_sessions,
-            producers=state.count(ProducerRow),
+            producers=sums.producers,
             groups=state.count(GroupRow),
             commit_number=state.counter(COMMIT_NUMBER),
             uncompacted_bytes=sums.uncompacted_bytes,

@@ -13,7 +13,7 @@ from sequencer.rules.group_watch import GroupWatch
 from sequencer.rules.kept import kept_rows
 from sequencer.rules.retention_watch import PartitionWatch
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, GroupRow, Row, TopicRow, key_of
+from sequencer.store.rows import Changes, GroupRow, ProducerKey, Row, TopicRow, key_of
 from sequencer.store.state import HotState, Key
 from tailrace.turns import Turns
 
@@ -29,6 +29,8 @@ class Upkeep:
     def __init__(self, state: HotState, settings: SequencerSettings) -> None:
         self._state = state
         self.kept = kept_rows(settings)
+        self.last_producer: ProducerKey | None = None
+        """Up to which producer expiry has looked at them; they are not all in memory."""
         self._unused = {
             kind: DueList(max(kept.ms, settings.request_answers_ms) // STEPS_OF_A_TIME)
             for kind, kept in self.kept.items()

@@ -72,6 +72,7 @@ class View(Shown):
         recent = RecentRuns(settings.max_feed_runs)
         super().__init__(reads, HotState({}), nowhere, recent=recent, catch_up=catch_up)
         self._clock = clock
+        self._catch_up = catch_up
         self.checkpointer = checkpointer
         self.is_stale = True
         """Whether the state may differ from the store's: it must be loaded before it is used."""
@@ -100,7 +101,7 @@ class View(Shown):
         self.budgets = ClusterBudgets(self._settings, self._clock.monotonic())
         self.is_stale = False
         if self.checkpointer is not None:
-            self.checkpointer.begin(self.identity, epoch, loaded)
+            self.checkpointer.begin(self.identity, epoch, loaded, self._catch_up)
         self.recent.clear()
         self.feed.restart(loaded)
         self.subscriptions.restart(loaded, epoch)

@@ -34,6 +34,7 @@ from sequencer.recovery.invariants import (
     check_hot_rows,
     check_object,
     check_partition,
+    check_producers,
     partition_name,
 )
 from sequencer.rules.tables import kept_from_ms
@@ -42,6 +43,7 @@ from sequencer.store.rows import (
     ObjectRow,
     ObjectRowMissing,
     PartitionRow,
+    ProducerKey,
     RowStore,
     RunRow,
     SessionRow,
@@ -163,15 +165,23 @@ class _Audit:
     # --- rows
 
     async def _check_state(self) -> None:
-        findings = set(check_hot_rows(self._state))
+        findings = await self._findings_in_state()
         for _ in range(LOOKS - 1):
             if not findings:
                 break
             await self._look_again()
-            findings &= set(check_hot_rows(self._state))
+            findings &= await self._findings_in_state()
         self._findings += findings
         self._checked["topics"] = self._state.count(TopicRow)
         self._checked["partitions"] = self._state.count(PartitionRow)
+
+    async def _findings_in_state(self) -> set[Finding]:
+        findings = set(check_hot_rows(self._state))
+        last: ProducerKey | None = None
+        while page := await self._rows.producer_rows_after(last, PAGE_ROWS):
+            findings.update(check_producers(self._state, page))
+            last = page[-1].key
+        return findings
 
     async def _check_partitions(self) -> None:
         """Read all runs page by page; read a partition that seems wrong again."""

@@ -6,7 +6,7 @@ finding, because rows change while they are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from uuid import UUID
 
@@ -235,7 +235,6 @@ def check_hot_rows(state: HotState) -> list[Finding]:
         *_check_topics(state),
         *_check_group_offsets(state),
         *_check_shares(state),
-        *_check_producers(state),
         *_check_sessions(state),
         *_check_transactions(state),
     ]
@@ -290,8 +289,9 @@ def _check_shares(state: HotState) -> Iterator[Finding]:
             yield Finding("share", subject, f"a span with none of the {len(row.locks)} locks")
 
 
-def _check_producers(state: HotState) -> Iterator[Finding]:
-    for row in state.all(ProducerRow):
+def check_producers(state: HotState, rows: Iterable[ProducerRow]) -> Iterator[Finding]:
+    """Check producers' rows against the hot rows."""
+    for row in rows:
         if is_of_deleted_topic(state, row.topic_id, row.partition):
             continue
         subject = f"producer {row.producer_id}, {partition_name(state, row.topic_id, row.partition)}"

@@ -584,6 +584,8 @@ class _Planner:
             moves.runs(run.kind, 1, run.length)
         for row in self._rows.all(ObjectRow):
             moves.object(None, row)
+        for row in self._rows.all(ProducerRow):
+            moves.producer(None, row)
         for name in SUMS:
             self._put(CounterRow(name=name, value=moves.by_name.get(name, 0)))
 

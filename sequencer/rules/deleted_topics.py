@@ -34,7 +34,6 @@ from tailrace.turns import Turns
 Found = tuple[type[Row], Key]
 
 TOPIC_IN_KEY: Mapping[type[Row], int] = {
-    ProducerRow: 0,
     GroupOffsetRow: 1,
     ShareRow: 1,
     OpenRangeRow: 0,
@@ -42,9 +41,10 @@ TOPIC_IN_KEY: Mapping[type[Row], int] = {
     PendingOffsetRow: 1,
     CleanedRow: 0,
 }
-"""The kinds of rows under a topic's id besides partitions and runs, and the position of the id in the key."""
+"""The kinds of rows in memory under a topic's id besides partitions, and the position of the id in the key."""
 KEYS_IN_A_TURN = 10_000
 """Keys that are compared in one turn of the event loop."""
+PRODUCERS_AT_ONCE = 1_000
 PARTITIONS_AT_ONCE = 200
 """Partitions whose runs one query reads."""
 
@@ -62,7 +62,7 @@ async def deleted_topics(state: HotState) -> dict[UUID, None]:
 
 
 async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
-    """All rows under the ids of these topics, besides partitions and runs."""
+    """All rows under the ids of these topics, besides partitions, runs and producers."""
     found: list[Found] = []
     if not topics:
         return found
@@ -73,6 +73,12 @@ async def rows_of(state: HotState, topics: Mapping[UUID, None]) -> list[Found]:
                 found.append((kind, key))
             await turns.did()
     return found
+
+
+async def producers_of(store: RowStore, topic_id: UUID) -> list[Found]:
+    """The first producers on partitions of a topic; they are not all in memory."""
+    page = await store.producer_rows_after((topic_id, -1, -1), PRODUCERS_AT_ONCE)
+    return [(ProducerRow, row.key) for row in page if row.topic_id == topic_id]
 
 
 async def emptied_partitions(state: HotState, store: RowStore, topics: Mapping[UUID, None]) -> list[Found]:

@@ -24,6 +24,8 @@ from sequencer.store.rows import (
 )
 from sequencer.store.state import Draft, Key
 
+_used = attrgetter("updated_ms")
+
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -39,15 +41,19 @@ class Keeping:
 
 
 def kept_rows(settings: SequencerSettings) -> Mapping[type[Row], Keeping]:
-    """The kinds that are forgotten, and when."""
-    used, created = attrgetter("updated_ms"), attrgetter("created_ms")
+    """The kinds that are in memory whole and are forgotten, and when."""
+    created = attrgetter("created_ms")
     return {
-        ProducerRow: Keeping(settings.producer_expiry_ms, used, _has_open_range),
-        TransactionRow: Keeping(settings.transactional_id_expiration_ms, used, _is_ongoing),
+        TransactionRow: Keeping(settings.transactional_id_expiration_ms, _used, _is_ongoing),
         SwapRow: Keeping(settings.swap_answers_ms, created),
         AnswerRow: Keeping(settings.request_answers_ms, created),
         WriteRow: Keeping(0, attrgetter("expires_ms")),
     }
+
+
+def kept_producers(settings: SequencerSettings) -> Keeping:
+    """When producers are forgotten."""
+    return Keeping(settings.producer_expiry_ms, _used, _has_open_range)
 
 
 def forget(draft: Draft, kind: type[Row], keys: Iterable[Key], kept: Keeping) -> int:

@@ -11,6 +11,7 @@ A writer's session (sequencer.rules.writes) has no numbers: it is only the prefi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 import msgspec
@@ -46,13 +47,14 @@ from sequencer.store.rows import (
     ObjectRow,
     OpenRangeRow,
     PartitionRow,
+    ProducerKey,
     ProducerRow,
     RunRow,
     SessionRow,
     advanced,
 )
 from sequencer.store.state import COMMIT_NUMBER, AddedRun, Draft, replace_row
-from tailrace.ids import TopicPartition
+from tailrace.ids import NO_PRODUCER_ID, TopicPartition
 from tailrace.limits import INT16, INT32, MAX_KEY_BYTES
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.turns import Steps
@@ -326,6 +328,17 @@ def commit_object(
     return outcomes
 
 
+def producers_of(runs: Iterable[RunProposal]) -> Steps[list[ProducerKey]]:
+    """The keys of the producers whose states `commit_object` may need for these runs."""
+    keys: dict[ProducerKey, None] = {}
+    for run in runs:
+        for producer_id in dict.fromkeys(batch.producer_id for batch in run.batches):
+            if producer_id != NO_PRODUCER_ID:
+                keys[run.topic_id, run.partition, producer_id] = None
+        yield 1 + len(run.batches) // BATCHES_AS_A_RUN
+    return list(keys)
+
+
 def object_row(described: ObjectDescription) -> ObjectRow:
     """An object's row before any run names it."""
     return ObjectRow(
@@ -359,6 +372,8 @@ def _commit_run(
     topic_id = draft.shared_id(topic_id)
 
     def producer_state(producer_id: int) -> ProducerState | None:
+        if producer_id == NO_PRODUCER_ID:
+            return None
         return state_of(draft.get(ProducerRow, topic_id, number, producer_id))
 
     def admitted(index: int) -> BatchError:

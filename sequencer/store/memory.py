@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, cast
 from uuid import UUID
 
 from sequencer.api import LeaseLost, ObjectKind, RequestFailed, Run, SequencerUnavailable
 from sequencer.store.batch_table import join_run
 from sequencer.store.rows import (
     HOT,
+    JOURNALED,
     KEYS,
     LONGEST_LEASE_MS,
     Changes,
@@ -20,6 +21,8 @@ from sequencer.store.rows import (
     JournalRow,
     ObjectRow,
     PartitionBytes,
+    ProducerKey,
+    ProducerRow,
     Row,
     RunRow,
     ScannedRuns,
@@ -48,7 +51,7 @@ class MemoryRowStore:
         self._identity = Identity(
             cluster_id=cluster_id, incarnation=incarnation, schema_version=SCHEMA_VERSION
         )
-        self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in HOT}
+        self._hot: dict[type[Row], dict[tuple[object, ...], Row]] = {kind: {} for kind in JOURNALED}
         self._objects: dict[UUID, ObjectRow] = {}
         self._runs: dict[tuple[UUID, int], list[RunRow]] = {}
         self._journal: dict[int, JournalRow] = {}
@@ -130,7 +133,16 @@ class MemoryRowStore:
     # --- hot rows and writing
 
     async def load(self) -> dict[type[Row], list[Row]]:
-        return {kind: list(rows.values()) for kind, rows in self._hot.items()}
+        return {kind: list(self._hot[kind].values()) for kind in HOT}
+
+    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
+        rows = self._hot[ProducerRow]
+        return [cast("ProducerRow", rows[key]) for key in keys if key in rows]
+
+    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
+        rows = cast("Iterable[ProducerRow]", self._hot[ProducerRow].values())
+        after = sorted((row for row in rows if key is None or row.key > key), key=attrgetter("key"))
+        return after[:limit]
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
         return [self._journal[each] for each in sorted(self._journal) if each >= number][:limit]
@@ -339,6 +351,7 @@ class MemoryRowStore:
             retired_bytes=retired_bytes,
             live_bytes=sum(row.size for row in objects) - retired_bytes,
             uncompacted_bytes=sum(row.length for row in runs if row.kind is ObjectKind.MIXED),
+            producers=len(self._hot[ProducerRow]),
         )
 
     async def close(self) -> None:

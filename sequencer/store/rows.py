@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, NamedTuple, Protocol, cast
+from typing import Annotated, NamedTuple, Protocol, TypeAlias, cast
 from uuid import UUID
 
 import msgspec
@@ -119,6 +119,10 @@ class RememberedBatch(NamedTuple):
     base_offset: int
 
 
+ProducerKey: TypeAlias = tuple[UUID, int, int]
+"""Topic id, partition, producer id."""
+
+
 class ProducerRow(Row, frozen=True):
     """An idempotent producer's state on one partition. `recent`: the last five batches, oldest first."""
 
@@ -129,6 +133,10 @@ class ProducerRow(Row, frozen=True):
     recent: list[RememberedBatch]
     last_timestamp: int
     updated_ms: int
+
+    @property
+    def key(self) -> ProducerKey:
+        return self.topic_id, self.partition, self.producer_id
 
 
 class GroupRow(Row, frozen=True):
@@ -536,7 +544,11 @@ KEYS: dict[type[Row], tuple[str, ...]] = {
 }
 """Each kind of row and the fields of its primary key; one SQL table each, in the order of lock and write."""
 
-HOT: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow, JournalRow))
+JOURNALED: tuple[type[Row], ...] = tuple(kind for kind in KEYS if kind not in (ObjectRow, RunRow, JournalRow))
+"""The kinds whose changes followers read in the journal."""
+
+HOT: tuple[type[Row], ...] = tuple(kind for kind in JOURNALED if kind is not ProducerRow)
+"""The kinds that a server loads, and has in memory whole."""
 
 
 _FIELDS = {kind: attrgetter(*fields) for kind, fields in KEYS.items()}
@@ -610,6 +622,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     retired_bytes: int
     live_bytes: int
     uncompacted_bytes: int
+    producers: int
 
 
 LONGEST_LEASE_MS = 60_000
@@ -673,6 +686,14 @@ class RowStore(Protocol):
 
     async def load(self) -> dict[type[Row], list[Row]]:
         """All hot rows, by kind."""
+        ...
+
+    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
+        """The producers' rows under these keys, as far as they exist."""
+        ...
+
+    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
+        """Producers' rows in the order of their key, after this one (None: from the first)."""
         ...
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:

@@ -21,6 +21,7 @@ import msgspec
 
 from sequencer.api import AgentInfo, ObjectKind, Run, RunBatch, TransactionState
 from sequencer.store.batch_table import join_run
+from sequencer.store.recent_producers import RecentProducers
 from sequencer.store.rows import (
     HOT,
     AbortedRow,
@@ -34,6 +35,7 @@ from sequencer.store.rows import (
     OpenRangeRow,
     PartitionRow,
     PendingOffsetRow,
+    ProducerKey,
     ProducerRow,
     Row,
     RunRow,
@@ -86,7 +88,8 @@ class HotState:
         self.offsets_of: dict[str, dict[Key, None]] = {}
         self.shares_of: dict[str, dict[Key, None]] = {}
         """The partitions that a share group has read."""
-        self.producers_on: ByPartition[dict[int, None]] = ByPartition()
+        self.producers = RecentProducers()
+        """Not all of them: see its module."""
         self.transactional_ids: dict[int, str] = {}
         """By the current producer id."""
         self.open_transactions: dict[str, None] = {}
@@ -109,7 +112,6 @@ class HotState:
             CommitRow: (self._put_commit, self._delete_commit),
             GroupOffsetRow: (self._put_position, self._delete_position),
             ShareRow: (self._put_share, self._delete_share),
-            ProducerRow: (self._put_producer, self._delete_producer),
             TransactionRow: (self._put_transaction, self._delete_transaction),
             OpenRangeRow: (self._put_range, self._delete_range),
             AbortedRow: (self._put_aborted, self._delete_aborted),
@@ -205,6 +207,8 @@ class HotState:
         for kind, rows in changes.by_kind.items():
             if kind in self._rows:
                 self._apply_rows(kind, rows)
+            elif kind is ProducerRow:
+                self.producers.apply(rows)
 
     def _apply_rows(self, kind: type[Row], rows: Mapping[Key, Row | None]) -> None:
         mine = self._rows[kind]
@@ -264,22 +268,6 @@ class HotState:
         del shares[key]
         if not shares:
             del self.shares_of[row.group_id]
-
-    def _put_producer(self, key: Key, row: Any, before: Any) -> None:
-        if before is None:
-            by_partition = self.producers_on.of(row.topic_id)
-            producer_ids = by_partition.get(row.partition)
-            if producer_ids is None:
-                by_partition[row.partition] = {row.producer_id: None}
-            else:
-                producer_ids[row.producer_id] = None
-
-    def _delete_producer(self, key: Key, row: Any) -> None:
-        by_partition = self.producers_on.of(row.topic_id)
-        producer_ids = by_partition[row.partition]
-        del producer_ids[row.producer_id]
-        if not producer_ids:
-            self.producers_on.drop(row.topic_id, row.partition)
 
     def _put_transaction(self, key: Key, row: Any, before: Any) -> None:
         if before is not None:
@@ -434,8 +422,8 @@ class AddedRun(NamedTuple):
 class Draft:
     """Changes on top of the durable state (or of another draft), not yet durable and visible to nobody else.
 
-    `now_ms` is the database's clock, one reading for the whole transaction. `objects` are object rows looked
-    up from the store beforehand. `published` is what the feed sends: runs added per partition, in order.
+    `now_ms` is the database's clock, one reading for the whole transaction. `objects` and `producers` are rows that
+    were looked up from the store. `published` is what the feed sends: runs added per partition, in order.
     """
 
     __slots__ = (
@@ -445,6 +433,7 @@ class Draft:
         "published",
         "now_ms",
         "objects",
+        "producers",
         "partition_sets",
         "_aborted",
         "_commit_number",
@@ -457,9 +446,10 @@ class Draft:
         self.now_ms = now_ms
         self.changes = Changes()
         self.moves = Moves()
-        """Of runs only: changes of objects are taken from their rows in `settle_sums`."""
+        """Of runs only: changes of objects and producers are taken from their rows in `settle_sums`."""
         self.published: dict[TopicPartition, list[Run]] = {}
         self.objects: dict[UUID, ObjectRow] = {} if parent is None else parent.objects
+        self.producers: dict[ProducerKey, ProducerRow | None] = {} if parent is None else parent.producers
         self.partition_sets: dict[int, tuple[list[tuple[UUID, int]], frozenset[tuple[UUID, int]]]] = (
             {} if parent is None else parent.partition_sets
         )
@@ -504,7 +494,18 @@ class Draft:
             layer = layer._parent
         if kind is ObjectRow:
             return cast("R | None", self.objects.get(cast("UUID", key[0])))
+        if kind is ProducerRow:
+            return cast("R | None", self._durable_producer(key))
         return self.durable.get(kind, *key)
+
+    def _durable_producer(self, key: Key) -> ProducerRow | None:
+        """The row below this draft. A decision names the producers that it needs beforehand."""
+        named = cast("ProducerKey", key)
+        row = self.durable.producers.get(named)
+        if row is None:
+            assert named in self.producers, f"producer {named} was not looked up"
+            row = self.producers[named]
+        return row
 
     def all(self, kind: type[R]) -> list[R]:
         """Every hot row of a kind as this draft leaves them."""
@@ -717,6 +718,8 @@ class Draft:
         assert self._parent is None, "sums are of the whole draft"
         for key, row in self.changes.by_kind.get(ObjectRow, {}).items():
             self.moves.object(self.objects.get(cast("UUID", key[0])), cast("ObjectRow | None", row))
+        for key, row in self.changes.by_kind.get(ProducerRow, {}).items():
+            self.moves.producer(self._durable_producer(key), cast("ProducerRow | None", row))
         for name, by in self.moves.by_name.items():
             if by:
                 self.put(CounterRow(name=name, value=self.durable.counter(name) + by))

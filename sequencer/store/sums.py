@@ -1,4 +1,4 @@
-"""Sums over all runs and objects: counters that every change updates, so that no query adds up all rows.
+"""Sums over all runs, objects and producers: counters that every change updates, so that no query adds up all rows.
 
 They are counter rows, written together with the rows that they count. A partition's bytes have no counter: they are
 summed up per page of partitions when sizes are asked for.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sequencer.api import ObjectKind
-from sequencer.store.rows import ObjectRow, StoreStatistics
+from sequencer.store.rows import ObjectRow, ProducerRow, StoreStatistics
 
 RUNS = "sum_runs"
 UNCOMPACTED_BYTES = "sum_uncompacted_bytes"
@@ -17,7 +17,8 @@ OBJECTS = "sum_objects"
 RETIRED_OBJECTS = "sum_retired_objects"
 RETIRED_BYTES = "sum_retired_bytes"
 LIVE_BYTES = "sum_live_bytes"
-SUMS = (RUNS, OBJECTS, RETIRED_OBJECTS, RETIRED_BYTES, LIVE_BYTES, UNCOMPACTED_BYTES)
+PRODUCERS = "sum_producers"
+SUMS = (RUNS, OBJECTS, RETIRED_OBJECTS, RETIRED_BYTES, LIVE_BYTES, UNCOMPACTED_BYTES, PRODUCERS)
 """In the order of StoreStatistics' fields."""
 
 
@@ -46,6 +47,10 @@ class Moves:
             else:
                 self._move(RETIRED_OBJECTS, times)
                 self._move(RETIRED_BYTES, times * row.size)
+
+    def producer(self, before: ProducerRow | None, after: ProducerRow | None) -> None:
+        """A producer's row changes; None: it does not exist before, or after."""
+        self._move(PRODUCERS, (after is not None) - (before is not None))
 
     def add(self, other: Moves) -> None:
         """Add the changes of another transaction."""

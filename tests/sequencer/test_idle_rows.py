@@ -30,7 +30,6 @@ from sequencer.store.rows import (
     Identity,
     LogEpoch,
     PartitionRow,
-    ProducerRow,
     Row,
     SessionRow,
     SwapRow,
@@ -215,7 +214,6 @@ def idle(rows: int) -> Watched:
             AgentRow: [agent(1)],
             TopicRow: [TopicRow(topic, "t", rows, {}, NOW)],
             PartitionRow: [PartitionRow(topic, each, 0, 7, -1, [LogEpoch(0, 0)]) for each in range(rows)],
-            ProducerRow: [ProducerRow(topic, each, 1, 0, [], NOW, NOW) for each in range(rows)],
             TransactionRow: [
                 TransactionRow.new(f"t{each}", producer_id=each, timeout_ms=1, now_ms=NOW)
                 for each in range(rows)
@@ -272,7 +270,6 @@ def looks_of_a_pass(rows: int, changed: int) -> tuple[int, int]:
         changes = Changes()
         for each in range(changed):
             changes.put(PartitionRow(UUID(int=1), each, 0, 9, -1, [LogEpoch(0, 0)]))
-            changes.put(ProducerRow(UUID(int=1), each, 1, 0, [], NOW, NOW + 1))
             changes.put(GroupOffsetRow(f"g{each}", UUID(int=1), 0, 6, 0, "", NOW + 1, None))
         state.apply(changes)
         upkeep.note(changes)
@@ -291,22 +288,20 @@ def test_housekeeping_visits_what_was_used_and_nothing_that_is_idle() -> None:
     assert looks_of_a_pass(1_000, changed=0) == (1, 0), "the cluster's configs"
 
 
-def test_a_producer_is_forgotten_when_its_time_has_come_and_not_before() -> None:
+def test_a_transactional_id_is_forgotten_when_its_time_has_come_and_not_before() -> None:
     state = idle(10)
     upkeep = Upkeep(state, SETTINGS)
     asyncio.run(upkeep.fill())
     used = Changes()
-    used.put(ProducerRow(UUID(int=1), 3, 1, 0, [], NOW, NOW + 1_000_000))
+    used.put(TransactionRow.new("t3", producer_id=3, timeout_ms=1, now_ms=NOW + 1_000_000))
     state.apply(used)
-    kept = SETTINGS.producer_expiry_ms
-    assert upkeep.take_unused(ProducerRow, NOW + kept - 700_000, 100) == ([], 0)
-    unused, looked = upkeep.take_unused(ProducerRow, NOW + kept, 100)
-    assert looked == 10 and sorted(key[1] for key in unused) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    upkeep.put_back_unused(ProducerRow, unused[:1], NOW + kept)
-    later, _ = upkeep.take_unused(ProducerRow, NOW + kept + 2_000_000, 100)
-    assert sorted(later) == sorted([unused[0], (UUID(int=1), 3, 1)]), (
-        "one could not be removed, one was used later"
-    )
+    kept = SETTINGS.transactional_id_expiration_ms
+    assert upkeep.take_unused(TransactionRow, NOW + kept - 700_000, 100) == ([], 0)
+    unused, looked = upkeep.take_unused(TransactionRow, NOW + kept, 100)
+    assert looked == 10 and sorted(unused) == [(f"t{each}",) for each in (0, 1, 2, 4, 5, 6, 7, 8, 9)]
+    upkeep.put_back_unused(TransactionRow, unused[:1], NOW + kept)
+    later, _ = upkeep.take_unused(TransactionRow, NOW + kept + 2_000_000, 100)
+    assert sorted(later) == sorted([unused[0], ("t3",)]), "one could not be removed, one was used later"
 
 
 def test_what_is_kept_for_repeats_is_forgotten_in_time_and_a_write_that_goes_on_is_not() -> None:

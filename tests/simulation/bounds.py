@@ -8,9 +8,11 @@ from types import ModuleType
 from unittest import mock
 
 from sequencer import bounds
-from sequencer.engine import group_commit
+from sequencer.checkpoint import snapshot
+from sequencer.engine import expiry, group_commit
 from sequencer.reading import queries as reading
-from sequencer.rules import compaction
+from sequencer.rules import compaction, deleted_topics
+from sequencer.store import recent_producers
 
 LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (bounds, "MAX_ANSWER_RUNS", 3),
@@ -21,6 +23,10 @@ LOW: tuple[tuple[ModuleType, str, int], ...] = (
     (group_commit, "WORK_IN_A_TURN", 1),
     (reading, "LEAST_RUNS", 2),
     (reading, "LEAST_BYTES", 300),
+    (recent_producers, "MAX_ROWS", 2),
+    (expiry, "PRODUCERS_OF_A_PAGE", 3),
+    (deleted_topics, "PRODUCERS_AT_ONCE", 1),
+    (snapshot, "PART_ROWS", 5),
     (compaction, "MAX_PAGE_BYTES", 2_000),
     (compaction, "MAX_LOOKED_AT", 1),
     (compaction, "TOPICS_AT_ONCE", 1),

@@ -26,7 +26,7 @@ from sequencer.recovery.plan import RecoveryReport
 from sequencer.recovery.recover import RecoveryRefused, recover
 from sequencer.server import SequencerServer, ServerSettings
 from sequencer.settings import SequencerSettings
-from sequencer.store.rows import Changes, Identity, Row, RowStore
+from sequencer.store.rows import Changes, Identity, ProducerRow, Row, RowStore
 from tailrace.clock import Clock, Entropy
 from tailrace.object_store.api import ObjectInfo, ObjectStore, StoreError
 from tailrace.rpc import KnownCluster, RpcClient, RpcServer
@@ -152,6 +152,12 @@ class SimulatedRows:
         now_ms = await self.inner.now_ms()
         await self._be_slow()
         return now_ms
+
+    async def producer_rows(self, keys: Sequence[Any]) -> list[ProducerRow]:
+        await self._read()
+        found = await self.inner.producer_rows(keys)
+        await self._read()
+        return found
 
     async def runs_from(self, *query: Any, **bounds: int) -> list[Run]:
         await self._read()

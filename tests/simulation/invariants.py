@@ -20,6 +20,7 @@ from sequencer.store.rows import (
     GroupOffsetRow,
     ObjectRow,
     PartitionRow,
+    ProducerRow,
     Row,
     RowStore,
     RunRow,
@@ -146,13 +147,19 @@ async def all_objects(rows: RowStore) -> list[ObjectRow]:
     return await rows.objects_after("", MANY)
 
 
+async def all_producers(rows: RowStore) -> list[ProducerRow]:
+    """Every producer's row."""
+    return await rows.producer_rows_after(None, MANY)
+
+
 async def garbage_left(rows: RowStore, objects: MemoryStore) -> list[str]:
     """What the collector has still to do, or will never do, in words: empty when everything is clean."""
     hot = await rows.load()
     left = [f"session {row.session_id} has a row" for row in hot[SessionRow] if isinstance(row, SessionRow)]
     topics = {row.topic_id for row in hot[TopicRow] if isinstance(row, TopicRow)}
-    for kind, topic_at in (*TOPIC_IN_KEY.items(), (PartitionRow, 0)):
-        keys = [key_of(row) for row in hot[kind]]
+    for kind, topic_at in (*TOPIC_IN_KEY.items(), (PartitionRow, 0), (ProducerRow, 0)):
+        rows_of_kind = await all_producers(rows) if kind is ProducerRow else hot[kind]
+        keys = [key_of(row) for row in rows_of_kind]
         left += [f"{kind.__name__} {key} of a deleted topic" for key in keys if key[topic_at] not in topics]
     described = await all_objects(rows)
     left += [f"{row.key} is retired" for row in described if row.retired_ms is not None]
@@ -174,7 +181,7 @@ def _is_small(row: ObjectRow) -> bool:
 
 async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
     """Rows of a follower's copy that are not the database's, as of the same number of the journal."""
-    loaded = await rows.load()
+    loaded, producers = await rows.load(), await all_producers(rows)
     while follower.state is not None:
         numbers = [
             row.value for row in loaded[CounterRow] if isinstance(row, CounterRow) and row.name == NUMBER
@@ -185,7 +192,8 @@ async def faults_in_copy(follower: Follower, rows: RowStore) -> list[str]:
     state = follower.state
     if state is None or [follower.number] != numbers:
         return []  # nothing to compare: it has no copy, or is ahead of what was read here
-    return [
+    outdated = {*map(repr, state.producers)} - {*map(repr, producers)}
+    return [f"a follower's {row} is not the database's" for row in sorted(outdated)] + [
         f"a follower's {kind.__name__} {sorted(different)[0]} is not the database's"
         for kind in HOT
         if (different := {*map(repr, state.all(kind))} ^ {*map(repr, loaded[kind])})

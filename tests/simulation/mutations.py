@@ -80,6 +80,9 @@ from sequencer.api import (
     RunOutcome,
     SequencerUnavailable,
 )
+from sequencer.checkpoint.checkpointer import Checkpointer
+from sequencer.engine.follower import Follower
+from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.term import Term
 from sequencer.reading.subscriptions import Subscriptions
 from sequencer.reading.topic_changes import TopicChanges
@@ -88,6 +91,7 @@ from sequencer.rules import assign
 from sequencer.rules.producers import STORE, SequenceCheck
 from sequencer.rules.share_partition import SharePartition
 from sequencer.store.memory import MemoryRowStore
+from sequencer.store.recent_producers import RecentProducers
 from sequencer.store.rows import (
     AbortedRow,
     Changes,
@@ -407,11 +411,49 @@ def _takes_any_epoch(original: Any) -> Any:
     return write
 
 
-def _forgets_producers_at_load(original: Any) -> Any:
-    def add_loaded(self: Any, kind: Any, rows: Any) -> None:
-        original(self, kind, () if kind is ProducerRow else rows)
+def _looks_no_producer_up(original: Any) -> Any:
+    async def look_up(self: Any, draft: Any, keys: Any) -> None:
+        draft.producers.update({key: None for key in keys if key not in draft.durable.producers})
 
-    return add_loaded
+    return look_up
+
+
+def _keeps_what_it_looked_up(original: Any) -> Any:
+    kept: dict[tuple[int, Any], Any] = {}
+
+    async def look_up(self: Any, draft: Any, keys: Any) -> None:
+        await original(self, draft, keys)
+        for key in draft.producers:
+            draft.producers[key] = kept.setdefault((id(self), key), draft.producers[key])
+
+    return look_up
+
+
+def _follows_no_producer_twice(original: Any) -> Any:
+    def apply(self: Any, shown: Any, changes: Any) -> None:
+        rows = changes.by_kind.get(ProducerRow, {})
+        for key in [key for key in rows if key in shown.state.producers]:
+            del rows[key]
+        original(self, shown, changes)
+
+    return apply
+
+
+def _drops_the_newest_producers(original: Any) -> Any:
+    def apply(self: Any, rows: Any) -> None:
+        was = {key: self._rows.get(key) for key in rows}
+        original(self, rows)
+        if len(self) >= 2:
+            self._rows.update({key: row for key, row in was.items() if row is not None})
+
+    return apply
+
+
+def _settles_nothing(original: Any) -> Any:
+    def begin(self: Any, identity: Any, epoch: int, state: Any, settle: Any = None) -> None:
+        original(self, identity, epoch, state)
+
+    return begin
 
 
 def _hands_over_what_it_has(original: Any) -> Any:
@@ -1122,8 +1164,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"idempotent_producers": 2},
     ),
     Mutation(
-        "producers' states are lost at fail-over", [(HotState, "add_loaded", _forgets_producers_at_load)],
+        "a producer that is not in memory is taken for a new one",
+        [(GroupCommit, "_look_up_producers", _looks_no_producer_up)],
         {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "a producer that was looked up is kept while it changes",
+        [(GroupCommit, "_look_up_producers", _keeps_what_it_looked_up)],
+        {"idempotent_producers": 2, "has_low_bounds": True},
+    ),
+    Mutation(
+        "a follower keeps a producer that has changed",
+        [(Follower, "_apply", _follows_no_producer_twice)],
+        {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "what was written of a producer is dropped, and what was before it is kept",
+        [(RecentProducers, "apply", _drops_the_newest_producers)],
+        {"idempotent_producers": 2},
+    ),
+    Mutation(
+        "a snapshot has producers of a transaction that no head has",
+        [(Checkpointer, "begin", _settles_nothing)],
+        {**LOSES, "idempotent_producers": 2},
     ),
     # --- what is counted, and what is told of topics
     Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],

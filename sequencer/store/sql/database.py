@@ -52,6 +52,10 @@ class Database(Protocol):
         """Run a query in which `{in_values}` means: is one of `values`. A large set may take several queries."""
         ...
 
+    async def fetch_by_keys(self, kind: type[Row], keys: Sequence[tuple[object, ...]]) -> list[Values]:
+        """The columns of the rows under these keys, as far as they exist."""
+        ...
+
     def fetch_pages(
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:

@@ -184,6 +184,10 @@ class PostgresDatabase:
     ) -> list[Values]:
         return await self.fetch(statement.replace("{in_values}", f"= any($1::{kind}[])"), values)
 
+    async def fetch_by_keys(self, kind: type[Row], keys: Sequence[tuple[object, ...]]) -> list[Values]:
+        table = self._tables[kind]
+        return await self.fetch(_select(table), *_arrays(table.codec.key, table.codec.encode_keys(keys)))
+
     async def fetch_pages(
         self, statements: Sequence[str], rows: int
     ) -> AsyncGenerator[tuple[int, Sequence[Values]], None]:
@@ -344,9 +348,20 @@ def _upsert(table: TableStatements) -> str:
 
 
 def _delete(table: TableStatements) -> str:
+    keys, named = _keys(table)
+    return f"delete from {table.name} using {keys} where {named}"
+
+
+def _select(table: TableStatements) -> str:
+    keys, named = _keys(table)
+    return f"select {table.columns} from {keys} join {table.name} on {named}"
+
+
+def _keys(table: TableStatements) -> tuple[str, str]:
+    """The keys that are given as arrays, and the condition that a row's key is one of them."""
     arrays = ", ".join(
         f"${position}::{column.array_type}" for position, column in enumerate(table.codec.key, 1)
     )
     named = " and ".join(f'"{column.name}" = k.{column.name}_' for column in table.codec.key)
     names = ", ".join(f"{column.name}_" for column in table.codec.key)
-    return f"delete from {table.name} using unnest({arrays}) as k ({names}) where {named}"
+    return f"unnest({arrays}) as k ({names})", named

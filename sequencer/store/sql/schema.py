@@ -55,7 +55,7 @@ from sequencer.store.rows import (
 )
 from sequencer.store.sql.row_codec import RowField, fields_of
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 """The number of the newest migration."""
 
 metadata = sa.MetaData()

@@ -22,7 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import StaticPool
 
 from sequencer.api import LeaseLost, RequestFailed, SequencerUnavailable
-from sequencer.store.rows import Changes
+from sequencer.store.rows import Changes, Row
 from sequencer.store.sql.database import Lane, Values, split_changes, table_statements
 from sequencer.store.sql.migrate import migrate as migrate_tables
 from sequencer.store.sql.row_codec import RUN_COLUMNS, Dialect
@@ -126,6 +126,20 @@ class SqliteDatabase:
                     part = tuple(values[first : first + _AMONG_MOST])
                     in_part = statement.replace("{in_values}", f"in ({', '.join('?' * len(part))})")
                     found.extend(connection.exec_driver_sql(in_part, part).all())
+            return found
+
+        return await self._read(run)
+
+    async def fetch_by_keys(self, kind: type[Row], keys: Sequence[tuple[object, ...]]) -> list[Values]:
+        table = self._tables[kind]
+        named = " and ".join(f'"{column.name}" = ?' for column in table.codec.key)
+        statement = f"select {table.columns} from {table.name} where {named}"
+
+        def run(engine: sa.Engine) -> list[Values]:
+            found: list[Values] = []
+            with engine.begin() as connection:
+                for key in zip(*table.codec.encode_keys(keys), strict=True):
+                    found.extend(connection.exec_driver_sql(statement, key).all())
             return found
 
         return await self._read(run)

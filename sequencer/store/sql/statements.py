@@ -168,7 +168,8 @@ STATISTICS = """
         count(retired_ms),
         cast(coalesce(sum(case when retired_ms is null then 0 else size end), 0) as bigint),
         cast(coalesce(sum(case when retired_ms is null then size else 0 end), 0) as bigint),
-        (select cast(coalesce(sum(length), 0) as bigint) from runs where kind = 0)
+        (select cast(coalesce(sum(length), 0) as bigint) from runs where kind = 0),
+        (select count(*) from producers)
     from objects
 """
 
@@ -178,6 +179,14 @@ def run_rows_after(columns: str) -> str:
     return (
         f"select {columns} from runs where (topic_id, partition, base_offset) > ($1, $2, $3) "
         "order by topic_id, partition, base_offset limit $4"
+    )
+
+
+def producer_rows_after(columns: str) -> str:
+    """Producers' rows in the order of their key, after ($1, $2, $3)."""
+    return (
+        f"select {columns} from producers where (topic_id, partition, producer_id) > ($1, $2, $3) "
+        "order by topic_id, partition, producer_id limit $4"
     )
 
 

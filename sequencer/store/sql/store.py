@@ -18,6 +18,8 @@ from sequencer.store.rows import (
     JournalRow,
     ObjectRow,
     PartitionBytes,
+    ProducerKey,
+    ProducerRow,
     Row,
     RunRow,
     ScannedRuns,
@@ -39,6 +41,8 @@ BATCHES_AS_A_RUN = 32
 """A batch table of this length doubles the time that a run takes."""
 LOADED_AT_ONCE = 1_000
 """Rows that a load decodes in one turn of the event loop."""
+KEYS_AT_ONCE = 10_000
+"""Keys that one statement looks up."""
 SCAN_RUNS = 10_000
 """How many runs one statement scans by their own timestamps."""
 FIRST_SCAN_RUNS = 8
@@ -196,6 +200,29 @@ class SqlRowStore:
                 loaded[codec.kind] += [codec.decode_row(values) for values in page]
                 await self._clock.sleep(0)  # other tasks run, so that the lease is renewed
         return loaded
+
+    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
+        decode = self._tables[ProducerRow].codec.decode_row
+        turns = Turns(LOADED_AT_ONCE)
+        found: list[ProducerRow] = []
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            for values in await self._database.fetch_by_keys(ProducerRow, keys[first : first + KEYS_AT_ONCE]):
+                found.append(decode(values))
+                await turns.did()
+        return found
+
+    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
+        topic_id, partition, producer_id = key or (UUID(int=0), -1, -1)
+        table = self._tables[ProducerRow]
+        statement = statements.producer_rows_after(table.columns)
+        turns = Turns(LOADED_AT_ONCE)
+        found: list[ProducerRow] = []
+        for values in await self._database.fetch(
+            statement, self._uuid(topic_id), partition, producer_id, limit
+        ):
+            found.append(table.codec.decode_row(values))
+            await turns.did()
+        return found
 
     async def journal_from(self, number: int, limit: int) -> list[JournalRow]:
         table = self._tables[JournalRow]

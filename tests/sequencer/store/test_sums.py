@@ -42,6 +42,7 @@ class Counted(Bench):
             said.retired_bytes,
             said.live_bytes,
             said.uncompacted_bytes,
+            said.producers,
         )
         return summed
 
@@ -78,7 +79,7 @@ def test_each_change_moves_the_sums_as_it_moves_the_rows() -> None:
         clock.advance(1.0)
         garbage = await local.garbage(GarbageRequest(100))
         await local.forget_objects(ForgetObjects([object_id for object_id, _ in garbage.objects]))
-        assert await bench.said() == StoreStatistics(0, 0, 0, 0, 0, 0)
+        assert await bench.said() == StoreStatistics(0, 0, 0, 0, 0, 0, 0)
         await local.close()
 
     asyncio.run(scenario())

@@ -21,6 +21,8 @@ from sequencer.store.rows import (
     GroupOffsetRow,
     ObjectRow,
     ObjectRowMissing,
+    ProducerRow,
+    RememberedBatch,
     RowStore,
     RunRow,
     key_of,
@@ -130,6 +132,16 @@ class World:
                 del self.objects[stored.object_id]
                 changes.delete(ObjectRow, key_of(stored))
 
+    def produce(self, changes: Changes, draw: st.DataObject) -> None:
+        """Producers are written again and forgotten."""
+        place = draw.draw(st.sampled_from(PLACES))
+        for producer_id in draw.draw(st.lists(st.integers(0, 3) | st.just((1 << 63) - 1), max_size=3)):
+            if draw.draw(st.booleans()):
+                recent = [RememberedBatch(0, 1, draw.draw(st.integers(0, 9)))]
+                changes.put(ProducerRow(*place, producer_id, 0, recent, -1, draw.draw(st.integers(0, 9))))
+            else:
+                changes.delete(ProducerRow, (*place, producer_id))
+
     def other(self, changes: Changes, draw: st.DataObject) -> None:
         name = draw.draw(st.text(max_size=3))
         if draw.draw(st.booleans()):
@@ -150,6 +162,7 @@ STEPS = [
     World.trim,
     World.swap,
     World.collect,
+    World.produce,
     World.other,
 ]
 
@@ -158,6 +171,13 @@ async def everything(store: RowStore, world: World) -> dict[str, object]:
     """What every read says, over a grid of questions."""
     said: dict[str, object] = {}
     loaded = await store.load()
+    producers = await store.producer_rows_after(None, 1_000)
+    keys = [row.key for row in producers]
+    said["producers"] = producers
+    said["producers by key"] = {
+        row.key: row for row in await store.producer_rows([*keys[::2], (UUID(int=0), 0, 0)])
+    }
+    said["producers after"] = [await store.producer_rows_after(key, 2) for key in keys]
     said["load"] = {kind: {key_of(row): row for row in rows} for kind, rows in loaded.items()}
     for place in PLACES:
         end = world.ends.get(place, (0, 0))[0]
@@ -234,7 +254,7 @@ def test_any_sequence_of_writes_reads_as_in_memory(url: str) -> None:
 
         async def forget_all(world: World) -> None:
             changes = Changes()
-            for rows in (await store.load()).values():
+            for rows in (*(await store.load()).values(), await store.producer_rows_after(None, 1_000)):
                 for row in rows:
                     changes.delete(type(row), key_of(row))
             for row in (*world.objects.values(), *(row for rows in world.runs.values() for row in rows)):
