@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
@@ -32,7 +33,16 @@ from sequencer.engine.committer import Committer
 from sequencer.recovery.bucket_scan import read_checkpoints
 from sequencer.settings import SequencerSettings
 from sequencer.store.memory import MemoryRowStore
-from sequencer.store.rows import KEYS, CommitRow, CounterRow, Identity, Row, key_of
+from sequencer.store.rows import (
+    KEYS,
+    Changes,
+    CommitRow,
+    CounterRow,
+    Identity,
+    ProducerRow,
+    Row,
+    key_of,
+)
 from tailrace.mixed_object import BatchCoordinates
 from tailrace.object_store.api import StoreUnavailable
 from tailrace.object_store.memory import MemoryStore
@@ -72,6 +82,8 @@ class World:
         self.bucket = Bucket(self.clock)
         self.reservation = 1_000
         self.number = 0
+        self.written: dict[tuple[UUID, int], int] = {}
+        """Records by partition; each has a producer of its own."""
         self.agent: OpenSession
         self.session: SessionGrant
         self.sequencer: Committer
@@ -111,7 +123,8 @@ class World:
     def commit_request(
         self, session: SessionGrant, number: int, topic: Topic, records: int, partition: int
     ) -> CommitRequest:
-        batch = BatchCoordinates(100, records, 5, 5)
+        written = self.written.get((topic.topic_id, partition), 0)
+        batch = BatchCoordinates(100, records, 5, 5, partition + 1, 0, written, 0)
         described = ObjectDescription(
             self.entropy.uuid(), ObjectKind.MIXED, f"{session.prefix}{number}", 120, 1, 100, 7
         )
@@ -123,6 +136,7 @@ class World:
             self.commit_request(self.session, self.number, topic, records, partition)
         )
         self.number += 1
+        self.written[topic.topic_id, partition] = self.written.get((topic.topic_id, partition), 0) + records
         return answer.runs[0].outcomes[0].base_offset
 
     async def stored_rows(self) -> dict[type[Row], set[str]]:
@@ -134,6 +148,7 @@ class World:
         for row in (
             *hot,
             *await self.rows.objects_after("", 10_000),
+            *await self.rows.producer_rows_after(None, 10_000),
             *await self.rows.run_rows_after(None, 10_000),
         ):
             found[type(row)].add(repr(row))
@@ -263,6 +278,54 @@ def test_what_is_written_while_a_snapshot_is_read_is_in_it(monkeypatch: pytest.M
         assert found.chain is not None and len(found.chain.snapshot.parts) > 3
 
     run(use)
+
+
+class Unshown(MemoryRowStore):
+    """Answers a write late: the database has it, and the committer does not know yet."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock, cluster_id="c")
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def write(self, changes: Changes, committer_epoch: int) -> None:
+        await super().write(changes, committer_epoch)
+        await self.may_answer.wait()
+
+
+def test_a_snapshot_has_no_producer_of_a_transaction_that_no_head_has() -> None:
+    async def use(world: World) -> None:
+        rows = world.rows = Unshown(world.clock)
+        await world.lead()
+        await world.join()
+        topic = await world.make_topic()
+        await world.commit(topic)
+        await world.settle()
+        snapshots = (await read_checkpoints(world.bucket, "c")).heads
+        rows.may_answer.clear()
+        committed = asyncio.create_task(world.commit(topic))
+        await turns()
+        world.checkpointer._begin_scan()
+        for _ in range(3):
+            await turns()
+            await world.checkpointer.export()
+        heads = (await read_checkpoints(world.bucket, "c")).heads
+        assert not [heads[place] for place in heads.keys() - snapshots.keys() if heads[place].is_snapshot]
+        rows.may_answer.set()
+        await committed
+        await world.settle()
+        assert await world.exported_rows() == await world.stored_rows()
+
+    run(use, leads=False)
+
+
+def test_producers_among_the_hot_rows_of_a_snapshot_of_version_1_are_read() -> None:
+    first, second = (ProducerRow(UUID(int=1), 0, number, 0, [], 0, 0) for number in (1, 2))
+    rows = CheckpointedRows()
+    rows.apply([checkpoint.encode_rows(ProducerRow, [first])])
+    rows.forget_hot()
+    rows.apply([checkpoint.encode_rows(ProducerRow, [first, second])])
+    assert rows.all(ProducerRow) == [first, second]
 
 
 def test_a_state_that_was_loaded_anew_begins_a_chain_of_its_own() -> None:

@@ -146,6 +146,24 @@ def test_an_idempotent_batch_that_was_sent_again_is_stored_once_and_order_is_kep
     run(use)
 
 
+def test_producers_that_are_not_in_memory_come_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.store.recent_producers.MAX_ROWS", 1)
+
+    async def use(world: LosableCluster) -> None:
+        await world.make_topic("t")
+        for producer in (7, 8, 9):
+            await world.write("t", Batch(f"{producer}", 1, producer, 0))
+        await world.checkpoint()
+        await world.lose_database()
+        await world.recover()
+        await world.lead()
+        for offset, producer in enumerate((7, 8, 9)):
+            await world.write("t", Batch(f"{producer}", 1, producer, 0))
+            assert world.told["t", 0, f"{producer}"] == offset, "it is a duplicate"
+
+    run(use)
+
+
 def test_a_batch_that_waits_for_one_of_another_session_is_put_after_it() -> None:
     async def use(world: LosableCluster) -> None:
         await world.make_topic("t")

@@ -1,0 +1,234 @@
+"""Idle producers are in the database alone: what is looked up, when, and that nothing is decided without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from sequencer.api import BatchError, DeleteTopic, Empty, ProducerQuery
+from sequencer.engine import expiry
+from sequencer.engine.committer import Committer
+from sequencer.engine.follower import Follower
+from sequencer.rules.kept import forget, kept_producers
+from sequencer.store import recent_producers
+from sequencer.store.memory import MemoryRowStore
+from sequencer.store.recent_producers import RecentProducers
+from sequencer.store.rows import ProducerKey, ProducerRow
+from sequencer.store.state import Draft, HotState
+from tests.support import sequencer_bench
+from tests.support.clocks import ManualClock, SeededEntropy
+from tests.support.sequencer_bench import Bench, batch, info
+from tests.support.sequencers import Opened
+
+DUPLICATE, NONE = BatchError.DUPLICATE, BatchError.NONE
+IN_MEMORY = 2
+SETTINGS = sequencer_bench.SETTINGS.changed(producer_expiry_ms=60_000)
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(recent_producers, "MAX_ROWS", IN_MEMORY)
+    return iter([None])
+
+
+class CountedStore(MemoryRowStore):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.looked_up: list[list[int]] = []
+        self.pages = 0
+
+    async def producer_rows(self, keys: Sequence[ProducerKey]) -> list[ProducerRow]:
+        self.looked_up.append([key[2] for key in keys])
+        return await super().producer_rows(keys)
+
+    async def producer_rows_after(self, key: ProducerKey | None, limit: int) -> list[ProducerRow]:
+        self.pages += 1
+        return await super().producer_rows_after(key, limit)
+
+
+@dataclass
+class World(Bench):
+    rows: CountedStore = field(init=False)
+    committer: Committer = field(init=False)
+
+    async def write(self, producer: int, sequence: int) -> tuple[BatchError, int]:
+        """A batch of one record."""
+        (outcome,) = await self.commit(batch(1, producer=producer, sequence=sequence))
+        return outcome
+
+    async def producers(self) -> list[int]:
+        return [row.producer_id for row in await MemoryRowStore.producer_rows_after(self.rows, None, 1_000)]
+
+    async def return_later(self) -> None:
+        """Register again: all leases have run out."""
+        self.agent = await self.sequencer.register_agent(info("a"))
+        self.session = await self.open()
+
+    async def next_committer(self, follower: Follower) -> None:
+        await self.committer.close()
+        self.committer = await committer(self.rows, self.opened.clock, 2, follower)
+        self.opened = Opened(self.committer, self.opened.clock)
+
+
+async def committer(
+    rows: CountedStore, clock: ManualClock, seed: int, follower: Follower | None = None
+) -> Committer:
+    made = Committer(rows, clock, SeededEntropy(seed), SETTINGS, keeps_journal=True, follower=follower)
+    await made.start()
+    return made
+
+
+def run(use: Callable[[World], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        rows = CountedStore(clock)
+        first = await committer(rows, clock, 1)
+        world = World(Opened(first, clock))
+        world.rows, world.committer = rows, first
+        await world.prepare()
+        await use(world)
+        await world.committer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_an_active_producer_is_looked_up_once_and_an_idle_one_when_it_writes_again() -> None:
+    async def use(world: World) -> None:
+        for sequence in range(5):
+            assert await world.write(7, sequence) == (NONE, sequence)
+        assert world.rows.looked_up == [[7]], "it was not known to be new"
+        await world.write(8, 0)
+        await world.write(9, 0)
+        world.rows.looked_up.clear()
+        assert await world.write(7, 4) == (DUPLICATE, 4), "seven is idle: two others wrote after it"
+        assert await world.write(7, 5) == (NONE, 7)
+        assert await world.write(7, 6) == (NONE, 8)
+        assert world.rows.looked_up == [[7], [7]], (
+            "a duplicate changes nothing, so it brings nothing into memory"
+        )
+        assert len(world.committer._view.state.producers) == IN_MEMORY
+
+    run(use)
+
+
+def test_one_statement_looks_up_all_producers_of_a_group() -> None:
+    async def use(world: World) -> None:
+        batches = [batch(1, producer=producer, sequence=0) for producer in range(20)]
+        assert [error for error, _ in await world.commit(*batches)] == [NONE] * 20
+        assert world.rows.looked_up == [list(range(20))]
+        assert (await world.sequencer.statistics(Empty())).producers == 20
+        repeated = await world.commit(*batches)
+        assert repeated == [(DUPLICATE, offset) for offset in range(20)]
+
+    run(use)
+
+
+def test_batches_of_no_producer_look_nothing_up() -> None:
+    async def use(world: World) -> None:
+        await world.commit(batch(3), batch(2))
+        assert world.rows.looked_up == []
+
+    run(use)
+
+
+def test_a_follower_that_takes_over_knows_what_each_producer_wrote_last() -> None:
+    async def use(world: World) -> None:
+        for producer in (1, 2, 3, 4):
+            await world.write(producer, 0)
+        follower = Follower(world.rows, world.opened.clock, pause_s=0.2)
+        await follower.load()
+        assert follower.state is not None and len(follower.state.producers) == 0
+        assert await world.write(4, 1) == (NONE, 4)
+        await follower.catch_up()
+        assert [row.producer_id for row in follower.state.producers] == [4]
+        assert await world.write(4, 2) == (NONE, 5)
+        pages = world.rows.pages
+        await world.next_committer(follower)
+        assert world.rows.pages == pages, "taking over reads no producer"
+        assert await world.write(4, 2) == (DUPLICATE, 5)
+        assert await world.write(4, 3) == (NONE, 6)
+        assert await world.write(1, 0) == (DUPLICATE, 0)
+
+    run(use)
+
+
+def test_a_producer_that_was_not_named_beforehand_is_no_new_one() -> None:
+    draft = Draft(HotState({}), 0)
+    with pytest.raises(AssertionError, match="not looked up"):
+        draft.get(ProducerRow, UUID(int=1), 0, 7)
+
+
+def test_a_row_that_is_dropped_from_memory_is_the_one_that_was_written_longest_ago() -> None:
+    recent = RecentProducers()
+    rows = {number: ProducerRow(UUID(int=1), 0, number, 0, [], 0, 0) for number in range(4)}
+    for number in (0, 1, 0, 2):
+        recent.apply({rows[number].key: rows[number]})
+    assert [row.producer_id for row in recent] == [0, 2]
+    recent.apply({rows[2].key: None})
+    assert rows[2].key not in recent and recent.get(rows[0].key) is rows[0]
+
+
+def test_producers_are_forgotten_page_by_page_and_one_that_wrote_meanwhile_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expiry, "PRODUCERS_OF_A_PAGE", 2)
+    monkeypatch.setattr(expiry, "PRODUCER_PAGES", 2)
+
+    async def use(world: World) -> None:
+        for producer in range(10):
+            await world.write(producer, 0)
+        world.opened.clock.advance(SETTINGS.producer_expiry_ms / 1000 + 1)
+        await world.return_later()
+        assert await world.write(3, 1) == (NONE, 10)
+        left, passes = 10, 0
+        while left > 1 and passes < 5:
+            pages = world.rows.pages
+            done = await world.committer.sequencer.apply_retention(Empty())
+            assert world.rows.pages - pages <= 2, "a pass looks at so many"
+            left -= done.producers_expired
+            passes += 1
+        assert await world.producers() == [3] and passes == 3
+        assert (await world.sequencer.statistics(Empty())).producers == 1
+        assert await world.write(5, 0) == (NONE, 11), "it is new again"
+
+    run(use)
+
+
+def test_one_that_writes_between_the_look_and_the_decision_is_not_forgotten() -> None:
+    kept = kept_producers(SETTINGS)
+    row = ProducerRow(UUID(int=1), 0, 7, 0, [], 0, updated_ms=kept.ms)
+    draft = Draft(HotState({}), now_ms=kept.ms + 10)
+    draft.producers[row.key] = row
+    assert forget(draft, ProducerRow, [row.key], kept) == 0 and not draft.changes
+
+
+def test_the_producers_of_a_deleted_topic_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.rules.deleted_topics.PRODUCERS_AT_ONCE", 3)
+
+    async def use(world: World) -> None:
+        for producer in range(8):
+            await world.write(producer, 0)
+        await world.committer.sequencer.delete_topic(DeleteTopic(world.topic.topic_id))
+        await world.committer.sequencer.apply_retention(Empty())
+        await world.committer.sequencer.apply_retention(Empty())
+        assert await world.producers() == []
+        assert (await world.sequencer.statistics(Empty())).producers == 0
+
+    run(use)
+
+
+def test_all_producers_of_a_partition_are_described_idle_or_not() -> None:
+    async def use(world: World) -> None:
+        for producer in (3, 1, 2):
+            await world.write(producer, 0)
+        await world.commit(batch(1, producer=9, sequence=0), partition=1)
+        answer = await world.sequencer.describe_producers(ProducerQuery(world.topic.topic_id, 0))
+        assert [each.producer_id for each in answer.producers] == [1, 2, 3] and answer.next == -1
+        after = await world.sequencer.describe_producers(ProducerQuery(world.topic.topic_id, 0, 1))
+        assert [each.producer_id for each in after.producers] == [2, 3]
+
+    run(use)
