@@ -1,16 +1,25 @@
-"""The committer's CPU per request, with few idle partitions and groups and with ten times as many.
+"""The committer's and the follower's CPU per request, with few idle things and with ten times as many.
 
-    python -m bench.scale [--agents 20] [--partitions 1000] [--groups 1000] [--factor 10] [--calls 1000] [--json FILE]
+    python -m bench.scale [--agents 20] [--partitions 1000] [--groups 1000] [--consumers 1000] [--producers 1000]
+                          [--factor 10] [--calls 1000] [--json FILE]
 
-A real committer and a follower (`tailrace sequencer`, a process each) on PostgreSQL with fsync. Agents are simulated
-here: each has its own connection, lease, upload session and windows, and sends an agent's requests, without clients or
-objects. The bench makes each kind of call `--calls` times; an agent has one call in flight (eight for offset commits).
-The figure is the CPU time of the committer and of the follower (user + system, from /proc) per call, less the
-committer's CPU in as long a time with heartbeats and subscriptions only. It does not include PostgreSQL's CPU.
+A real committer and a follower (`tailrace sequencer`, a process each) on PostgreSQL with fsync, and a folder for
+checkpoints. Agents are simulated here (bench.scale_agents): each has its own connection, lease, upload session and
+windows, and sends an agent's requests, without clients or objects. The bench makes each kind of call `--calls` times;
+an agent has one call in flight (eight for offset commits). The figure is the CPU time of the committer and of the
+follower per call (all threads, from /proc), less the CPU in as long a time with heartbeats and subscriptions only. It
+does not include PostgreSQL's CPU.
 
-Then it measures again with `--factor` times the idle partitions and groups, and prints the ratio of each figure. CPU
-time comes in ticks of 10 ms, so a figure from few calls, or a ratio of two small figures, means little. On a busy
-machine caches and clock rates vary by some tens of percent; compare ratios, not times.
+Idle are partitions that nobody writes to; groups that committed an offset once; consumers, each of which waits at the
+end of an idle partition (many of them at the same, where there are fewer partitions); producers that wrote one batch.
+
+Then the committer is killed. `fail_over` says after how many seconds the follower took a commit of an offset, after how
+many all agents had renewed their leases and all idle consumers their windows, and the CPU that the new committer used
+until then. The killed server returns as the follower, and all is measured again with `--factor` times the idle things,
+with a second fail-over. The ratio of each figure is printed.
+
+On a busy machine caches and clock rates vary by some tens of percent; compare ratios, not times. Seconds of a fail-over
+mean little there.
 """
 
 from __future__ import annotations
@@ -21,370 +30,236 @@ import itertools
 import json
 import os
 import platform
-import subprocess
-import sys
-import tempfile
 import time
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from agent.fetch.tail import Tail
-from agent.telemetry import AgentTelemetry
-from bench.process_figures import cpu_seconds, rss_mib
-from sequencer.api import (
-    AgentInfo,
-    AgentLease,
-    CommitOffsets,
-    CommitRequest,
-    CreateTopic,
-    Empty,
-    FindPartition,
-    FindRequest,
-    MetadataRequest,
-    ObjectDescription,
-    ObjectKind,
-    OffsetPosition,
-    OpenSession,
-    RenewAgent,
-    RunProposal,
-    Sequencer,
-    SequencerUnavailable,
-    SessionGrant,
-    SessionRef,
-    Topic,
-    WatchAnswer,
-    WatchRequest,
-)
-from sequencer.client import SequencerClient
-from tailrace.clock import SystemClock, SystemEntropy
+from bench.process_figures import rss_mib
+from bench.scale_agents import SimulatedAgent
+from bench.scale_servers import Servers, sequencers
+from sequencer.api import CreateTopic, Empty, MetadataRequest, Topic
 from tailrace.ids import TopicPartition
-from tailrace.mixed_object import BatchCoordinates
-from tailrace.rpc import encode_body
-from tailrace_cli.demo.ports import free_port
 from tests.support.servers import postgres_server
 
-RUNS_PER_OBJECT = 4
-RECORDS = 10
 GROUPS_OF_AN_AGENT = 8
 """Whose members commit at once."""
 PARTITIONS_PER_TOPIC = 1_000
-START_SECONDS = 60.0
-HEARTBEAT_SECONDS = 1.0
-SUBSCRIBED_SECONDS = 1.0
-"""Within this time an agent has its windows."""
+PRODUCERS_AT_ONCE = 2_000
+SUBSCRIBED_SECONDS = 120.0
+"""Within this time all idle consumers have their windows, or the run fails."""
 AT_ONCE = 64
-"""Calls in flight while the bench creates idle partitions and groups."""
-
-
-@dataclass(slots=True)
-class SimulatedAgent:
-    """One simulated agent: its connection, lease, session, and the windows of the partitions that it writes to."""
-
-    number: int
-    sequencer: SequencerClient
-    lease: AgentLease
-    session: SessionGrant
-    next_commit: int = 0
-    offset: int = 0
-    position: int = 0
-    fetch_calls: int = 0
-    watched_bytes: int = 0
-    watch_answers: int = 0
-    tail: Tail = field(init=False)
-    beating: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def join(cls, number: int, addresses: list[str]) -> SimulatedAgent:
-        clock, entropy = SystemClock(), SystemEntropy()
-        sequencer = SequencerClient(addresses, clock=clock, entropy=entropy, patience_s=60.0, timeout_s=30.0)
-        info = AgentInfo(
-            f"agent-{number}", 9092, f"agent-{number}", 0, 9644, f"zone-{number % 3}", "0", entropy.uuid()
-        )
-        lease = await sequencer.register_agent(info)
-        session = await sequencer.open_session(OpenSession(lease.broker_id, lease.epoch))
-        return cls(number, sequencer, lease, session)
-
-    def start(self) -> None:
-        called = cast(Sequencer, self)
-        self.tail = Tail(called, SystemClock(), SystemEntropy(), AgentTelemetry())
-        self.tail.start()
-        self.beating = asyncio.create_task(self._beat())
-
-    async def close(self) -> None:
-        if self.beating is not None:
-            self.beating.cancel()
-            await asyncio.gather(self.beating, return_exceptions=True)
-            await self.tail.close()
-        await self.sequencer.close()
-
-    async def watch(self, request: WatchRequest) -> WatchAnswer:
-        """A call of the subscription, as the agent's tail makes it."""
-        answer = await self.sequencer.watch(request)
-        self.watched_bytes += len(encode_body(answer))
-        self.watch_answers += 1
-        return answer
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            with suppress(SequencerUnavailable):
-                await self.sequencer.renew_agent(RenewAgent(self.lease.broker_id, self.lease.epoch, False))
-                await self.sequencer.renew_session(SessionRef(self.session.session_id))
-
-    async def commit_object(self, topic: Topic) -> None:
-        """Commit an object with a run of one batch on each of four partitions."""
-        number = self.next_commit
-        self.next_commit += 1
-        size = 1_000 * RUNS_PER_OBJECT
-        described = ObjectDescription(
-            SystemEntropy().uuid(),
-            ObjectKind.MIXED,
-            f"{self.session.prefix}{number:012d}",
-            size + 100,
-            0,
-            size,
-            0,
-        )
-        batch = BatchCoordinates(1_000, RECORDS, 1, 1, -1, -1, -1, 0)
-        first = self.number * RUNS_PER_OBJECT
-        runs = [
-            RunProposal(topic.topic_id, (first + place) % topic.partitions, place * 1_000, 1_000, [batch])
-            for place in range(RUNS_PER_OBJECT)
-        ]
-        await self.sequencer.commit(
-            CommitRequest(self.session.session_id, number, number, described, sorted(runs, key=_partition_of))
-        )
-
-    async def fetch(self, topic: Topic) -> None:
-        """A fetch at a partition's end, without the wait for more: from its window, or from the sequencer."""
-        place = TopicPartition(topic.topic_id, self.number * RUNS_PER_OBJECT % topic.partitions)
-        known = self.tail.find(place, self.position, 1 << 20)
-        if known is None:
-            self.fetch_calls += 1
-            asked = FindPartition(*place, self.position, 1 << 20)
-            answer = await self.sequencer.find_batches(FindRequest([asked], 1 << 20))
-            found, number = answer.partitions[0], answer.commit_number
-            end = found.runs[-1].end_offset if found.runs else self.position
-            self.tail.note_found(place, number, is_at_end=end >= found.high_watermark)
-        else:
-            found, number = known
-            await asyncio.sleep(0)
-        self.position = found.high_watermark
-
-    async def commit_offset(self, topic: Topic, group_id: str) -> None:
-        self.offset += 1
-        position = OffsetPosition(topic.topic_id, self.number % topic.partitions, self.offset, 0, "")
-        await self.sequencer.commit_offsets(CommitOffsets(group_id, -1, -1, -1, "", [position]))
-
-
-def _partition_of(run: RunProposal) -> int:
-    return run.partition
+"""Calls in flight while the bench creates idle groups, and agents that join at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Servers:
-    """The measured processes."""
+class Size:
+    """How many idle things there are."""
 
-    committer: int
-    follower: int
-    addresses: list[str]
+    partitions: int
+    groups: int
+    consumers: int
+    producers: int
 
-
-@contextmanager
-def sequencers(database: str) -> Iterator[Servers]:
-    """A committer, then a follower."""
-    started: list[subprocess.Popen[bytes]] = []
-    addresses: list[str] = []
-    environ = {
-        **os.environ,
-        "TAILRACE_SEQUENCER__MAX_TOPICS": "1000000",
-        "TAILRACE_SEQUENCER__MAX_PARTITIONS": "10000000",
-        "TAILRACE_SEQUENCER__MAX_GROUPS": "10000000",
-    }
-    with tempfile.TemporaryDirectory(prefix="tailrace-scale-") as folder:
-        try:
-            for number in range(2):
-                rpc, http = free_port(), free_port()
-                with (Path(folder) / f"{number}.log").open("wb") as log:
-                    started.append(
-                        subprocess.Popen(
-                            [sys.executable, "-m", "tailrace_cli.app", "sequencer", "--database", database,
-                             "--rpc", f"127.0.0.1:{rpc}", "--http", f"127.0.0.1:{http}"],
-                            stdout=log, stderr=log, env=environ,
-                        )
-                    )  # fmt: skip
-                addresses.append(f"127.0.0.1:{rpc}")
-                _wait_for(f"http://127.0.0.1:{http}/livez", f"http://127.0.0.1:{http}/readyz")
-            yield Servers(started[0].pid, started[1].pid, addresses)
-        finally:
-            for process in started:
-                process.terminate()
-            for process in started:
-                process.wait(30)
-
-
-def _wait_for(*urls: str) -> None:
-    give_up = time.monotonic() + START_SECONDS
-    while True:
-        for url in urls:
-            try:
-                with urllib.request.urlopen(url, timeout=1) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                pass
-        if time.monotonic() > give_up:
-            raise RuntimeError(f"a sequencer did not start within {START_SECONDS:g} s")
-        time.sleep(0.2)
+    def times(self, factor: int) -> Size:
+        return Size(*(getattr(self, each.name) * factor for each in fields(self)))
 
 
 class Scale:
     """The agents, and the loads on one pair of servers."""
 
-    def __init__(self, servers: Servers, agents: list[SimulatedAgent], calls: int) -> None:
+    def __init__(self, servers: Servers, agents: list[SimulatedAgent], calls: int, idle_s: float) -> None:
         self._servers = servers
         self._agents = agents
         self._calls = calls
+        self._idle_s = idle_s
         self._names = itertools.count()
-        self.idle_partitions = 0
-        self.idle_groups = 0
-        self.topic: Topic | None = None
+        self._made = Size(0, 0, 0, 0)
+        self._idle_topics: list[Topic] = []
+        self.used: Topic
 
-    async def add_idle(self, partitions: int, groups: int) -> None:
-        """Create that many partitions and groups, which nobody uses again."""
-        asker = self._agents[0].sequencer
-        if self.topic is None:
-            self.topic = await asker.create_topic(
-                CreateTopic("used", max(len(self._agents) * RUNS_PER_OBJECT, 1), {})
-            )
-        topic = self.topic
-        while self.idle_partitions < partitions:
-            some = min(PARTITIONS_PER_TOPIC, partitions - self.idle_partitions)
-            await asker.create_topic(CreateTopic(f"idle-{next(self._names)}", some, {}))
-            self.idle_partitions += some
-        while self.idle_groups < groups:
-            some = min(AT_ONCE, groups - self.idle_groups)
-            names = [f"idle-{next(self._names)}" for _ in range(some)]
-            await asyncio.gather(*(self._agents[0].commit_offset(topic, name) for name in names))
-            self.idle_groups += some
+    async def begin(self) -> None:
+        partitions = max(len(self._agents) * 4, 4)
+        self.used = await self._agents[0].sequencer.create_topic(CreateTopic("used", partitions, {}))
+
+    # --- idle things
+
+    async def grow(self, size: Size) -> None:
+        """Create idle things until there are so many."""
+        asker, made = self._agents[0], self._made
+        for first in range(made.partitions, size.partitions, PARTITIONS_PER_TOPIC):
+            count = min(PARTITIONS_PER_TOPIC, size.partitions - first)
+            request = CreateTopic(f"idle-{next(self._names)}", count, {})
+            self._idle_topics.append(await asker.sequencer.create_topic(request))
+        for first in range(made.groups, size.groups, AT_ONCE):
+            names = [f"idle-{number}" for number in range(first, min(first + AT_ONCE, size.groups))]
+            await asyncio.gather(*(asker.commit_offset(self.used, name) for name in names))
+        for first in range(made.producers, size.producers, PRODUCERS_AT_ONCE):
+            await asker.introduce(self.used, range(first, min(first + PRODUCERS_AT_ONCE, size.producers)))
+        places = itertools.cycle(self._idle_places())
+        for agent in itertools.islice(itertools.cycle(self._agents), size.consumers - made.consumers):
+            agent.idle.append(next(places))
+        self._made = size
+        await self._until_subscribed()
+
+    def _idle_places(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.topic_id, number)
+            for topic in self._idle_topics
+            for number in range(topic.partitions)
+        ]
+
+    async def _until_subscribed(self) -> None:
+        """Wait until each idle consumer has its window."""
+        async with asyncio.timeout(SUBSCRIBED_SECONDS):
+            while any(agent.idle_without_window for agent in self._agents):
+                await asyncio.sleep(0.2)
+
+    # --- loads
 
     async def figures(self) -> dict[str, float]:
-        """The committer's CPU in microseconds for each kind of call, and the bytes that subscribers are sent."""
-        topic = self.topic
-        assert topic is not None, "idle things come first"
-        await self._watch_ends(topic)
+        """CPU microseconds for each kind of call, and the bytes that subscribers are sent."""
+        await self._watch_ends()
         idle = await self._idle_share()
-        found: dict[str, float] = {"idle_percent_of_a_core": round(idle * 100, 2)}
-        told = (
-            sum(agent.watched_bytes for agent in self._agents),
-            sum(each.watch_answers for each in self._agents),
-        )
-        found.update(await self._measured("object", idle, lambda agent: agent.commit_object(topic)))
-        after = (
-            sum(agent.watched_bytes for agent in self._agents),
-            sum(each.watch_answers for each in self._agents),
-        )
-        found["watched_bytes_per_agent_and_object"] = round(
-            (after[0] - told[0]) / len(self._agents) / self._calls, 1
-        )
-        found["watch_answers_per_object"] = round((after[1] - told[1]) / self._calls, 2)
-        calls = sum(agent.fetch_calls for agent in self._agents)
-        found.update(await self._measured("fetch", idle, lambda agent: agent.fetch(topic)))
-        calls = sum(agent.fetch_calls for agent in self._agents) - calls
-        found["calls_per_fetch"] = round(calls / self._calls, 3)
-        found.update(
-            await self._measured(
-                "offset_commit",
-                idle,
-                lambda agent: agent.commit_offset(topic, f"busy-{agent.number}"),
-                GROUPS_OF_AN_AGENT,
-            )
-        )
+        found: dict[str, float] = {
+            "idle_committer_percent_of_a_core": round(idle[0] * 100, 2),
+            "idle_follower_percent_of_a_core": round(idle[1] * 100, 2),
+        }
         known = await self._agents[0].sequencer.metadata(MetadataRequest())
         asked = MetadataRequest(known.version, -1 if known.ring is None else known.ring.generation, True)
 
         async def heartbeat(agent: SimulatedAgent) -> None:
-            await agent.sequencer.renew_agent(RenewAgent(agent.lease.broker_id, agent.lease.epoch, False))
-            await agent.sequencer.renew_session(SessionRef(agent.session.session_id))
+            await agent.renew()
             await agent.sequencer.metadata(asked)
-
-        found.update(await self._measured("heartbeat", idle, heartbeat))
 
         async def statistics(agent: SimulatedAgent) -> None:
             await agent.sequencer.statistics(Empty())
 
-        found.update(await self._measured("statistics", idle, statistics))
-        found["committer_rss_mib"] = round(rss_mib(self._servers.committer), 1)
-        found["follower_rss_mib"] = round(rss_mib(self._servers.follower), 1)
+        async def offset_commit(agent: SimulatedAgent) -> None:
+            await agent.commit_offset(self.used, f"busy-{agent.number}")
+
+        watched = self._watched()
+        found |= await self._measured("object", idle, lambda agent: agent.commit_object(self.used))
+        sent, answers = (after - before for after, before in zip(self._watched(), watched, strict=True))
+        found["watched_bytes_per_agent_and_object"] = round(sent / len(self._agents) / self._calls, 2)
+        found["watch_answers_per_object"] = round(answers / self._calls, 3)
+        calls = sum(agent.fetch_calls for agent in self._agents)
+        found |= await self._measured("fetch", idle, lambda agent: agent.fetch(self.used))
+        calls = sum(agent.fetch_calls for agent in self._agents) - calls
+        found["calls_per_fetch"] = round(calls / self._calls, 3)
+        found |= await self._measured("offset_commit", idle, offset_commit, GROUPS_OF_AN_AGENT)
+        found |= await self._measured("heartbeat", idle, heartbeat)
+        found |= await self._measured("statistics", idle, statistics)
+        found["committer_rss_mib"] = round(rss_mib(self._servers.committer.pid), 1)
+        found["follower_rss_mib"] = round(rss_mib(self._servers.follower.pid), 1)
         return found
 
-    async def _watch_ends(self, topic: Topic) -> None:
-        """Have each agent read to the end of its partition, so that it is watched from now on."""
-        await asyncio.gather(*(agent.fetch(topic) for agent in self._agents))
-        await asyncio.sleep(SUBSCRIBED_SECONDS)
+    def _watched(self) -> tuple[int, int]:
+        """Bytes and answers of all subscriptions."""
+        agents = self._agents
+        return sum(each.watched_bytes for each in agents), sum(each.watch_answers for each in agents)
 
-    async def _idle_share(self) -> float:
-        """Cores that the committer uses while agents only renew their leases and keep their subscriptions."""
-        before, began = cpu_seconds(self._servers.committer), time.monotonic()
-        await asyncio.sleep(5.0)
-        return (cpu_seconds(self._servers.committer) - before) / (time.monotonic() - began)
+    async def _watch_ends(self) -> None:
+        """Have each agent read to the end of its partition, so that it is watched from now on."""
+        await asyncio.gather(*(agent.fetch(self.used) for agent in self._agents))
+        await asyncio.sleep(1.0)
+
+    async def _idle_share(self) -> tuple[float, float]:
+        """Cores that committer and follower use while agents only renew leases and keep their subscriptions."""
+        before, began = self._servers.cpu(), time.monotonic()
+        await asyncio.sleep(self._idle_s)
+        took = time.monotonic() - began
+        committer, follower = (now - then for now, then in zip(self._servers.cpu(), before, strict=True))
+        return committer / took, follower / took
 
     async def _measured(
-        self, name: str, idle: float, call: Callable[[SimulatedAgent], Awaitable[None]], at_once: int = 1
+        self,
+        name: str,
+        idle: tuple[float, float],
+        call: Callable[[SimulatedAgent], Awaitable[None]],
+        at_once: int = 1,
     ) -> dict[str, float]:
         calls = iter(range(self._calls))
-
-        async def some(agent: SimulatedAgent) -> None:
-            for _ in calls:
-                await call(agent)
-
-        pids = (self._servers.committer, self._servers.follower)
-        before, began = [cpu_seconds(pid) for pid in pids], time.monotonic()
-        await asyncio.gather(*(some(agent) for agent in self._agents for _ in range(at_once)))
+        before, began = self._servers.cpu(), time.monotonic()
+        await asyncio.gather(*(_make(agent, calls, call) for agent in self._agents for _ in range(at_once)))
         took = time.monotonic() - began
-        committer, follower = (cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True))
+        spent = [
+            max(0.0, now - then - share * took) / self._calls * 1e6
+            for now, then, share in zip(self._servers.cpu(), before, idle, strict=True)
+        ]
         return {
-            f"{name}_committer_us": round(max(0.0, committer - idle * took) / self._calls * 1e6, 1),
-            f"{name}_follower_us": round(follower / self._calls * 1e6, 1),
+            f"{name}_committer_us": round(spent[0], 1),
+            f"{name}_follower_us": round(spent[1], 1),
             f"{name}_per_second": round(self._calls / took, 1),
         }
 
+    # --- the fail-over
 
-async def measure(options: argparse.Namespace, servers: Servers) -> dict[str, Any]:
-    """The figures with few idle partitions and groups, and with many."""
-    joined = time.monotonic()
-    agents = list(
-        await asyncio.gather(
-            *(SimulatedAgent.join(number, servers.addresses) for number in range(options.agents))
-        )
-    )
-    joined = time.monotonic() - joined
-    try:
-        for agent in agents:
-            agent.start()
-        scale = Scale(servers, agents, options.calls)
-        rows: list[dict[str, float]] = []
-        for factor in (1, options.factor):
-            began = time.monotonic()
-            await scale.add_idle(options.partitions * factor, options.groups * factor)
-            made = time.monotonic() - began
-            figures = await scale.figures()
-            rows.append({"idle_partitions": scale.idle_partitions, "idle_groups": scale.idle_groups,
-                         "seconds_to_make_them": round(made, 1), **figures})  # fmt: skip
-            print(json.dumps(rows[-1]), flush=True)
-        ratios = {
-            name: round(rows[1][name] / rows[0][name], 2)
-            for name in rows[0]
-            if rows[0][name] and (name.endswith(("_us", "_object", "_core")))
+    async def fail_over(self) -> dict[str, float]:
+        """Kill the committer, and return when everybody is served by the next one; then begin its follower."""
+        servers, agents = self._servers, self._agents
+        before = servers.follower.cpu()
+        began = time.monotonic()
+        await asyncio.to_thread(servers.fail_over)
+        await agents[-1].commit_offset(self.used, "after the fail-over")
+        first = time.monotonic() - began
+        await asyncio.gather(*(agent.renew() for agent in agents))
+        renewed = time.monotonic() - began
+        await self._until_subscribed()
+        found = {
+            "fail_over_first_commit_s": round(first, 2),
+            "fail_over_all_renewed_s": round(renewed, 2),
+            "fail_over_all_subscribed_s": round(time.monotonic() - began, 2),
+            "fail_over_cpu_s": round(servers.committer.cpu() - before, 3),
         }
-        print(json.dumps({"ratios": ratios}), flush=True)
-        return {"agents": options.agents, "seconds_to_join": round(joined, 2), "rows": rows, "ratios": ratios}
+        await asyncio.to_thread(servers.follower.start)
+        return found
+
+
+async def _make(
+    agent: SimulatedAgent, calls: Iterator[int], call: Callable[[SimulatedAgent], Awaitable[None]]
+) -> None:
+    for _ in calls:
+        await call(agent)
+
+
+async def _joined(count: int, addresses: list[str]) -> list[SimulatedAgent]:
+    agents: list[SimulatedAgent] = []
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        agents += await asyncio.gather(*(SimulatedAgent.join(number, addresses) for number in numbers))
+        for agent in agents[first:]:
+            agent.start()
+    return agents
+
+
+async def measure(
+    servers: Servers, size: Size, *, agents: int, factor: int, calls: int, idle_s: float = 5.0
+) -> dict[str, Any]:
+    """The figures with few idle things and with many, each with a fail-over."""
+    joined = await _joined(agents, servers.addresses)
+    try:
+        scale = Scale(servers, joined, calls, idle_s)
+        await scale.begin()
+        rows: list[dict[str, Any]] = []
+        for idle in (size, size.times(factor)):
+            await scale.grow(idle)
+            counts = {f"idle_{each.name}": getattr(idle, each.name) for each in fields(idle)}
+            rows.append({**counts, **await scale.figures(), **await scale.fail_over()})
+            print(json.dumps(rows[-1]), flush=True)
+        return {"agents": agents, "calls": calls, "rows": rows, "ratios": ratios(*rows)}
     finally:
-        await asyncio.gather(*(agent.close() for agent in agents))
+        await asyncio.gather(*(agent.close() for agent in joined))
+
+
+def ratios(few: dict[str, Any], many: dict[str, Any]) -> dict[str, float]:
+    """What each figure became; counts per second say nothing."""
+    return {
+        name: round(many[name] / few[name], 2)
+        for name in few
+        if few[name] and not name.endswith("_per_second") and not name.startswith("idle_")
+    }
 
 
 def main() -> None:
@@ -393,12 +268,17 @@ def main() -> None:
     asked.add_argument("--agents", type=int, default=20, help="simulated agents (the full size: 1000)")
     asked.add_argument("--partitions", type=int, default=1_000, help="idle partitions at first (100000)")
     asked.add_argument("--groups", type=int, default=1_000, help="idle groups at first (100000)")
+    asked.add_argument("--consumers", type=int, default=1_000, help="idle consumers at first (100000)")
+    asked.add_argument("--producers", type=int, default=1_000, help="idle producers at first (500000)")
     asked.add_argument("--factor", type=int, default=10, help="how many times as many the second time")
     asked.add_argument("--calls", type=int, default=1_000, help="calls of each kind (20000)")
     asked.add_argument("--json", type=Path, help="where to write the figures")
     options = asked.parse_args()
+    size = Size(options.partitions, options.groups, options.consumers, options.producers)
     with postgres_server(fsync=True) as server, sequencers(server.create_database()) as servers:
-        result = asyncio.run(measure(options, servers))
+        result = asyncio.run(
+            measure(servers, size, agents=options.agents, factor=options.factor, calls=options.calls)
+        )
     load = os.getloadavg()
     result["machine"] = {"platform": platform.platform(), "cores": os.cpu_count(), "load_at_the_end": load}
     text = json.dumps(result, indent=1)

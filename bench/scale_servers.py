@@ -1,0 +1,116 @@
+"""The committer and the follower that `bench.scale` measures: a process each, on one PostgreSQL and a folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.process_figures import precise_cpu_seconds
+from tailrace_cli.demo.ports import free_port
+
+START_SECONDS = 60.0
+LIMITS = {
+    "TAILRACE_SEQUENCER__MAX_TOPICS": "1000000",
+    "TAILRACE_SEQUENCER__MAX_PARTITIONS": "10000000",
+    "TAILRACE_SEQUENCER__MAX_GROUPS": "10000000",
+}
+
+
+@dataclass(slots=True)
+class SequencerProcess:
+    """One `tailrace sequencer`, which can be killed and started again at its addresses."""
+
+    database: str
+    folder: Path
+    rpc: int = field(default_factory=free_port)
+    http: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.rpc}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "start comes first"
+        return self.process.pid
+
+    def start(self) -> None:
+        with (self.folder / f"{self.rpc}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace_cli.app", "sequencer", "--database", self.database,
+                 "--store", f"file://{self.folder}/bucket",
+                 "--rpc", self.address, "--http", f"127.0.0.1:{self.http}"],
+                stdout=log, stderr=log, env={**os.environ, **LIMITS},
+            )  # fmt: skip
+        _wait_for(f"http://127.0.0.1:{self.http}/livez", f"http://127.0.0.1:{self.http}/readyz")
+
+    def cpu(self) -> float:
+        """CPU seconds of all its threads."""
+        return precise_cpu_seconds(self.pid)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(30)
+
+
+@dataclass(slots=True)
+class Servers:
+    """The measured processes. `fail_over` lets the follower become the committer."""
+
+    committer: SequencerProcess
+    follower: SequencerProcess
+
+    @property
+    def addresses(self) -> list[str]:
+        return [self.committer.address, self.follower.address]
+
+    def cpu(self) -> tuple[float, float]:
+        """CPU seconds of the committer and of the follower."""
+        return self.committer.cpu(), self.follower.cpu()
+
+    def fail_over(self) -> None:
+        """Kill the committer. The other is called the committer from now on."""
+        self.committer.kill()
+        self.committer, self.follower = self.follower, self.committer
+
+
+@contextmanager
+def sequencers(database: str) -> Iterator[Servers]:
+    """A committer, then a follower."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-scale-") as folder:
+        (Path(folder) / "bucket").mkdir()
+        servers = Servers(*(SequencerProcess(database, Path(folder)) for _ in range(2)))
+        both = (servers.committer, servers.follower)
+        try:
+            for server in both:
+                server.start()
+            yield servers
+        finally:
+            for server in both:
+                server.kill()
+
+
+def _wait_for(*urls: str) -> None:
+    give_up = time.monotonic() + START_SECONDS
+    while True:
+        for url in urls:
+            try:
+                with urllib.request.urlopen(url, timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                pass
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"a sequencer did not start within {START_SECONDS:g} s")
+        time.sleep(0.2)

@@ -1,0 +1,37 @@
+"""`bench.scale` in its smallest form: it measures, fails over twice, and everybody is served afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bench.scale import Size, measure, ratios
+from bench.scale_servers import sequencers
+from tests.support.servers import PostgresServer
+
+MOST_SECONDS = 300.0
+
+
+def test_a_small_cluster_is_measured_and_survives_two_fail_overs(postgres: PostgresServer) -> None:
+    database = postgres.create_database()
+    size = Size(partitions=20, groups=5, consumers=30, producers=10)
+    with sequencers(database) as servers:
+        result = asyncio.run(
+            asyncio.wait_for(measure(servers, size, agents=3, factor=3, calls=12, idle_s=0.5), MOST_SECONDS)
+        )
+    few, many = result["rows"]
+    assert many["idle_partitions"] == 60 and many["idle_consumers"] == 90
+    for row in (few, many):
+        assert row["object_committer_us"] > 0 and row["offset_commit_committer_us"] > 0
+        assert row["calls_per_fetch"] <= 1 and row["fail_over_cpu_s"] > 0
+        assert row["fail_over_first_commit_s"] <= row["fail_over_all_subscribed_s"]
+
+
+def test_ratios_leave_out_what_is_no_cost() -> None:
+    few = {"idle_groups": 1, "object_committer_us": 10.0, "object_per_second": 3.0, "fetch_committer_us": 0.0}
+    many = {
+        "idle_groups": 10,
+        "object_committer_us": 12.0,
+        "object_per_second": 9.0,
+        "fetch_committer_us": 1.0,
+    }
+    assert ratios(few, many) == {"object_committer_us": 1.2}
