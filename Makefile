@@ -74,6 +74,9 @@ bench: setup ## Load the embedded broker with librdkafka; the figures are kept i
 bench-small: setup ## What small batches cost, beside Kafka where Java and Maven are; needs a C compiler.
 	$(BIN)/python -m bench.small_batches --json bench/results/last-small.json
 
+bench-scale: setup ## What a request costs with ten times the idle partitions, groups, consumers and producers; fail-overs.
+	$(BIN)/python -m bench.scale --json bench/results/last-scale.json
+
 overload: setup ## Twice the capacity, bad neighbours, and more asked than there is memory for. ONLY=name,name
 	$(BIN)/python -m bench.overload $(if $(ONLY),--only $(ONLY))
 
@@ -83,4 +86,4 @@ lock: setup ## Compile the locks anew from pyproject.toml.
 	$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-emit-find-links --generate-hashes \
 	  --python-version 3.11 --extra compactor --extra dev pyproject.toml -o requirements/all.txt
 
-.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench bench-small overload lock
+.PHONY: help setup setup-broker demo demo-cluster dev check test integration minio compat simulate fuzz hostile faults bench bench-scale bench-small overload lock

@@ -80,7 +80,6 @@ from sequencer.api import (
     RunOutcome,
     SequencerUnavailable,
 )
-from sequencer.checkpoint.checkpointer import Checkpointer
 from sequencer.engine.follower import Follower
 from sequencer.engine.group_commit import GroupCommit
 from sequencer.engine.term import Term
@@ -447,13 +446,6 @@ def _drops_the_newest_producers(original: Any) -> Any:
             self._rows.update({key: row for key, row in was.items() if row is not None})
 
     return apply
-
-
-def _settles_nothing(original: Any) -> Any:
-    def begin(self: Any, identity: Any, epoch: int, state: Any, settle: Any = None) -> None:
-        original(self, identity, epoch, state)
-
-    return begin
 
 
 def _hands_over_what_it_has(original: Any) -> Any:
@@ -1182,11 +1174,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "what was written of a producer is dropped, and what was before it is kept",
         [(RecentProducers, "apply", _drops_the_newest_producers)],
         {"idempotent_producers": 2},
-    ),
-    Mutation(
-        "a snapshot has producers of a transaction that no head has",
-        [(Checkpointer, "begin", _settles_nothing)],
-        {**LOSES, "idempotent_producers": 2},
     ),
     # --- what is counted, and what is told of topics
     Mutation("what a swap or retention takes away is still counted", [(Draft, "delete_run", _deletes_uncounted)],
