@@ -188,6 +188,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "produce_shape", "usual",
     )  # fmt: skip
 
+    sees_all_groups = False
+    """A Kafka client asks every agent for its groups."""
+
     def __init__(
         self,
         dispatch: Dispatch,

@@ -75,6 +75,7 @@ class Requester(Protocol):
     muted_until: float
     peer_host: str
     produce_shape: ProduceShape | None
+    sees_all_groups: bool
 
     def mute(self, until: float, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Read and handle nothing more until `wait` has ended."""
@@ -226,6 +227,7 @@ class Dispatcher:
             client_software=connection.client_software,
             leadership=connection.leadership,
             is_first_waiting=connection.deferred == 0,
+            sees_all_groups=connection.sees_all_groups,
             access=connection.access,
             charge=charge,
             connection=connection,

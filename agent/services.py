@@ -58,9 +58,10 @@ class Services:
 class RequestContext(msgspec.Struct, frozen=True, gc=False):
     """Where a request came from. `zone`: the client's zone if it says one (client.id or rack), else the agent's.
     `client_software`: name and version of the client library, if it said them (KIP-511). `leadership`: what the
-    connection's client knows of it. `is_first_waiting`: no produce request of the connection
-    waits for its answer. `access`: who the client is, and what it may do. `charge`: what the request uses of the
-    client's quotas, if it has any. `connection`: what it came by, to tell it from others."""
+    connection's client knows of it. `is_first_waiting`: no produce request of the connection waits for its answer.
+    `sees_all_groups`: the client asks one agent for what Kafka's tools ask all of them. `access`: who the client is,
+    and what it may do. `charge`: what the request uses of the client's quotas, if it has any.
+    `connection`: what it came by, to tell it from others."""
 
     api_version: int
     client_id: str
@@ -69,6 +70,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     client_software: str = ""
     leadership: KnownLeadership = msgspec.field(default_factory=KnownLeadership)
     is_first_waiting: bool = True
+    sees_all_groups: bool = False
     access: Access = ANYBODY
     charge: Charge | None = None
     connection: object = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -23,6 +23,13 @@ T = TypeVar("T")
 JSON = "application/json"
 
 
+@dataclass(slots=True)
+class OpenStreams:
+    """How many event streams there are."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """What all requests of a gateway share. `draining` is done once the gateway is to end."""
@@ -33,6 +40,7 @@ class GatewayParts:
     telemetry: GatewayTelemetry
     cluster_id: Callable[[], str]
     draining: asyncio.Future[None]
+    streams: OpenStreams = field(default_factory=OpenStreams)
 
     def seen_by(self, tenant: Tenant | None) -> GatewayParts:
         """As a tenant's client sees them."""

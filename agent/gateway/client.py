@@ -55,6 +55,7 @@ class GatewayClient:
         self.muted_until = 0.0
         self.peer_host = access.host
         self.produce_shape: ProduceShape | None = None
+        self.sees_all_groups = True
         self._door = door
         self._dispatch = door.dispatch if access.tenant is None else door.dispatch_of_tenants
         self._clock = clock

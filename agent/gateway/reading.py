@@ -10,9 +10,10 @@ import msgspec
 from aiohttp import web
 
 from agent.gateway.call import JSON, HttpCall
-from agent.gateway.errors import HttpRefusal, check
+from agent.gateway.errors import HttpRefusal, check, refusal_of
 from agent.gateway.fetched import Visible, visible
 from agent.gateway.record_json import Format, RecordRead, record_read
+from tailrace.kafka.error_codes import ErrorCode
 from tailrace.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.record_batch import InvalidBatch
@@ -51,10 +52,11 @@ class HowToRead:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRead:
-    """The records of one partition."""
+    """The records of one partition. `is_out_of_range`: it has none at this offset, and never will."""
 
     partition: int
     found: Visible
+    is_out_of_range: bool = False
 
 
 async def offsets_at(call: HttpCall, partitions: Sequence[int], given: str, isolation: int) -> dict[int, int]:
@@ -108,6 +110,10 @@ def _decoded(response: FetchResponse, offsets: Mapping[int, int], max_records: i
     check(response.error_code)
     found = []
     for row in [row for part in response.responses for row in part.partitions]:
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            nothing = Visible([], offsets[row.partition_index])
+            found.append(PartitionRead(row.partition_index, nothing, is_out_of_range=True))
+            continue
         check(row.error_code)
         data = memoryview(row.records or b"")  # type: ignore[arg-type]
         aborted = row.aborted_transactions or ()
@@ -141,6 +147,8 @@ async def get_records(call: HttpCall) -> web.Response:
     given = call.request.query.get("offset", "earliest")
     offsets = await offsets_at(call, [partition], given, how.isolation)
     [part] = await read(call, offsets, how, max_records=max_records, wait_ms=wait_ms)
+    if part.is_out_of_range:
+        raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
     await call.client.throttled()
     call.parts.telemetry.records.labels("read").inc(len(part.found.records))
     path = ("topics", call.name("topic_name"), "partitions", partition, "records")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from agent.gateway import produce, reading, topics
+from agent.gateway import events, groups, produce, reading, topics
 from agent.gateway.call import HttpCall
 
 ROOTS = ("/v3", "/kafka/v3")
@@ -15,6 +15,7 @@ ROOTS = ("/v3", "/kafka/v3")
 EVENTS = "/events"
 _CLUSTER = "/clusters/{cluster_id}"
 _TOPIC = f"{_CLUSTER}/topics/{{topic_name}}"
+_GROUP = f"{_CLUSTER}/consumer-groups/{{group_id}}"
 _PARTITION = f"{_TOPIC}/partitions/{{partition_id}}"
 
 
@@ -47,4 +48,13 @@ ROUTES = (
     Route("GET", f"{_PARTITION}/replicas", topics.list_replicas),
     Route("POST", f"{_TOPIC}/records", produce.produce),
     Route("GET", f"{_PARTITION}/records", reading.get_records),
+    Route("GET", _TOPIC + EVENTS, events.get_events),
+    Route("GET", f"{_CLUSTER}/consumer-groups", groups.list_groups),
+    Route("GET", _GROUP, groups.get_group),
+    Route("GET", f"{_GROUP}/consumers", groups.list_consumers),
+    Route("GET", f"{_GROUP}/consumers/{{consumer_id}}", groups.get_consumer),
+    Route("GET", f"{_GROUP}/consumers/{{consumer_id}}/assignments", groups.list_assignments),
+    Route("GET", f"{_GROUP}/lags", groups.list_lags),
+    Route("GET", f"{_GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}", groups.get_lag),
+    Route("GET", f"{_GROUP}/lag-summary", groups.get_lag_summary),
 )

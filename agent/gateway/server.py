@@ -56,6 +56,7 @@ class Gateway:
         )
         self._connections = GatewayConnections(self._door, settings, telemetry, services.clock)
         telemetry.connections.set_function(lambda: len(self._connections.open))
+        telemetry.streams.set_function(lambda: self._parts.streams.count)
         self._runner = web.AppRunner(
             self._application(),
             access_log=None,

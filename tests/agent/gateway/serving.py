@@ -40,7 +40,7 @@ class Served:
     async def get(self, path: str, **more: Any) -> Any:
         """The JSON of an answer of 200."""
         status, body = await self.ask("GET", path, **more)
-        assert status == 200, body
+        assert status == 200, (path, body)
         return body
 
     async def produce(self, topic: str, *records: object, **more: Any) -> Any:

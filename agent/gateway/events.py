@@ -1,0 +1,186 @@
+"""The tail of a topic as server-sent events: one for each record, until the client, its rights or the agent end.
+
+| event | data |
+|---|---|
+| `record` | the record, as `GET .../records` has it |
+| `gap` | a partition whose next records were deleted before they were read, and where it goes on |
+| `end` | why the stream ends; a client that connects again goes on after the last event |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+from aiohttp import web
+
+from agent.gateway.call import HttpCall
+from agent.gateway.errors import HttpRefusal, refusal_of
+from agent.gateway.event_text import BEGIN, HEARTBEAT, MAX_PARTITIONS, event, parse_event_id
+from agent.gateway.reading import HowToRead, PartitionRead, offsets_at, read, shown
+from agent.gateway.responses import ReaderGone, ResponseStream
+from agent.gateway.topics import topic_of
+from tailrace.kafka.error_codes import ErrorCode
+
+WRITTEN_TOGETHER_BYTES = 64 * 1024
+MAX_RECORDS = 10_000
+"""Records that are read at once."""
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""For proxies: keep nothing, hold nothing back."""
+
+
+async def get_events(call: HttpCall) -> web.StreamResponse:
+    """Send the records of some partitions as they come."""
+    how = HowToRead.of(call)
+    topic = await topic_of(call)
+    offsets = await _beginning(call, how, len(topic.partitions))
+    with _counted(call):
+        stream = ResponseStream(call, "text/event-stream", **_HEADERS)
+        reason = "left"
+        try:
+            await stream.write(BEGIN)
+            await _Tail(call, how, offsets, stream).run()
+        except HttpRefusal as refusal:
+            reason = "draining" if call.parts.draining.done() else f"{refusal.status}"
+            await stream.write(_end(refusal))
+        except ReaderGone as gone:
+            reason = str(gone)
+            stream.push(_end(HttpRefusal(408, "You read too slowly. Connect again; nothing is lost.")))
+        finally:
+            call.parts.telemetry.ended_streams.labels(reason).inc()
+        return await stream.end()
+
+
+def _end(refusal: HttpRefusal) -> bytes:
+    return event("end", msgspec.json.encode(refusal.body))
+
+
+@contextmanager
+def _counted(call: HttpCall) -> Iterator[None]:
+    """Count the stream. Raises HttpRefusal if there are too many."""
+    parts = call.parts
+    if parts.streams.count >= parts.settings.max_streams:
+        raise HttpRefusal(
+            429, "The agent has as many event streams as it may. Ask another agent, or later.", 42901
+        )
+    parts.streams.count += 1
+    try:
+        yield
+    finally:
+        parts.streams.count -= 1
+
+
+async def _beginning(call: HttpCall, how: HowToRead, count: int) -> dict[int, int]:
+    """Where each partition is read first: after `Last-Event-ID`, else as the query says. Raises HttpRefusal."""
+    wanted = _partitions(call, count)
+    given = call.request.headers.get("Last-Event-ID", "")
+    known = parse_event_id(given) if given else {}
+    if known is None or any(partition >= count for partition in known):
+        raise HttpRefusal(400, "Last-Event-ID is none of this topic's events.")
+    known = {partition: offset for partition, offset in known.items() if partition in wanted}
+    new = [partition for partition in wanted if partition not in known]
+    if not new:
+        return known
+    return known | await offsets_at(call, new, call.request.query.get("offset", "latest"), how.isolation)
+
+
+def _partitions(call: HttpCall, count: int) -> list[int]:
+    given = call.request.query.get("partitions")
+    if given is None:
+        wanted = list(range(count))
+    else:
+        parts = given.split(",", MAX_PARTITIONS + 1)
+        if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
+            raise HttpRefusal(400, "partitions must be numbers with commas between them.")
+        wanted = list(dict.fromkeys(map(int, parts)))
+    if len(wanted) > MAX_PARTITIONS:
+        raise HttpRefusal(
+            400, f"A stream has at most {MAX_PARTITIONS} partitions; name some (?partitions=0,1,2)."
+        )
+    for partition in wanted:
+        if partition >= count:
+            raise HttpRefusal(404, f"The topic has no partition {partition}.", 40402)
+    return wanted
+
+
+class _Tail:
+    """One stream. `_offsets`: the next one of each partition; those that gave records come last."""
+
+    def __init__(
+        self, call: HttpCall, how: HowToRead, offsets: dict[int, int], stream: ResponseStream
+    ) -> None:
+        self._call = call
+        self._how = how
+        self._offsets = offsets
+        self._stream = stream
+
+    async def run(self) -> None:
+        """Until something ends it. Raises HttpRefusal, ReaderGone."""
+        while True:
+            parts = await self._next()
+            is_new = False
+            for part in parts:
+                if part.is_out_of_range:
+                    await self._gap(part.partition)
+                elif part.found.records:
+                    is_new = True
+                    await self._send(part)
+                else:
+                    self._offsets[part.partition] = part.found.next_offset
+            if not is_new:
+                await self._stream.write(HEARTBEAT)
+            await self._call.client.throttled()
+            await self._call.check_login()
+
+    async def _next(self) -> list[PartitionRead]:
+        """What comes next; nothing after a while without records."""
+        settings = self._call.parts.settings
+        fetching = asyncio.ensure_future(
+            read(
+                self._call,
+                self._offsets,
+                self._how,
+                max_records=MAX_RECORDS,
+                wait_ms=settings.heartbeat_ms,
+            )
+        )
+        try:
+            longest = 2 * settings.heartbeat_ms / 1000 + settings.stalled_ms / 1000
+            if await self._call.parts.done(fetching, longest):
+                return fetching.result()
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+        if self._call.parts.draining.done():
+            raise HttpRefusal(503, "The agent is about to end. Connect again; nothing is lost.", 50302)
+        raise refusal_of(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def _send(self, part: PartitionRead) -> None:
+        self._call.parts.telemetry.records.labels("read").inc(len(part.found.records))
+        self._offsets.pop(part.partition)
+        together = bytearray()
+        for record in shown(self._call, self._how, part):
+            self._offsets[part.partition] = record.offset + 1
+            together += event("record", msgspec.json.encode(record), self._offsets)
+            if len(together) >= WRITTEN_TOGETHER_BYTES:
+                await self._stream.write(bytes(together))
+                together.clear()
+        if together:
+            await self._stream.write(bytes(together))
+        self._offsets[part.partition] = part.found.next_offset
+
+    async def _gap(self, partition: int) -> None:
+        """The next records are not there any more: go on with the first one. Raises HttpRefusal if there never were
+        any at this offset."""
+        before = self._offsets[partition]
+        first = (await offsets_at(self._call, [partition], "earliest", self._how.isolation))[partition]
+        if first <= before:
+            raise refusal_of(ErrorCode.OFFSET_OUT_OF_RANGE)
+        self._offsets[partition] = first
+        message = (
+            f"The records of partition {partition} from offset {before} to {first - 1} have been deleted."
+        )
+        data = {"partition_id": partition, "from_offset": before, "to_offset": first, "message": message}
+        await self._stream.write(event("gap", msgspec.json.encode(data), self._offsets))

@@ -1,0 +1,70 @@
+"""Groups and their lag over HTTP, of real consumers of both protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.agent.gateway.serving import Served, run_served
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_groups_members_and_lag_are_shown(tmp_path: Path, protocol: str) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t", partitions=2)
+        value = {"type": "STRING", "data": "x"}
+        await there.produce("t", *({"partition_id": part, "value": value} for part in (0, 0, 0, 1)))
+        consumer = Consumer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{there.wired.agent.kafka_port}",
+                "group.id": "readers",
+                "group.protocol": protocol,
+                "client.id": "laptop",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe(["t"])
+        try:
+            read = await asyncio.to_thread(consumer.consume, 4, 15)
+            assert len(read) == 4
+            places = [TopicPartition("t", 0, 1), TopicPartition("t", 1, 1)]
+            await asyncio.to_thread(lambda: consumer.commit(offsets=places, asynchronous=False))
+            await shown(there)
+        finally:
+            await asyncio.to_thread(consumer.close)
+
+    async def shown(there: Served) -> None:
+        [group] = (await there.get("/consumer-groups"))["data"]
+        assert (group["consumer_group_id"], group["state"]) == ("readers", "STABLE")
+        got = await there.get("/consumer-groups/readers")
+        assert got["state"] == "STABLE" and got["partition_assignor"] and not got["is_simple"]
+        [member] = (await there.get(got["consumers"]["related"]))["data"]
+        assert member["client_id"] == "laptop"
+        assert await there.get(member["metadata"]["self"]) == member
+        assigned = (await there.get(member["assignments"]["related"]))["data"]
+        assert [(each["topic_name"], each["partition_id"]) for each in assigned] == [("t", 0), ("t", 1)]
+
+        lags = (await there.get("/consumer-groups/readers/lags"))["data"]
+        assert [(each["current_offset"], each["log_end_offset"], each["lag"]) for each in lags] == [
+            (1, 3, 2),
+            (1, 1, 0),
+        ]
+        assert {each["client_id"] for each in lags} == {"laptop"}
+        assert await there.get(assigned[0]["lag"]["related"]) == lags[0]
+        summary: Any = await there.get(got["lag_summary"]["related"])
+        assert (summary["max_lag"], summary["total_lag"], summary["max_lag_partition_id"]) == (2, 2, 0)
+        assert summary["max_lag_consumer_id"] == member["consumer_id"]
+        for path in ("", "/lags", "/lag-summary", "/consumers"):
+            status, missing = await there.ask("GET", f"/consumer-groups/nobody{path}")
+            assert (status, missing["error_code"]) == (404, 40403), path
+
+    run_served(
+        scenario,
+        tmp_path,
+    )

@@ -1,0 +1,245 @@
+"""Each route, asked by a client that lacks each right: the refusals are those of Kafka's APIs, and tell nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agent.gateway.routes import ROUTES
+from sequencer.api import (
+    AlterScram,
+    CommitOffsets,
+    CreateAcls,
+    CreateTopic,
+    OffsetPosition,
+    ScramMechanism,
+    ScramName,
+)
+from tailrace.acls import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
+from tests.agent.gateway.serving import Served, served
+from tests.agent.security.secured import PASSWORD, Secured, run_secured
+from tests.agent.security.test_oauthbearer import KEY, OTHER, jwks, settings, token
+
+CREATED = {"topic_name": "made-by-{user}"}
+VALUE = {"value": {"type": "STRING", "data": "x"}}
+NEEDS: dict[tuple[str, str], tuple[str, object, set[Operation]]] = {
+    ("GET", "/clusters"): ("", None, set()),
+    ("GET", "/clusters/{cluster_id}"): ("", None, set()),
+    ("GET", "/brokers"): ("/brokers", None, set()),
+    ("GET", "/brokers/{broker_id}"): ("/brokers/1", None, set()),
+    ("GET", "/topics"): ("/topics", None, {Operation.DESCRIBE}),
+    ("POST", "/topics"): ("/topics", CREATED, {Operation.CREATE}),
+    ("GET", "/topics/{t}"): ("/topics/{topic}", None, {Operation.DESCRIBE}),
+    ("PATCH", "/topics/{t}"): ("/topics/{topic}", {"partitions_count": 2}, {Operation.ALTER, Operation.DESCRIBE}),
+    ("GET", "/topics/{t}/configs"): ("/topics/{topic}/configs", None, {Operation.DESCRIBE_CONFIGS}),
+    ("POST", "/topics/{t}/configs:alter"): ("/topics/{topic}/configs:alter", {"data": []}, {Operation.ALTER_CONFIGS}),
+    ("GET", "/topics/{t}/configs/{name}"): ("/topics/{topic}/configs/segment.ms", None, {Operation.DESCRIBE_CONFIGS}),
+    ("PUT", "/topics/{t}/configs/{name}"): (
+        "/topics/{topic}/configs/segment.ms", {"value": "7000"}, {Operation.ALTER_CONFIGS},
+    ),
+    ("DELETE", "/topics/{t}/configs/{name}"): (
+        "/topics/{topic}/configs/segment.ms", None, {Operation.ALTER_CONFIGS},
+    ),
+    ("GET", "/topics/{t}/partitions"): ("/topics/{topic}/partitions", None, {Operation.DESCRIBE}),
+    ("GET", "/topics/{t}/partitions/{p}"): ("/topics/{topic}/partitions/0", None, {Operation.DESCRIBE}),
+    ("GET", "/topics/{t}/partitions/{p}/replicas"): (
+        "/topics/{topic}/partitions/0/replicas", None, {Operation.DESCRIBE},
+    ),
+    ("POST", "/topics/{t}/records"): ("/topics/{topic}/records", VALUE, {Operation.DESCRIBE, Operation.WRITE}),
+    ("GET", "/topics/{t}/partitions/{p}/records"): (
+        "/topics/{topic}/partitions/0/records", None, {Operation.DESCRIBE, Operation.READ},
+    ),
+    ("GET", "/topics/{t}/events"): ("/topics/{topic}/events", None, {Operation.DESCRIBE, Operation.READ}),
+    ("GET", "/consumer-groups"): ("/consumer-groups", None, {Operation.DESCRIBE}),
+    ("GET", "/consumer-groups/{g}"): ("/consumer-groups/{group}", None, {Operation.DESCRIBE}),
+    ("GET", "/consumer-groups/{g}/consumers"): ("/consumer-groups/{group}/consumers", None, {Operation.DESCRIBE}),
+    ("GET", "/consumer-groups/{g}/consumers/{c}"): (
+        "/consumer-groups/{group}/consumers/x", None, {Operation.DESCRIBE},
+    ),
+    ("GET", "/consumer-groups/{g}/consumers/{c}/assignments"): (
+        "/consumer-groups/{group}/consumers/x/assignments", None, {Operation.DESCRIBE},
+    ),
+    ("GET", "/consumer-groups/{g}/lags"): ("/consumer-groups/{group}/lags", None, {Operation.DESCRIBE}),
+    ("GET", "/consumer-groups/{g}/lags/{t}/partitions/{p}"): (
+        "/consumer-groups/{group}/lags/t/partitions/0", None, {Operation.DESCRIBE},
+    ),
+    ("GET", "/consumer-groups/{g}/lag-summary"): ("/consumer-groups/{group}/lag-summary", None, {Operation.DESCRIBE}),
+    ("DELETE", "/topics/{t}"): ("/topics/{topic}", None, {Operation.DELETE}),
+}  # fmt: skip
+"""Of each route: an address, a body, and the operations without each of which it is refused. Implied operations count:
+DESCRIBE is denied to who lacks it."""
+LACKED = (
+    *(
+        Operation.DESCRIBE,
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+    ),
+    *(Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS),
+)
+TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER)
+
+
+def acl(user: str, kind: ResourceType, operation: Operation, permission: Permission) -> Acl:
+    name = "kafka-cluster" if kind is ResourceType.CLUSTER else "*"
+    return Acl(kind, name, PatternType.LITERAL, f"User:{user}", "*", operation, permission)
+
+
+def run_behind_logins(
+    scenario: Callable[[Secured, Served], Awaitable[None]], folder: Path, **security: Any
+) -> None:
+    async def secured(there: Secured) -> None:
+        async with served(there.wired, heartbeat_ms=100) as gateway:
+            await scenario(there, gateway)
+
+    run_secured(secured, folder, "SASL_PLAINTEXT", **security)
+
+
+async def told(there: Served, method: str, path: str, body: object, **more: Any) -> tuple[int, Any]:
+    """As `ask`; of an event stream, its first event but comments, if any."""
+    url = there.base + path
+    async with there.session.request(
+        method, url, data=None if body is None else json.dumps(body), **more
+    ) as answer:
+        if answer.content_type != "text/event-stream":
+            text = await answer.text()
+            return answer.status, json.loads(text) if text else None
+        while line := (await answer.content.readline()).decode():
+            if line.startswith("data: "):
+                return answer.status, json.loads(line.removeprefix("data: "))
+            if line.startswith(": "):
+                return answer.status, None
+        return answer.status, None
+
+
+def is_refused(status: int, body: Any) -> bool:
+    """By its status, the report of a record, the end of a stream, or by being left out of a listing."""
+    if status == 403 or (isinstance(body, dict) and body.get("error_code") == 40301):
+        return True
+    is_listing = isinstance(body, dict) and body.get("kind") in ("KafkaTopicList", "KafkaConsumerGroupList")
+    return status == 200 and is_listing and not body["data"]
+
+
+def test_every_route_is_refused_to_who_lacks_what_it_needs_and_to_nobody_else(tmp_path: Path) -> None:
+    async def scenario(there: Secured, gateway: Served) -> None:
+        users = {operation.name.lower(): operation for operation in LACKED}
+        acls = []
+        for user, operation in users.items():
+            await there.add_user(user)
+            for kind in TYPES:
+                acls.append(acl(user, kind, Operation.ALL, Permission.ALLOW))
+                if operation in OPERATIONS[kind]:
+                    acls.append(acl(user, kind, operation, Permission.DENY))
+        await there.wired.sequencer.create_acls(CreateAcls(acls))
+        for user in users:
+            made = await there.wired.sequencer.create_topic(CreateTopic(f"t-{user}", 1, {}))
+            position = OffsetPosition(made.topic_id, 0, 0, -1, "")
+            await there.wired.sequencer.commit_offsets(CommitOffsets(f"g-{user}", -1, -1, -1, "", [position]))
+        await there.wired.agent.catalog.refresh()
+        wrong = []
+        for (method, route), (path, body, needs) in NEEDS.items():
+            for user, lacked in users.items():
+                names = {"topic": f"t-{user}", "group": f"g-{user}"}
+                given = json.loads(json.dumps(body).replace("{user}", user)) if body else None
+                auth = aiohttp.BasicAuth(user, PASSWORD)
+                status, said = await told(gateway, method, path.format(**names), given, auth=auth)
+                if is_refused(status, said) is not (lacked in needs):
+                    wrong.append((method, route, user, status, said))
+        assert wrong == []
+
+    run_behind_logins(scenario, tmp_path)
+
+
+def test_the_table_has_every_route() -> None:
+    assert len(NEEDS) == len(ROUTES)
+    assert sorted(method for method, _ in NEEDS) == sorted(route.method for route in ROUTES)
+
+
+def test_who_may_nothing_can_t_tell_what_is_there_from_what_is_not(tmp_path: Path) -> None:
+    async def scenario(there: Secured, gateway: Served) -> None:
+        await there.add_user("nobody")
+        made = await there.wired.topic("there")
+        position = OffsetPosition(made.topic_id, 0, 0, -1, "")
+        await there.wired.sequencer.commit_offsets(CommitOffsets("there", -1, -1, -1, "", [position]))
+        await there.wired.agent.catalog.refresh()
+        auth = aiohttp.BasicAuth("nobody", PASSWORD)
+        for (method, _), (path, body, needs) in NEEDS.items():
+            if not needs:
+                continue
+            said = [
+                await told(gateway, method, path.format(topic=name, group=name), body, auth=auth)
+                for name in ("there", "not-there")
+            ]
+            assert said[0][0] == said[1][0], path
+            texts = [json.dumps(each[1]).replace("not-there", "there") for each in said]
+            assert texts[0] == texts[1] and is_refused(*said[0]), (method, path, said)
+        assert there.wired.told("refused"), "the audit log has them"
+
+    run_behind_logins(scenario, tmp_path, max_failed_logins_per_minute=0)
+
+
+def test_nobody_is_served_without_a_login(tmp_path: Path) -> None:
+    jwks(tmp_path / "jwks.json", KEY)
+
+    async def scenario(there: Secured, gateway: Served) -> None:
+        await there.add_user("alice")
+        for (method, _), (path, body, _needs) in NEEDS.items():
+            status, said = await told(gateway, method, path.format(topic="t", group="g"), body)
+            assert (status, said) == (401, {"error_code": 40101, "message": "A login is needed."}), path
+
+        async def status(**more: Any) -> int:
+            return (await told(gateway, "GET", "/topics", None, **more))[0]
+
+        def bearer(text: str) -> dict[str, str]:
+            return {"Authorization": f"Bearer {text}"}
+
+        assert await status(auth=aiohttp.BasicAuth("alice", PASSWORD)) == 200
+        assert await status(auth=aiohttp.BasicAuth("alice", "wrong")) == 401
+        assert [await status(headers=bearer(each)) for each in (token(), token(OTHER), "x")] == [
+            200,
+            401,
+            401,
+        ]
+        assert (
+            there.wired.metric("logins_total", listener="SASL_PLAINTEXT", mechanism="Basic", result="failure")
+            == 1
+        )
+        url = f"http://127.0.0.1:{gateway.gateway.port}/v3/clusters"
+        async with gateway.session.get(url) as answer:
+            assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+
+    options = dict(
+        settings(tmp_path / "jwks.json", super_users=("User:alice",), failed_authentication_delay_ms=0)
+    )
+    run_behind_logins(scenario, tmp_path, **options)
+
+
+def test_a_stream_ends_when_its_user_may_not_read_any_more_or_is_removed(tmp_path: Path) -> None:
+
+    async def scenario(there: Secured, gateway: Served) -> None:
+        await there.add_user("alice")
+        await there.wired.topic("t")
+        mine = [acl("alice", ResourceType.TOPIC, Operation.READ, Permission.ALLOW)]
+        await there.wired.sequencer.create_acls(CreateAcls(mine))
+        await there.wired.agent.catalog.refresh()
+        auth = aiohttp.BasicAuth("alice", PASSWORD)
+        async with gateway.session.get(f"{gateway.base}/topics/t/events", auth=auth) as answer:
+            while not (await answer.content.readline()).startswith(b": nothing"):
+                pass
+            name = ScramName("alice", ScramMechanism.SCRAM_SHA_256)
+            await there.wired.sequencer.alter_scram(AlterScram([], [name]))
+            await there.wired.agent.catalog.refresh()
+            rest = (await answer.content.read()).decode()
+        assert 'event: end\ndata: {"error_code":40101,"message":"The login failed."}' in rest
+
+    async def quick(there: Secured) -> None:
+        async with served(there.wired, heartbeat_ms=200) as gateway:
+            await scenario(there, gateway)
+
+    run_secured(quick, tmp_path, "SASL_PLAINTEXT")
