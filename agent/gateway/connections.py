@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import structlog
 from aiohttp.web_protocol import RequestHandler
@@ -36,8 +37,7 @@ class GatewayConnection(asyncio.Protocol):
     is_refused: bool = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a stream's transport"
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none, and is as good
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if isinstance(peer, tuple) else "local"
         reason = self.all.opened(self)
@@ -45,7 +45,7 @@ class GatewayConnection(asyncio.Protocol):
             self.handler.connection_made(transport)
         else:
             self.is_refused = True
-            transport.abort()
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self.is_refused:

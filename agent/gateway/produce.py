@@ -41,6 +41,7 @@ MAX_TOGETHER = 1_000
 """Records of one produce request."""
 TIMEOUT_MS = 30_000
 ALL_REPLICAS = -1
+STORED = 200
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ class _Producing:
         for number, each in enumerate(batch):
             each.report = (
                 Produced(
+                    error_code=STORED,
                     cluster_id=self._call.parts.cluster_id(),
                     topic_name=self._topic,
                     partition_id=row.index,

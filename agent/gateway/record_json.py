@@ -59,6 +59,7 @@ class Size(msgspec.Struct):
 class Produced(msgspec.Struct):
     """The report of a record that was stored."""
 
+    error_code: int
     cluster_id: str
     topic_name: str
     partition_id: int
@@ -66,7 +67,6 @@ class Produced(msgspec.Struct):
     timestamp: str | None
     key: Size | None
     value: Size | None
-    error_code: int = 200
 
 
 class RecordRead(msgspec.Struct):

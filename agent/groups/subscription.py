@@ -28,15 +28,11 @@ def topics_of(metadata: bytes) -> frozenset[str] | None:
 
 def partitions_of(assignment: bytes) -> list[tuple[str, int]] | None:
     """The partitions of one member's assignment, by topic; None when it can't be read."""
-    if not assignment:
-        return []
     try:
-        version = min(int.from_bytes(assignment[:_VERSION_BYTES], "big"), _LATEST)
-        assignments = codec(ConsumerProtocolAssignment, version, False, from_client=True)
-        assigned, _ = assignments.decode(memoryview(assignment), _VERSION_BYTES)
-    except (MalformedRequest, IndexError):
+        assigned = read_assignment(assignment).assigned_partitions if assignment else []
+    except MalformedRequest:
         return None
-    return sorted((part.topic, index) for part in assigned.assigned_partitions for index in part.partitions)
+    return sorted((part.topic, index) for part in assigned for index in part.partitions)
 
 
 def reads_the_same(protocol_type: str | None, before: bytes, now: bytes) -> bool:

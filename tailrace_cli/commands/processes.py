@@ -101,6 +101,10 @@ RpcAdvertise = Annotated[
     str | None,
     typer.Option("--rpc-advertise", metavar="HOST:PORT", help="The address that they connect to."),
 ]
+Gateway = Annotated[
+    str | None,
+    typer.Option("--gateway", metavar="HOST:PORT", help="Address for topics over HTTP. Default: none"),
+]
 Zone = Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="The zone that this agent runs in.")]
 
 
@@ -120,6 +124,7 @@ def serve(
     http: Http = None,
     advertise: Advertise = None,
     rpc: Rpc = None,
+    gateway: Gateway = None,
     zone: Zone = None,
     secure: Annotated[
         bool,
@@ -129,7 +134,8 @@ def serve(
     ] = False,
 ) -> None:
     """Run everything in one process, on SQLite and a folder."""
-    settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone)
+    settings = flags.load(data=data, listen=listen, http=http, advertise=advertise, rpc=rpc, zone=zone,
+                          gateway=_section("listen", gateway))  # fmt: skip
     from tailrace_cli.running.process import run_serve
 
     _run(run_serve(settings, is_secure=secure), settings.store)
@@ -144,6 +150,7 @@ def agent(
     rpc: Rpc = None,
     rpc_advertise: RpcAdvertise = None,
     http: Http = None,
+    gateway: Gateway = None,
     zone: Zone = None,
     processes: Annotated[
         int | None,
@@ -152,7 +159,8 @@ def agent(
 ) -> None:
     """Run one agent of a cluster, or N with --processes."""
     settings = flags.load(sequencers=sequencer, listen=listen, advertise=advertise, rpc=rpc,
-                          rpc_advertise=rpc_advertise, http=http, zone=zone, processes=processes)  # fmt: skip
+                          rpc_advertise=rpc_advertise, http=http, zone=zone, processes=processes,
+                          gateway=_section("listen", gateway))  # fmt: skip
     if settings.processes > 1:
         from tailrace_cli.running.supervisor import run_supervisor
 
@@ -309,6 +317,11 @@ def version(as_json: JsonFlag = False) -> None:
         print_json({"version": installed})
     else:
         print(installed)
+
+
+def _section(name: str, value: str | None) -> dict[str, str] | None:
+    """A section of the settings with what a flag gives of it."""
+    return None if value is None else {name: value}
 
 
 def _run(process: Coroutine[Any, Any, None], store: str | None) -> None:

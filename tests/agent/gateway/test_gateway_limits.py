@@ -8,6 +8,14 @@ from pathlib import Path
 
 import aiohttp
 
+from agent.gateway.client import CLIENT_ID
+from tailrace.kafka import ApiKey
+from tailrace.kafka.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
 from tests.agent.gateway.serving import Served, run_served
 
 
@@ -112,5 +120,25 @@ def test_a_request_waits_for_memory_and_gives_it_back(tmp_path: Path) -> None:
         [report] = await asked
         assert report["error_code"] == 41301
         assert budget.used == 0
+
+    run_served(scenario, tmp_path)
+
+
+def test_a_client_above_its_quota_waits_and_is_told_if_it_had_to_wait_for_long(tmp_path: Path) -> None:
+    async def scenario(there: Served) -> None:
+        await there.wired.topic("t")
+        entity = [EntityData("client-id", CLIENT_ID)]
+        quota = EntryData(entity, [OpData("producer_byte_rate", 10_000.0)])
+        kafka = await there.wired.client()
+        answer = await kafka.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, AlterClientQuotasRequest([quota]))
+        assert answer.entries[0].error_code == 0
+        await there.wired.agent.catalog.refresh()
+        small, large = ({"value": {"type": "STRING", "data": "x" * size}} for size in (105_000, 900_000))
+        [report] = await there.produce("t", small)
+        assert report["error_code"] == 200, "what is above a quota is served"
+        assert there.wired.metric("throttled_requests_total", quota="producer_byte_rate") == 1
+        report, refusal = await there.produce("t", large)
+        assert (report["error_code"], refusal["error_code"]) == (200, 42901)
+        assert refusal["message"].startswith("You are above your quota. Try again in ")
 
     run_served(scenario, tmp_path)
